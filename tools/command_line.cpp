@@ -7,11 +7,12 @@
 #include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "runtime/data/text.h"
+#include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"
-#include "tools/option_table.h"
 
 namespace gacc {
 namespace {
@@ -66,6 +67,65 @@ std::string empty_value(const CLI::App& app) {
   return "";
 }
 
+using Json = nlohmann::ordered_json;
+
+// CLI11 writes "TEXT:{ptx,ir}" for a choice among words, here ptx|ir, and "N:INT in [0 - 9]" for a checked
+// number, here N.
+Json describe(const CLI::Option& option) {
+  Json names = Json::array();
+  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
+  std::string value = option.get_type_name();
+  const size_t open = value.find('{'), close = value.find('}');
+  if (open != std::string::npos && close != std::string::npos) {
+    value = value.substr(open + 1, close - open - 1);
+    std::replace(value.begin(), value.end(), ',', '|');
+  } else if (value.find('[') > value.find(':')) {  // not cuda[:N], which is a name of ours
+    value.resize(std::min(value.size(), value.find(':')));
+  }
+  if (option.get_items_expected_max() == 0) value.clear();
+  return {{"names", names},
+          {"positional", option.get_positional() ? option.get_name(true) : ""},
+          {"value", value},
+          {"help", option.get_description()},
+          {"required", option.get_required()},
+          {"repeats", option.get_items_expected_max() > 1}};
+}
+
+// The options as data, for who writes about them: tools/commands.py makes of it the man pages, the completion
+// of bash and zsh, and docs/commands.md.
+//
+// name, version, description, footer; groups: [{name, options: [...]}]; commands: the tables of subcommands.
+// An option: names (a positional has none but `positional`), value ("" for a flag; words in lower case with |
+// between them are what may be written, those in upper case say its kind), help, required, repeats.
+Json option_table(const CLI::App& app) {
+  Json groups = Json::array();
+  for (const std::string& group : app.get_groups()) {
+    Json options = Json::array();
+    for (const CLI::Option* option :
+         app.get_options([&](const CLI::Option* each) { return each->get_group() == group; }))
+      options.push_back(describe(*option));
+    if (!group.empty() && !options.empty()) groups.push_back({{"name", group}, {"options", options}});
+  }
+  Json commands = Json::array();
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    commands.push_back(option_table(*command));
+  return {{"name", app.get_name()},     {"version", app.version()}, {"description", app.get_description()},
+          {"footer", app.get_footer()}, {"groups", groups},         {"commands", commands}};
+}
+
+struct Named {
+  const FileOption* by = nullptr;
+  std::string name;
+  std::optional<FileIdentity> identity;
+};
+
+// Whether what is to be a file would have to be a folder of the other one.
+bool above(const FileIdentity& file, const FileIdentity& other) {
+  return !file.missing.empty() && file.device == other.device && file.inode == other.inode &&
+         other.missing.starts_with(file.missing + "/");
+}
+
 }  // namespace
 
 int fail(Exit status, std::string_view text) {
@@ -73,7 +133,10 @@ int fail(Exit status, std::string_view text) {
   return status;
 }
 
+int exit_status(const Status& status) { return status ? kDone : fail(kFailed, status.text()); }
+
 std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, const Elsewhere& elsewhere) {
+  hold_standard_streams();
   program = app.get_name();
   app.allow_extras();
   app.get_formatter()->column_width(28);
@@ -97,6 +160,35 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, cons
   }
   if (wrong.empty()) return std::nullopt;
   return fail(kWrongCommand, fmt::format("{}\n{} --help lists the options", wrong, program));
+}
+
+std::string wrong_outputs(const std::vector<FileOption>& options) {
+  std::vector<Named> files;
+  for (const FileOption& option : options)
+    for (const std::string& file : option.files)
+      if (!file.empty()) files.push_back({&option, file, identity_of(file)});
+  for (auto one = files.begin(); one != files.end(); ++one)
+    for (auto other = files.begin(); other != one; ++other)
+      if (one->identity && one->identity->pipe && one->identity == other->identity &&
+          one->by->use == FileUse::reads && other->by->use == FileUse::reads)
+        return fmt::format("{} {} and {} {} would read one pipe, whose bytes come once", other->by->option,
+                           other->name, one->by->option, one->name);
+  for (const Named& output : files)
+    for (const Named& other : files) {
+      const FileOption &writes = *output.by, &too = *other.by;
+      if (!output.identity || !other.identity || &writes == &too || writes.use == FileUse::reads) continue;
+      if (above(*output.identity, *other.identity))
+        return fmt::format("{} {} cannot be a file and the folder of {} {}", writes.option, output.name,
+                           too.option, other.name);
+      if (output.identity != other.identity || writes.in_place_of == too.option) continue;
+      if (too.use != FileUse::writes)
+        return fmt::format("{}: {} would replace the input {} ({})", writes.option, output.name, other.name,
+                           too.option);
+      if (writes.use == FileUse::writes)
+        return fmt::format("{} {} and {} {} name the same file", writes.option, output.name, too.option,
+                           other.name);
+    }
+  return "";
 }
 
 }  // namespace gacc

@@ -1,20 +1,24 @@
-// Reading a command line, alike in every program: help, version, the option table, and what is said of
-// a wrong one.
+// Reading a command line, alike in every program: help, version, the option table, the files that it names, and
+// what is said of a wrong one.
 #pragma once
 #include <CLI/App.hpp>
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "runtime/status.h"
+
 namespace gacc {
 
 // Options that people look for in the wrong place, and where it is.
 using Elsewhere = std::vector<std::pair<std::string_view, std::string_view>>;
 
+// Called first in main: it holds the standard streams (runtime/standard_streams.h), too.
 // Nothing when the program goes on. Else the exit status, and everything is printed: 0 after --help,
-// --version and --dump-options (option_table.h), 2 for a wrong command line.
+// --version and --dump-options (tools/commands.py reads it), 2 for a wrong command line.
 [[nodiscard]] std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv,
                                                     const Elsewhere& elsewhere = {});
 
@@ -22,5 +26,30 @@ enum Exit { kDone = 0, kFailed = 1, kWrongCommand = 2, kBug = 3, kInterrupted = 
 
 // Says "PROGRAM: error: TEXT" on standard error, of the program that parse_command_line was called for; the status.
 int fail(Exit status, std::string_view text);
+// kDone; or kFailed, when it has said the error in the same way.
+int exit_status(const Status& status);
+
+// The files that a command line names. Each program has one table of its options that read or write files; an
+// output that is one of its inputs, or another output, makes the command line wrong.
+enum class FileUse { reads, writes, updates };  // updates: reads and writes
+
+struct FileOption {
+  std::string_view option;  // as --help calls it
+  FileUse use = FileUse::reads;
+  std::vector<std::string> files;  // empty names: not given
+  std::string_view in_place_of{};  // the option whose file this output may replace
+
+  bool given() const {
+    return std::any_of(files.begin(), files.end(), [](const std::string& file) { return !file.empty(); });
+  }
+};
+
+// "-" is standard input or output, for the programs and options that know it.
+inline std::string source_of(const std::string& path) { return path == "-" ? "/dev/stdin" : path; }
+inline std::string target_of(const std::string& path) { return path == "-" ? "/dev/stdout" : path; }
+
+// "", or which output would replace what, or which inputs would share a pipe. Files are compared, not names:
+// links, hard links and other spellings are seen through, also of files that are not there yet.
+std::string wrong_outputs(const std::vector<FileOption>& options);
 
 }  // namespace gacc

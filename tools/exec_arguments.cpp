@@ -16,7 +16,6 @@
 #include "runtime/log.h"
 #include "runtime/weights/adapters.h"
 #include "tools/command_line.h"
-#include "tools/file_uses.h"
 
 namespace gacc {
 
@@ -86,7 +85,7 @@ std::string wrong_question(const CLI::App& app, const Arguments& given) {
     return fmt::format("{}: --load FILE, or --checkpoint FOLDER --resume, gives it the trained parameters",
                        what);
   if (predicts && given.data.empty()) return "--predict needs --data";
-  if (given.temperature && !(std::isfinite(*given.temperature) && *given.temperature >= 0))
+  if (!(std::isfinite(given.text.temperature) && given.text.temperature >= 0))
     return "--temperature: expected a number of at least 0";
   return "";
 }
@@ -128,14 +127,14 @@ std::string wrong_command(const CLI::App& app, const Arguments& given) {
     return "--data is required (or --eval alone, --generate, or --init-only)";
   if (given.init_only && !(given.checkpoint.empty() && given.tensorboard.empty()))
     return "--init-only launches nothing: --checkpoint and --tensorboard do not go with it";
-  if (given.checkpoint.empty() && (given.resume || given.checkpoint_every))
+  if (given.checkpoint.empty() && (given.resume || given.train.checkpoint_every))
     return fmt::format("{} needs --checkpoint", given.resume ? "--resume" : "--checkpoint-every");
   if (const char* name = first_given(app, {"--eval-every", "--save-best", "--patience"});
       name != nullptr && given.eval.empty())
     return fmt::format("{} needs --eval", name);
   if (!given.save_as.empty() && given.save.empty()) return "--save-as needs --save";
   if (given.merge && given.save.empty()) return "--merge needs --save";
-  if (given.best != "loss" && given.save_best.empty() && !given.patience)
+  if (given.train.best != "loss" && given.save_best.empty() && !given.train.patience)
     return "--best needs --save-best or --patience";
   return "";
 }
@@ -193,13 +192,13 @@ void add_options(CLI::App& app, Arguments& to) {
   flag("--no-shuffle", to.no_shuffle, "take the samples in file order");
 
   group = "Run";
-  count("--epochs", to.epochs, 0,
+  count("--epochs", to.train.epochs, 0,
         "stop after N epochs; default: the model's,\nunless another limit is given");
-  count("--updates", to.updates, 0, "stop after N updates");
-  count("--launches", to.launches, 0, "stop after N launches");
-  count("--eval-every", to.eval_every, 1, "evaluate after every N updates, too");
-  count("--patience", to.patience, 1, "stop after N evaluations in a row without a better one");
-  value("--best", to.best, "NAME", "which is better: by loss (default) or a metric of the model");
+  count("--updates", to.train.updates, 0, "stop after N updates");
+  count("--launches", to.train.launches, 0, "stop after N launches");
+  count("--eval-every", to.train.eval_every, 1, "evaluate after every N updates, too");
+  count("--patience", to.train.patience, 1, "stop after N evaluations in a row without a better one");
+  value("--best", to.train.best, "NAME", "which is better: by loss (default) or a metric of the model");
   count("--seed", to.seed, 0, "replaces model.seed; also of --generate");
   value("--lr", to.lr, "X", "replaces optimizer.lr");
   flag("--init-only", to.init_only, "initialise (and --save), launch nothing");
@@ -210,10 +209,10 @@ void add_options(CLI::App& app, Arguments& to) {
         "write the outputs for every sample of --data, in file\norder (npy, f32; - is standard output); "
         "trains nothing");
   count("--generate", to.generate, 0, "print N tokens that follow the prompt; models of tokens");
-  value("--prompt", to.prompt, "TEXT",
+  value("--prompt", to.text.prompt, "TEXT",
         "what they follow; default: a newline. Of a vocabulary\nabove 256: numbers with spaces between them");
-  value("--temperature", to.temperature, "X", "divides the logits; default 1; 0: the most likely token");
-  count("--top-k", to.top_k, 1, "choose among the N most likely tokens");
+  value("--temperature", to.text.temperature, "X", "divides the logits; default 1; 0: the most likely token");
+  count("--top-k", to.text.top_k, 1, "choose among the N most likely tokens");
 
   group = "Parameters";
   value("--load", to.load, "FILE",
@@ -232,7 +231,8 @@ void add_options(CLI::App& app, Arguments& to) {
   group = "Checkpoints";
   value("--checkpoint", to.checkpoint, "FOLDER",
         "folder for the full state of the run, written after every\nepoch, at the end and on Ctrl-C");
-  count("--checkpoint-every", to.checkpoint_every, 1, "write it after every N updates instead of epochs");
+  count("--checkpoint-every", to.train.checkpoint_every, 1,
+        "write it after every N updates instead of epochs");
   flag("--resume", to.resume, "go on, bit for bit, from the checkpoint in that folder,\nif there is one");
 
   group = "Output";

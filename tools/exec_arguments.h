@@ -4,22 +4,20 @@
 #include <optional>
 #include <string>
 
+#include "runtime/predict.h"
+#include "runtime/train.h"
+
 namespace gacc {
 
 struct Arguments {
   std::string artifact, data, eval, device = "auto", load, save, log, dump_grads, gemm = "auto", tune_gemm;
-  std::string save_as, save_best, best = "loss", save_adapter, load_adapter;
-  std::string predict;
-  std::optional<std::string> prompt;
-  std::optional<int64_t> generate, top_k;
-  std::optional<double> temperature;
-  std::string checkpoint, tensorboard;
-  std::string profile;
-  std::optional<int64_t> epochs, updates, launches, seed, checkpoint_every, patience;
+  std::string save_as, save_best, save_adapter, load_adapter, predict, checkpoint, tensorboard, profile;
+  TrainOptions train;    // limits, evaluations, how often a checkpoint is written, and what is the best
+  GenerateOptions text;  // of --generate, but for the number of tokens
+  std::optional<int64_t> generate, seed;
   std::optional<double> lr;
   std::optional<int64_t> ranks;  // --ranks: to be started, by mpirun
   int64_t rank_timeout = 60;     // seconds without a sign of life of another rank
-  int64_t eval_every = 0;        // updates; 0: after every epoch only
   int threads = 0;               // 0: all cores
   bool no_shuffle = false, init_only = false, quiet = false, resume = false, verify = false, merge = false;
 

@@ -30,7 +30,6 @@ std::string kernel_text(const emulator::KernelInfo& kernel) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  hold_standard_streams();
   std::string word;
   CLI::App app("Lists the kernels of a PTX file: parameters, registers and shared memory.", "gacc-emu");
   app.add_option("FILE", word, "the PTX, an artifact for instance")->type_name("")->required();
@@ -43,7 +42,7 @@ Exit status:
 )");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
   const Result<std::string> text = read_file(word);
-  if (!text) return fail(kFailed, text.status().text());
+  if (!text) return exit_status(text.status());
   std::vector<emulator::KernelInfo> kernels;
   if (const Status status = emulator::list_kernels(*text, kernels); !status) {
     print_stderr("{}: error: {}\n", word, status.text());
@@ -51,6 +50,5 @@ Exit status:
   }
   std::string out;
   for (const auto& kernel : kernels) out += kernel_text(kernel);
-  const Status status = write_output("-", out);
-  return status ? kDone : fail(kFailed, status.text());
+  return exit_status(write_output("-", out));
 }

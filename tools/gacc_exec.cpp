@@ -11,10 +11,10 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
-#include <limits>
 #include <new>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "compiler/compare_plan.h"
@@ -88,7 +88,9 @@ class Run {
         tunes_(!arguments.tune_gemm.empty()),
         saves_(!arguments.save.empty() || !arguments.save_adapter.empty()),
         saves_best_(!arguments.save_best.empty()),
-        arguments_(ranks.rank() == 0 ? arguments : without_outputs(arguments)) {
+        arguments_(ranks.rank() == 0 ? arguments : without_outputs(arguments)),
+        options_(arguments.train),
+        text_(arguments.text) {
     options_.keep_gradients = !arguments.dump_grads.empty();
   }
 
@@ -158,52 +160,38 @@ class Run {
     rate_.of_model = plan.lr;
     if (given.seed) plan.seed = *given.seed;
     if (given.lr) plan.lr = *given.lr;
-    options_.epochs = given.epochs;
-    options_.updates = given.updates;
-    options_.launches = given.launches;
-    options_.eval_every = given.eval_every;
     options_.shuffle = plan.shuffle && !given.no_shuffle;
     options_.seed = static_cast<uint64_t>(plan.seed);
-    options_.best = given.best;
-    options_.patience = given.patience;
     options_.interrupted = [] { return interrupt_seen.load(); };
 
     GACC_TRY(check_ranks());
     GACC_TRY(check_best());
     if (!given.predict.empty()) GACC_TRY(check_predict(plan));
     if (given.generate) {
-      text_ = {*given.generate,
-               given.prompt.value_or(""),
-               given.temperature.value_or(1),
-               given.top_k,
-               options_.seed,
-               options_.interrupted,
-               print_text};
+      text_.tokens = *given.generate;
+      text_.seed = options_.seed;
+      text_.interrupted = options_.interrupted;
+      text_.print = print_text;
       GACC_TRY(check_generate(plan, text_));
     }
     for (const std::string& path :
          {given.save, given.save_best, given.predict, given.dump_grads, given.profile})
       GACC_TRY(check_writable(path));
     GACC_TRY(open_checkpoint());
-    if (!given.log.empty()) {
-      std::optional<LogPosition> position;
-      if (resumes_) position = earlier_.content().log;
-      GACC_TRY(log_.open(given.log, position));
-    }
+    if (!given.log.empty())
+      GACC_TRY(log_.open(given.log, resumes_ ? std::optional(earlier_.content().log) : std::nullopt));
     GACC_TRY(load_parameters());
     if (!given.init_only) {
       if (!given.data.empty())
         GACC_TRY(load_data(given.data, given.asks() ? DataUse::prediction : DataUse::training, data_));
       if (!given.eval.empty()) GACC_TRY(load_data(given.eval, DataUse::evaluation, eval_));
     }
-    if (given.only_evaluates() || given.asks()) {
-      GACC_TRY(check_checkpoint());
-    } else if (!given.init_only) {
+    if (given.trains()) {
       if (plan.plateau && given.eval.empty())
         say("gacc-exec: note: without --eval the schedule \"plateau\" never cuts the rate\n");
       GACC_TRY(check_can_update(plan, data_.samples, options_));
-      GACC_TRY(check_checkpoint());
     }
+    if (!given.init_only) GACC_TRY(check_checkpoint());
     if (!given.tensorboard.empty()) {
       std::optional<int64_t> step;  // what an earlier run has shown beyond it is shown anew
       if (given.resume) step = resumes_ ? earlier_.content().train.updates : 0;
@@ -245,9 +233,6 @@ class Run {
     const auto add = [&](const char* name, const auto& value) {
       facts.emplace_back(name, fmt::format("{}", value));
     };
-    const auto add_number = [&](const char* name, const auto& value) {
-      facts.emplace_back(name, value ? fmt::format("{}", *value) : "not given");
-    };
     add("gacc", GACC_VERSION);
     uint32_t artifact = 0, loaded = 0;
     for (const std::string& text : {artifact_.ir, artifact_.ptx})
@@ -259,13 +244,16 @@ class Run {
       if (name.starts_with("the training data's")) facts.emplace_back("--eval: " + name, value);
     add("the number of samples of --eval", eval_.samples);
     add("the learning rate", artifact_.plan.lr);
-    add_number("--epochs", given.epochs);
-    add_number("--updates", given.updates);
-    add_number("--launches", given.launches);
-    add_number("--patience", given.patience);
-    add_number("--checkpoint-every", given.checkpoint_every);
-    add("--eval-every", given.eval_every);
-    add("--best", given.best);
+    const int64_t every = options_.checkpoint_every;
+    for (const auto& [name, number] :
+         {std::pair("--epochs", options_.epochs),
+          {"--updates", options_.updates},
+          {"--launches", options_.launches},
+          {"--patience", options_.patience},
+          {"--checkpoint-every", every > 0 ? std::optional(every) : std::nullopt}})
+      add(name, number ? std::to_string(*number) : "not given");
+    add("--eval-every", options_.eval_every);
+    add("--best", options_.best);
     add("--init-only", given.init_only);
     add("--dump-grads", options_.keep_gradients ? "given" : "not given");
     add("--gemm", given.gemm);
@@ -478,13 +466,11 @@ class Run {
     began_ = true;
     Progress progress(plan, arguments_.quiet);
     if (!arguments_.checkpoint.empty() && first()) {
-      options_.checkpoint_every = arguments_.checkpoint_every.value_or(0);
       options_.checkpoint = [&](const TrainState& state) {
         return save_checkpoint(session, state, progress);
       };
       options_.window_opens = [&] { opening_ = {log_.position()}; };
     } else if (!arguments_.checkpoint.empty() && plan.shard > 0) {  // the first rank's has a part of this one
-      options_.checkpoint_every = arguments_.checkpoint_every.value_or(0);
       options_.checkpoint = [&](const TrainState&) { return share_for_checkpoint(plan, session); };
     }
     if (arguments_.only_evaluates()) return evaluate_and_write(session, progress);
@@ -520,7 +506,7 @@ class Run {
 
   Status evaluate_and_write(Session& session, Progress& progress) {
     const Plan& plan = artifact_.plan;
-    Reporter reporter(plan, log_, events_, progress, 0, /*keeps_best=*/false);
+    Reporter reporter({plan, log_, events_, progress});
     EvaluationReport report;
     if (resumes_) {
       const TrainState& state = earlier_.content().train;
@@ -559,32 +545,27 @@ class Run {
     const int64_t worse = result_.best.worse;
     std::optional<int64_t> epochs = options.epochs;
     if (!epochs && !options.updates && !options.launches) epochs = artifact_.plan.epochs;
-    struct Limit {
-      const char *noun, *option;
-      int64_t done;
-      std::optional<int64_t> most;
-    };
-    for (const Limit& limit : {Limit{"epoch", "--epochs", result_.epochs, epochs},
-                               {"update", "--updates", result_.updates, options.updates},
-                               {"launch", "--launches", result_.launches, options.launches}})
-      if (limit.most && limit.done >= *limit.most)
-        return say("gacc-exec: nothing to do: {} of {} {} done; a larger {} goes on\n", limit.done,
-                   counted(*limit.most, limit.noun), *limit.most == 1 ? "is" : "are", limit.option);
+    for (const auto& [noun, option, done, most] :
+         {std::tuple("epoch", "--epochs", result_.epochs, epochs),
+          {"update", "--updates", result_.updates, options.updates},
+          {"launch", "--launches", result_.launches, options.launches}})
+      if (most && done >= *most)
+        return say("gacc-exec: nothing to do: {} of {} {} done; a larger {} goes on\n", done,
+                   counted(*most, noun), *most == 1 ? "is" : "are", option);
     say("gacc-exec: nothing to do: {} in a row {} not better than the best; a larger --patience goes on\n",
         counted(worse, "evaluation"), worse == 1 ? "was" : "were");
   }
 
   Status verify_artifact() {
-    VerifyOptions options;
-    options.device = device_->kind();
-    options.device_options = device_options_;
-    options.seed = options_.seed;
-    options.lr = artifact_.plan.lr;
-    options.shuffle = options_.shuffle;
-    options.loaded = arguments_.load.empty() ? nullptr : &loaded_;
-    options.compiler_folder = executable_folder();
-    options.interrupted = options_.interrupted;
-    options.print = print_text;
+    const VerifyOptions options{.device = std::string(device_->kind()),
+                                .device_options = device_options_,
+                                .seed = options_.seed,
+                                .lr = artifact_.plan.lr,
+                                .shuffle = options_.shuffle,
+                                .loaded = arguments_.load.empty() ? nullptr : &loaded_,
+                                .compiler_folder = executable_folder(),
+                                .interrupted = options_.interrupted,
+                                .print = print_text};
     device_.reset();  // one at a time: the arena may fill the machine
     const VerifyResult result = GACC_TRY(verify(artifact_, data_, options));
     if (result.failed == 0) return {};
@@ -594,8 +575,8 @@ class Run {
   Status train_and_write(Session& session, Progress& progress) {
     const Plan& plan = artifact_.plan;
     if (!arguments_.init_only) {
-      Reporter reporter(plan, log_, events_, progress, options_.resume ? options_.resume->updates : 0,
-                        options_.keeps_best());
+      Reporter reporter({plan, log_, events_, progress, options_.resume ? options_.resume->updates : 0,
+                         options_.keeps_best()});
       progress.begin(options_, expected_launches(plan, data_.samples, options_));
       const Dataset* eval = arguments_.eval.empty() ? nullptr : &eval_;
       Status status = train(session, plan, data_, eval, options_, reporter, result_);
@@ -706,7 +687,6 @@ class Run {
 }  // namespace
 
 int main(int argc, char** argv) {
-  hold_standard_streams();
   Arguments arguments;
   auto ranks = std::make_unique<Collective>();  // until it is known that there are others
   const auto give_up = [&](Exit status, const std::string& text) {
@@ -717,10 +697,10 @@ int main(int argc, char** argv) {
     if (const std::optional<int> ended = parse_arguments(argc, argv, arguments)) return *ended;
     if (arguments.ranks.value_or(1) > 1)
       if (const Status status = start_ranks(*arguments.ranks, argc, argv); !status)
-        return fail(kFailed, status.text());
+        return exit_status(status);
     handle_interrupts();  // before MPI makes threads
     Result<std::unique_ptr<Collective>> opened = open_collective({arguments.rank_timeout});
-    if (!opened) return fail(kFailed, opened.status().text());
+    if (!opened) return exit_status(opened.status());
     ranks = opened.take();
     return Run(arguments, *ranks).execute();
   } catch (const std::bad_alloc&) {

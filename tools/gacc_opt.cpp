@@ -1,11 +1,11 @@
-// gacc-opt: reads textual IR, runs passes, prints textual IR. The door that golden tests and curious people
-// use.
-//
-//   gacc-opt FILE.gir --passes "expand,fold"      '-' reads standard input; --passes "" only checks and
-//   prints
+// gacc-opt: reads textual IR, runs passes (perhaps none, which only checks it), prints textual IR. The door that
+// golden tests and curious people use.
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <iterator>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -20,48 +20,38 @@
 #include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"
 #include "tools/command_line.h"
-#include "tools/file_uses.h"
 
 namespace {
 
 using namespace gacc;
 
 struct Arguments {
-  std::string file, out, passes, target = "sm_80", emit = "ir";
+  std::string file, out = "-", passes, target = "sm_80", emit = "ir";
   std::vector<std::string> print_after;
   bool list_passes = false, list_ops = false, markdown = false, locations = false, times = false,
        check = false;
 };
 
-std::vector<std::string> names(const std::string& list) {
-  std::vector<std::string> out;
-  std::string name;
-  for (const char c : list + ",")
-    if (c != ',' && c != ' ')
-      name += c;
-    else if (!name.empty())
-      out.push_back(std::move(name)), name.clear();
-  return out;
-}
-
-int output(const Arguments& arguments, const std::string& text) {
-  const Status status = write_output(arguments.out.empty() ? "-" : arguments.out, text);
-  return status ? kDone : fail(kFailed, status.text());
+// Separated by commas or spaces.
+std::vector<std::string> names(std::string list) {
+  std::ranges::replace(list, ',', ' ');
+  std::istringstream words(list);
+  return {std::istream_iterator<std::string>(words), {}};
 }
 
 int run(const Arguments& arguments) {
-  const std::string result = arguments.out.empty() ? "-" : arguments.out;
   if (const std::string wrong = wrong_outputs({{"FILE", FileUse::reads, {source_of(arguments.file)}},
-                                               {"-o", FileUse::writes, {target_of(result)}}});
+                                               {"-o", FileUse::writes, {target_of(arguments.out)}}});
       !wrong.empty())
     return fail(kWrongCommand, wrong);
+  const auto output = [&](const std::string& text) { return exit_status(write_output(arguments.out, text)); };
   if (arguments.list_passes)
-    return output(arguments, arguments.markdown ? passes::passes_markdown() : passes::passes_text());
+    return output(arguments.markdown ? passes::passes_markdown() : passes::passes_text());
   if (arguments.list_ops) {
-    if (arguments.markdown) return output(arguments, ir::ops_markdown());
+    if (arguments.markdown) return output(ir::ops_markdown());
     std::string text;
     for (const ir::OpInfo* op : ir::all_ops()) text += fmt::format("{:<18} {}\n", op->name, op->summary);
-    return output(arguments, text);
+    return output(text);
   }
   if (arguments.file.empty()) return fail(kWrongCommand, "no input file; '-' reads standard input");
 
@@ -79,7 +69,7 @@ int run(const Arguments& arguments) {
     return fail(kWrongCommand, unknown);
 
   const Result<std::string> text = read_input(arguments.file);
-  if (!text) return fail(kFailed, text.status().text());
+  if (!text) return exit_status(text.status());
   Diag diag(arguments.file == "-" ? "<stdin>" : arguments.file, *text);
   std::optional<ir::Module> module = ir::parse(*text, diag);
   if (!module || !ir::verify(*module, diag)) {
@@ -94,15 +84,14 @@ int run(const Arguments& arguments) {
     if (const std::string problem = passes::check_plan(*module); !problem.empty())
       return fail(kFailed, "the plan is wrong: " + problem);
   }
-  if (arguments.emit == "ir")
-    return output(arguments, ir::print(*module, {.locations = arguments.locations}));
+  if (arguments.emit == "ir") return output(ir::print(*module, {.locations = arguments.locations}));
   if (module->phase != ir::Phase::scheduled)
     return fail(kFailed,
                 fmt::format("--emit {} needs a module in phase `scheduled`, this one is in phase `{}`",
                             arguments.emit, ir::phase_text(module->phase)));
   const Plan plan = write_plan(*module, plan_facts(*module, module->target));
   const std::optional<Compiled> compiled = make_artifact(*module, plan, "", {}, diag);
-  if (compiled) return output(arguments, arguments.emit == "llvm" ? compiled->llvm_ir : compiled->artifact);
+  if (compiled) return output(arguments.emit == "llvm" ? compiled->llvm_ir : compiled->artifact);
   to_stderr(diag.render());
   return kFailed;
 }
@@ -110,7 +99,6 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  hold_standard_streams();
   Arguments arguments;
   CLI::App app("Runs passes over textual IR (.gir) and prints the result.", "gacc-opt");
   app.add_option("FILE", arguments.file, "the IR; '-' is standard input")->type_name("");

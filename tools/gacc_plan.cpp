@@ -1,7 +1,4 @@
 // gacc-plan: the planners on their own input, for those who research them and for tests.
-//
-//   gacc-plan offsets FILE.csv --capacity N [-o OUT.csv]
-//   gacc-plan recompute GRAPH.txt --budget BYTES [--effort N] [-o SCHEDULE]
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
@@ -10,19 +7,12 @@
 #include "passes/planner/offsets_csv.h"
 #include "passes/planner/recompute_search.h"
 #include "runtime/atomic_file.h"
-#include "runtime/standard_streams.h"
 #include "tools/command_line.h"
-#include "tools/file_uses.h"
 
 namespace {
 
 using namespace gacc;
 using namespace gacc::passes;
-
-int write(const std::string& path, const std::string& text) {
-  const Status status = write_output(path, text);
-  return status ? kDone : fail(kFailed, status.text());
-}
 
 struct Arguments {
   std::string file, out;  // out: "-" is standard output, "" writes none
@@ -37,7 +27,8 @@ int run_offsets(const Arguments& arguments, const std::string& text) {
   const int64_t bound = planner::liveness_bound(table.blocks);
   const planner::Packing packing = planner::pack(table.blocks, arguments.bytes);
   if (packing.placement)
-    return write(arguments.out, planner::print_buffers(table, packing.placement->offsets));
+    return exit_status(
+        write_output(arguments.out, planner::print_buffers(table, packing.placement->offsets)));
   if (bound > arguments.bytes)
     return fail(kFailed,
                 fmt::format("no placement within {} bytes: {} bytes live at one time (proven infeasible)",
@@ -64,10 +55,10 @@ int run_recompute(const Arguments& arguments, const std::string& text) {
   if (!planner::parse_graph(text, graph, problem)) return fail(kFailed, arguments.file + ":" + problem);
   const planner::Recompute plan = planner::plan_recompute(graph, arguments.bytes, arguments.effort);
   if (plan.feasible && !arguments.out.empty()) {
-    const int code = write(arguments.out, planner::print_schedule(graph, plan.schedule));
-    if (code != kDone) return code;
+    const Status status = write_output(arguments.out, planner::print_schedule(graph, plan.schedule));
+    if (!status) return exit_status(status);
   }
-  const int code = write("-", to_json(plan));
+  const int code = exit_status(write_output("-", to_json(plan)));
   return plan.feasible ? code : kFailed;
 }
 
@@ -77,13 +68,12 @@ int run(const Arguments& arguments, int (*plan)(const Arguments&, const std::str
       !wrong.empty())
     return fail(kWrongCommand, wrong);
   const Result<std::string> text = read_input(arguments.file);
-  return text ? plan(arguments, *text) : fail(kFailed, text.status().text());
+  return text ? plan(arguments, *text) : exit_status(text.status());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  hold_standard_streams();
   CLI::App app("Plans offsets and recompute for graphs given as files.", "gacc-plan");
   app.set_version_flag("--version", "gacc-plan " GACC_VERSION);
   app.require_subcommand(1);

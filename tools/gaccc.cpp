@@ -2,6 +2,9 @@
 // LLVM IR), the plan, or both.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <exception>
 #include <filesystem>
@@ -14,28 +17,170 @@
 #include <utility>
 #include <vector>
 
+#include "codegen/device_code.h"
+#include "codegen/plan_writer.h"
 #include "compiler/compile_step.h"
 #include "compiler/plan_recompute.h"
 #include "compiler/read_costs.h"
 #include "frontend/frontend.h"
+#include "ir/size_text.h"
 #include "ir/text.h"
+#include "passes/cost_model.h"
 #include "passes/pass.h"
 #include "passes/pipeline.h"
 #include "passes/recompute.h"
 #include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"
 #include "tools/command_line.h"
-#include "tools/compiler_arguments.h"
-#include "tools/report/kernels_section.h"
-#include "tools/report/page.h"
-#include "tools/report/ranks_section.h"
-#include "tools/report/timeline.h"
+#include "tools/report/report.h"
 #include "tools/schema_text.h"
-#include "tools/summary.h"
 
 namespace {
 
 using namespace gacc;
+
+struct Arguments {
+  std::string model, output, emit = "ptx", target = "sm_80", memory, launch, costs, report, stop_after;
+  std::string ranks, link;
+  std::vector<std::string> sets, print_after;
+  bool plan = false, kernels = false, summary = false, json = false, times = false, locations = false;
+  bool schema = false, markdown = false;
+
+  bool writes_output() const { return !(plan || summary) || !output.empty(); }
+  std::string output_path() const {  // of the artifact (or IR, or text); "-" is standard output
+    if (!output.empty()) return output;
+    const char* extension = emit == "ir"      ? ".gir"
+                            : emit == "llvm"  ? ".ll"
+                            : emit == "graph" ? ".txt"
+                                              : ".ptx";
+    return std::filesystem::path(model).filename().replace_extension(extension).string();
+  }
+  std::optional<double> link_speed() const {  // --link, bytes a second
+    constexpr std::string_view kASecond = "/s";
+    if (!link.ends_with(kASecond)) return std::nullopt;
+    const std::optional<int64_t> size = ir::parse_bytes(link.substr(0, link.size() - kASecond.size()));
+    if (!size || *size <= 0) return std::nullopt;
+    return static_cast<double>(*size);
+  }
+};
+
+// The word as a TOML string, also where TOML would read a number: `--memory 1` lacks a unit, not quotes.
+std::string toml_string(std::string_view word) {
+  std::string text = "\"";
+  for (const char c : word) (text += c == '"' || c == '\\' ? "\\" : "") += c;
+  return text + '"';
+}
+
+// All options that read or write files.
+std::vector<FileOption> file_options(const Arguments& given) {
+  using enum FileUse;
+  return {{"MODEL", reads, {source_of(given.model)}},
+          {"--costs", reads, {passes::has_cost_model(given.costs) ? "" : given.costs}},
+          {"-o", writes, {given.writes_output() ? target_of(given.output_path()) : ""}},
+          {"--report", writes, {target_of(given.report)}},
+          {"--plan", writes, {given.plan || given.summary ? target_of("-") : ""}}};
+}
+
+// The exit status, and everything is printed, when there is nothing to compile: after --help and --version,
+// and for a command line that the option parser refuses (not 0).
+std::optional<int> parse_arguments(int argc, char** argv, Arguments& to) {
+  CLI::App app{"Compiles a model file to a training step.", "gaccc"};
+  app.set_version_flag("--version", "gaccc " GACC_VERSION);
+  app.footer(R"(Examples:
+    gaccc model.toml -o step.ptx                        then: gacc-exec step.ptx --data SPEC
+    gaccc model.toml --plan                             memory, launches and FLOPs; writes nothing
+    gaccc model.toml --memory 512MiB -o step.ptx        the step fits into that much memory
+    gaccc model.toml --set train.accumulate=8 -o step.ptx
+
+Exit status:
+    0 done   1 the model or a file is wrong   2 the command line is wrong   3 a bug in gacc
+)");
+  const auto value = [&](const char* name, auto& target, const char* type, const char* text) {
+    return app.add_option(name, target, text)->type_name(type);
+  };
+  value("MODEL", to.model, "", "the model file (TOML), or - for standard input");
+  value("-o", to.output, "FILE",
+        "the file to write; - is standard output;\ndefault: MODEL with .ptx in the current folder");
+  app.add_option("--emit", to.emit, "what to write: ptx (the artifact), ir, llvm or graph")
+      ->check(CLI::IsMember({"ptx", "ir", "llvm", "graph"}));
+  value("--target", to.target, "sm_NN",
+        "GPU to emit for: sm_75, sm_80 (default), sm_86, sm_89,\nsm_90, sm_90a, ...");
+  value("--set", to.sets, "KEY=VALUE",
+        "override a value of the model file, as in\n--set train.accumulate=8; repeatable")
+      ->allow_extra_args(false);
+  value("--memory", to.memory, "SIZE", "short for --set memory.budget=\"SIZE\"");
+  value("--ranks", to.ranks, "R|auto",
+        "short for --set train.ranks=R; with --plan: what the\nsums of R ranks cost (docs/ranks.md)");
+  value("--link", to.link, "SIZE/s", "with --plan: what a rank sends in a second, as in 25GB/s");
+  value("--costs", to.costs, "NAME|FILE",
+        "what kernels cost: those of a target or of the cpu,\nor measured ones (docs/memory.md)");
+  value("--launch", to.launch, "auto|graph|persistent", "short for --set launch.mode=MODE");
+  app.add_flag("--plan", to.plan, "print the plan; no artifact unless -o is given");
+  app.add_flag("--kernels", to.kernels,
+               "with --plan: what the step runs on a GPU, each kernel\nand product with its estimated time");
+  app.add_flag("--summary", to.summary, "print a table of the layers; writes no artifact unless -o is given");
+  app.add_flag("--schema", to.schema, "print what a model file may say (docs/model.md); needs no MODEL");
+  app.add_flag("--json", to.json, "with --plan or --schema: as JSON");
+  app.add_flag("--markdown", to.markdown, "with --schema: as the page docs/model.md");
+  value("--report", to.report, "FILE.html", "a page about the plan");
+  value("--print-after", to.print_after, "PASS|all", "the IR after that pass, on standard error; repeatable")
+      ->allow_extra_args(false);
+  value("--stop-after", to.stop_after, "PASS", "with --emit ir: stop there; model: before the first pass");
+  app.add_flag("--time-passes", to.times, "a table of times on standard error");
+  app.add_flag("--print-locs", to.locations, "print the place in the model file of each op");
+  const Elsewhere elsewhere = {{"--data", "it is an option of gacc-exec, which trains with the artifact"},
+                               {"--batch-size", "write --set train.micro_batch=N"},
+                               {"--lr", "write --set optimizer.lr=X"},
+                               {"--epochs", "write --set train.epochs=N"}};
+  const std::optional<int> ended = parse_command_line(app, argc, argv, elsewhere);
+  if (ended || to.model.empty() == to.schema) return ended;
+  return fail(kWrongCommand, fmt::format("{}\ngaccc --help lists the options",
+                                         to.schema ? "--schema needs no MODEL" : "MODEL is required"));
+}
+
+// What the option parser cannot see and no model file can make right; "" when the command line is valid.
+// `overrides` receives those of the model file: --set, and the options that are short for one.
+std::string wrong_command(const Arguments& given, std::vector<Override>& overrides) {
+  const bool stops = !given.stop_after.empty(), graph = given.emit == "graph";
+  if (given.json && !given.plan) return "--json goes with --plan or --schema";
+  if (given.markdown) return "--markdown goes with --schema";
+  if (given.kernels && !given.plan) return "--kernels goes with --plan";
+  if (!given.link.empty() && !given.plan) return "--link goes with --plan";
+  if (!given.link.empty() && !given.link_speed())
+    return fmt::format("--link {}: expected a size a second, as in 25GB/s", given.link);
+  if (stops && given.emit != "ir") return "--stop-after goes with --emit ir";
+  if (stops && given.plan) return "--plan needs all passes: it excludes --stop-after";
+  if (stops && !given.report.empty()) return "--report needs all passes: it excludes --stop-after";
+  if (graph && !given.report.empty()) return "--report needs all passes: it excludes --emit graph";
+  if (given.report == "-" && (given.plan || given.output == "-"))
+    return "--report - would share standard output";
+  if (given.plan && graph) return "--plan needs all passes: it excludes --emit graph";
+  if (given.plan && given.output == "-") return "--plan and -o - would share standard output";
+  if (given.summary && given.json) return "--summary is a table: it excludes --json";
+  if (given.summary && (given.output == "-" || given.report == "-"))
+    return "--summary would share standard output";
+  if (given.model == "-" && given.writes_output() && given.output.empty())
+    return "a model from standard input needs -o";
+  for (const std::string& set : given.sets) {
+    const std::optional<Override> parsed = parse_override(set);
+    if (!parsed) return fmt::format("--set {}: expected KEY=VALUE", set);
+    overrides.push_back(*parsed);
+  }
+  if (const std::string wrong = wrong_outputs(file_options(given)); !wrong.empty()) return wrong;
+  if (!given.memory.empty()) overrides.push_back({"memory.budget", toml_string(given.memory)});
+  if (!given.ranks.empty()) {
+    const bool number = given.ranks.find_first_not_of("0123456789") == std::string::npos;
+    overrides.push_back({"train.ranks", number ? given.ranks : toml_string(given.ranks)});
+  }
+  if (!given.launch.empty()) overrides.push_back({"launch.mode", toml_string(given.launch)});
+  passes::PipelineOptions pipeline;
+  pipeline.print_after = given.print_after;
+  pipeline.stop_after = given.stop_after;
+  if (const std::string unknown = passes::unknown_pass(pipeline); !unknown.empty()) return unknown;
+  Diag diag("--target", "");
+  if (!codegen::check_target(given.target, diag)) return diag.reports().front().text;
+  return "";
+}
 
 constexpr int64_t kModelLimit = int64_t{64} << 20;  // bytes of a model file
 
@@ -76,6 +221,40 @@ class Clock {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
+using Row = std::array<std::string, 5>;
+
+std::string trained_text(const LayerSummary& layer) {
+  if (layer.parameters == 0) return "";
+  return layer.trained == layer.parameters ? "yes" : layer.trained == 0 ? "no" : "in part";
+}
+
+// What --summary prints: a row for each layer, and the totals.
+std::string summary_text(const std::vector<LayerSummary>& layers) {
+  std::vector<Row> rows = {{"layer", "type", "output per sample", "parameters", "trained"}};
+  int64_t parameters = 0, trained = 0;
+  for (const LayerSummary& layer : layers) {
+    parameters += layer.parameters;
+    trained += layer.trained;
+    const std::string type =
+        layer.tied.empty() ? layer.type : fmt::format("{}, tied to {}", layer.type, layer.tied);
+    rows.push_back({layer.name, type, ir::shape_text(layer.output),
+                    layer.parameters == 0 ? "" : count_text(layer.parameters), trained_text(layer)});
+  }
+  rows.push_back({"total", "", "", count_text(parameters), ""});
+  rows.push_back({"trained", "", "", count_text(trained), ""});
+  rows.push_back({"frozen", "", "", count_text(parameters - trained), ""});
+  std::array<size_t, 5> width{};
+  for (const Row& row : rows)
+    for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], row[i].size());
+  std::string text;
+  for (const Row& row : rows) {
+    const std::string line = fmt::format("{:<{}}  {:<{}}  {:<{}}  {:>{}}  {}", row[0], width[0], row[1],
+                                         width[1], row[2], width[2], row[3], width[3], row[4]);
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
 struct Output {
   std::string path;  // "-": standard output
   std::string text;
@@ -99,7 +278,7 @@ Status write_outputs(const std::vector<Output>& outputs) {
 // One run of the compiler. Its steps follow each other; each gives an exit code when the run ends there.
 class Compilation {
  public:
-  explicit Compilation(const CompilerArguments& arguments) : arguments_(arguments), clock_(arguments.times) {}
+  explicit Compilation(const Arguments& arguments) : arguments_(arguments), clock_(arguments.times) {}
 
   int run() {
     for (const auto step : {&Compilation::read, &Compilation::transform, &Compilation::generate})
@@ -119,9 +298,9 @@ class Compilation {
   }
 
   int finish() {
-    if (const Status status = write_outputs(outputs_); !status) return fail(kFailed, status.text());
-    clock_.phase("write");
-    return kDone;
+    const Status status = write_outputs(outputs_);
+    if (status) clock_.phase("write");
+    return exit_status(status);
   }
 
   // Command line and model file, to a module of phase `model`.
@@ -132,7 +311,7 @@ class Compilation {
     if (const std::string wrong = wrong_command(arguments_, overrides_); !wrong.empty())
       return fail(kWrongCommand, wrong);
     Result<std::string> text = read_input(arguments_.model, kModelLimit);
-    if (!text) return fail(kFailed, text.status().text());
+    if (!text) return exit_status(text.status());
     compiler_.emplace(text.take(), arguments_.model == "-" ? "<stdin>" : arguments_.model, overrides_);
     compiler_->on_note = to_stderr;
     compiler_->on_phase = [this](std::string_view name) { clock_.phase(name); };
@@ -151,8 +330,7 @@ class Compilation {
     passes::CostModel& costs = pipeline.options.costs;
     costs = passes::cost_model(named ? arguments_.costs : arguments_.target);
     if (!arguments_.costs.empty() && !named) {
-      if (const Status status = read_costs(arguments_.costs, costs); !status)
-        return fail(kFailed, status.text());
+      if (const Status status = read_costs(arguments_.costs, costs); !status) return exit_status(status);
     }
     pipeline.print_after = arguments_.print_after;
     pipeline.stop_after =
@@ -180,7 +358,7 @@ class Compilation {
         return report(*trouble);
       output = std::move(arguments_.emit == "llvm" ? compiled.llvm_ir : compiled.artifact);
     }
-    outputs_.push_back({output_path(arguments_), std::move(output)});
+    outputs_.push_back({arguments_.output_path(), std::move(output)});
     return {};
   }
 
@@ -222,13 +400,12 @@ class Compilation {
       outputs_.push_back({"-", json.dump(2) + "\n"});
       return;
     }
-    outputs_.push_back({"-", plan_text(plan_, module, costs) +
-                                 report::timeline_text(report::memory_map(module)) +
+    outputs_.push_back({"-", plan_text(plan_, module, costs) + report::timeline_text(module) +
                                  (ranks ? report::ranks_text(sums, kernels) : "") +
                                  (arguments_.kernels ? report::kernels_text(kernels) : "")});
   }
 
-  const CompilerArguments& arguments_;
+  const Arguments& arguments_;
   Clock clock_;
   std::vector<Override> overrides_;
   std::optional<StepCompiler> compiler_;  // made by `read`
@@ -237,18 +414,16 @@ class Compilation {
 };
 
 int run(int argc, char** argv) {
-  CompilerArguments arguments;
+  Arguments arguments;
   if (const std::optional<int> ended = parse_arguments(argc, argv, arguments)) return *ended;
   if (arguments.schema) {
     const bool more = arguments.plan || arguments.summary || arguments.kernels || !arguments.output.empty() ||
                       !arguments.report.empty() || !arguments.sets.empty();
     if (more || (arguments.json && arguments.markdown))
       return fail(kWrongCommand, "--schema goes with --json or --markdown, and nothing else");
-    const Output page{"-", arguments.json       ? schema_json()
-                           : arguments.markdown ? schema_markdown()
-                                                : schema_text()};
-    if (const Status status = write_outputs({page}); !status) return fail(kFailed, status.text());
-    return kDone;
+    return exit_status(write_output("-", arguments.json       ? schema_json()
+                                         : arguments.markdown ? schema_markdown()
+                                                              : schema_text()));
   }
   return Compilation(arguments).run();
 }
@@ -256,7 +431,6 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  hold_standard_streams();
   try {
     return run(argc, argv);
   } catch (const std::bad_alloc&) {

@@ -1,4 +1,3 @@
-// See schema_text.h.
 #include "tools/schema_text.h"
 
 #include <fmt/format.h>
@@ -88,21 +87,19 @@ std::string key_lines(const std::vector<Key>& keys, size_t indent) {
   return text;
 }
 
-nlohmann::ordered_json key_json(const Key& key) {
-  nlohmann::ordered_json json = {
-      {"key", key.name}, {"form", form_text(key.form)}, {"required", key.fallback.required}};
-  if (key.fallback.value)
-    std::visit([&](const auto& value) { json["default"] = value; }, *key.fallback.value);
-  if (const std::string range = key.range.text(); !range.empty()) json["range"] = range;
-  if (const auto words = words_of(key); !words.empty()) json["words"] = words;
-  json["says"] = key.says;
-  return json;
-}
-
 nlohmann::ordered_json keys_json(const std::vector<Key>& keys) {
-  nlohmann::ordered_json json = nlohmann::json::array();
-  for (const Key& key : keys) json.push_back(key_json(key));
-  return json;
+  nlohmann::ordered_json list = nlohmann::json::array();
+  for (const Key& key : keys) {
+    nlohmann::ordered_json json = {
+        {"key", key.name}, {"form", form_text(key.form)}, {"required", key.fallback.required}};
+    if (key.fallback.value)
+      std::visit([&](const auto& value) { json["default"] = value; }, *key.fallback.value);
+    if (const std::string range = key.range.text(); !range.empty()) json["range"] = range;
+    if (const auto words = words_of(key); !words.empty()) json["words"] = words;
+    json["says"] = key.says;
+    list.push_back(std::move(json));
+  }
+  return list;
 }
 
 }  // namespace

@@ -78,10 +78,11 @@ class Plan(dict):
         with tempfile.TemporaryDirectory(prefix="gacc-") as folder:
             model, page = pathlib.Path(folder, "model.toml"), pathlib.Path(folder, "page.html")
             model.write_text(text, encoding="utf-8")
-            command = ["gaccc", str(model), "--plan", "--report", str(page)]
+            gaccc, environment = program("gaccc")
+            command = [gaccc, str(model), "--plan", "--report", str(page)]
             command += [word for setting in settings for word in ("--set", setting)]
             try:
-                _run(command, stdout=subprocess.DEVNULL, check=True)
+                subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
             except (OSError, subprocess.CalledProcessError):
                 return None
             whole = page.read_text(encoding="utf-8")
@@ -389,12 +390,6 @@ def _samples_of(loader: Any) -> int:
         if not isinstance(loader, (list, tuple)):
             return 0
         return sum(len(next(iter(batch.values() if isinstance(batch, Mapping) else batch))) for batch in loader)
-
-
-def _run(command: list[str], **options: Any) -> subprocess.CompletedProcess:
-    """A program of gacc's: the wheel's own, else that of PATH."""
-    path, environment = program(command[0])
-    return subprocess.run([path, *command[1:]], env=environment, **options)
 
 
 def program(name: str) -> tuple[str, dict[str, str]]:

@@ -31,7 +31,8 @@ struct Sizes {
   // Columns of the logits, and elements from one row to the next.
   std::vector<std::pair<int64_t, int64_t>> heads = {
       {50257, 50257}, {50257, 50264}, {50257, 50304}, {50304, 50304}};
-  int turns = 2000, nodes = 200, times = 10;
+  uint64_t turns = 2000;
+  int nodes = 200, times = 10;
   double sustained = 5;  // seconds
 
   // For the emulator, whose times mean nothing: everything runs once.
@@ -51,6 +52,12 @@ struct Settings {
   std::vector<std::string> cublas{std::begin(cuda::kCublasLibraries), std::end(cuda::kCublasLibraries)};
   std::vector<std::string> only{};
   bool small = false;
+
+  std::vector<const char*> libraries() const {
+    std::vector<const char*> names;
+    for (const std::string& name : cublas) names.push_back(name.c_str());
+    return names;
+  }
 };
 
 class Probe {
@@ -98,21 +105,24 @@ class Probe {
     found(what, machine_->seconds(work, times) * kMicro, "us");
   }
   void found_waiting(const std::string& what, const std::function<void()>& work) const {
-    const auto waited = [&] { work(), machine_->wait(); };
-    found(what, host_seconds(waited) * kMicro, "us");
+    std::vector<double> times;
+    for (int i = 0; i <= 5 * sizes_.times; ++i) {
+      const auto begin = std::chrono::steady_clock::now();
+      work(), machine_->wait();
+      times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    }
+    times.erase(times.begin());  // for warming up
+    std::sort(times.begin(), times.end());
+    found(what, times[times.size() / 2] * kMicro, "us");
   }
-  static uint64_t wide(size_t value) { return value; }
 
   void describe() {
-    const auto version = machine_->cuda_version();
     std::unique_ptr<cuda::GemmEngine> engine;
-    std::vector<const char*> names;
-    for (const std::string& name : settings_.cublas) names.push_back(name.c_str());
-    const Status status = cuda::open_cublas_lt(names, machine_->capability(), engine);
+    const Status status = cuda::open_cublas_lt(settings_.libraries(), machine_->capability(), engine);
     print(probe_, machine_->name(),
           {{"capability", machine_->capability()},
            {"multiprocessors", machine_->multiprocessors()},
-           {"cuda", cuda::version_text(version)},
+           {"cuda", cuda::version_text(machine_->cuda_version())},
            {"driver", machine_->library()},
            {"free_bytes", machine_->free_bytes()},
            {"cublas", status ? engine->name() : ""},
@@ -134,11 +144,7 @@ class Probe {
       for (const int each : {2, 4, 8}) {
         const auto blocks = std::min<int64_t>(int64_t{each} * machine_->multiprocessors(),
                                               static_cast<int64_t>(bytes / (64 * kThreads)));
-        const double one = machine_->seconds(
-            [&] {
-              machine_->launch(kernel, blocks, kThreads, {from, to, wide(bytes / 16)});
-            },
-            sizes_.times);
+        const double one = machine_->seconds(kernel, blocks, kThreads, {from, to, bytes / 16}, sizes_.times);
         best = std::max(best, static_cast<double>(bytes) / one / kGiga);
       }
       return best;
@@ -154,7 +160,7 @@ class Probe {
   }
 
   Products& library() {
-    if (!products_) products_ = std::make_unique<Products>(*machine_, settings_.cublas);
+    if (!products_) products_ = std::make_unique<Products>(*machine_, settings_.libraries(), sizes_.times);
     return *products_;
   }
   static double tera(int64_t m, int64_t n, int64_t k, double seconds) {
@@ -183,11 +189,11 @@ class Probe {
          {std::pair(Element::f16, "f16"), std::pair(Element::bf16, "bf16"), std::pair(Element::f32, "f32")}) {
       const int64_t n = type == Element::f32 ? sizes_.product_f32 : sizes_.product;
       const Matrix a{n, n, n, type, false}, b{n, n, n, type, true};
-      const Rates rates = library().measure(a, b, a, false, sizes_.times);
+      const Rates rates = library().measure(a, b, a);
       found(fmt::format("{} {}^3", name, n), tera(n, n, n, rates.best), "TFLOP/s");
       if (type != Element::f16) continue;
       found(fmt::format("{} {}^3, the first proposal", name, n), tera(n, n, n, rates.first), "TFLOP/s");
-      const double last = library().sustained(a, b, a, sizes_.sustained, sizes_.times);
+      const double last = library().sustained(a, b, a, sizes_.sustained);
       found(fmt::format("{} {}^3 after {} s", name, n, sizes_.sustained), tera(n, n, n, last), "TFLOP/s");
     }
   }
@@ -205,9 +211,9 @@ class Probe {
           found(fmt::format("{}, {} columns at {}, {}", what, columns, pitch, which),
                 tera(rows, columns, width, seconds), "TFLOP/s");
       };
-      show("forward", library().measure(hidden, weight_t, logits, false, sizes_.times));
-      show("input gradient", library().measure(logits, weight, hidden, false, sizes_.times));
-      show("weight gradient", library().measure(logits_t, hidden, gradient, true, sizes_.times));
+      show("forward", library().measure(hidden, weight_t, logits));
+      show("input gradient", library().measure(logits, weight, hidden));
+      show("weight gradient", library().measure(logits_t, hidden, gradient, true));
     }
   }
 
@@ -218,17 +224,12 @@ class Probe {
     const int most = machine_->blocks_at_once("probe_barrier", kThreads);
     for (int each = 1; each <= most; each *= 2) {
       const int64_t blocks = settings_.small ? each : int64_t{each} * machine_->multiprocessors();
-      const auto time = [&](int turns) {
-        return machine_->seconds(
-            [&, turns] {
-              machine_->launch("probe_barrier", blocks, kThreads, {counter, static_cast<uint64_t>(turns)},
-                               true);
-            },
-            1);
+      const auto time = [&](uint64_t turns) {
+        return machine_->seconds("probe_barrier", blocks, kThreads, {counter, turns}, 1, true);
       };
       const double few = time(sizes_.turns), many = time(3 * sizes_.turns);
-      found(fmt::format("{} blocks of {}", blocks, kThreads), (many - few) / (2 * sizes_.turns) * kMicro,
-            "us");
+      found(fmt::format("{} blocks of {}", blocks, kThreads),
+            (many - few) / static_cast<double>(2 * sizes_.turns) * kMicro, "us");
     }
   }
 
@@ -243,7 +244,7 @@ class Probe {
          [&] { machine_->launch("probe_empty", machine_->multiprocessors(), kThreads, {}); }},
         {"a copy of 1 MiB within L2", [&] {
            machine_->launch("probe_copy", static_cast<int64_t>(megabyte / 64 / kThreads), kThreads,
-                            {from, to, wide(megabyte / 16)});
+                            {from, to, megabyte / 16});
          }}};
     for (const auto& [what, work] : works) {
       const cuda::GraphExec graph = machine_->capture([&, &work = work] {
@@ -266,34 +267,18 @@ class Probe {
       const size_t stride = 128, count = bytes / stride;  // a line of the cache each; both powers of two
       const Pointer table = machine_->allocate(bytes), place = machine_->allocate(256);
       machine_->launch("probe_links", static_cast<int64_t>((count + kThreads - 1) / kThreads), kThreads,
-                       {table, wide(count), wide(stride), kTimes, kPlus});
+                       {table, count, stride, kTimes, kPlus});
       machine_->copy_in(place, &table, sizeof table);
       machine_->wait();
       const uint64_t steps = std::min<size_t>(count, size_t{1} << 16);
-      const double all = machine_->seconds(
-          [&, place = place] {
-            machine_->launch("probe_chain", 1, 1, {place, steps});
-          },
-          1, 3);
+      const double all = machine_->seconds("probe_chain", 1, 1, {place, steps}, 1);
       Pointer end = 0;
       machine_->read(&end, place, sizeof end);
       uint64_t entry = 0;
-      for (uint64_t i = 0; i < 4 * steps; ++i) entry = (entry * kTimes + kPlus) & (count - 1);
+      for (uint64_t i = 0; i < 6 * steps; ++i) entry = (entry * kTimes + kPlus) & (count - 1);
       if (end != table + entry * stride) throw Failed{"the chain of loads does not end where it should"};
       found(where, all / static_cast<double>(steps) * kNano, "ns");
     }
-  }
-
-  double host_seconds(const std::function<void()>& work) const {
-    work();
-    std::vector<double> times;
-    for (int i = 0; i < 5 * sizes_.times; ++i) {
-      const auto begin = std::chrono::steady_clock::now();
-      work();
-      times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-    }
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
   }
 
   // From page-locked memory: labels, images and tokens of a micro-batch.

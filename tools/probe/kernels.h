@@ -47,60 +47,6 @@ inline const std::string kKernels = std::string(R"ptx(
 .target sm_75
 .address_size 64
 
-// Random bits where `mask` has ones, and `base` added to each word: with the right two, numbers of a type.
-.visible .entry probe_fill(.param .u64 to, .param .u64 vectors, .param .u64 seed, .param .u64 mask, .param .u64 base)
-{
-	.reg .pred %p<2>; .reg .b32 %r<20>; .reg .b64 %d<12>;
-	ld.param.u64 %d1, [to];
-	ld.param.u64 %d2, [vectors];
-	ld.param.u32 %r10, [seed];
-	ld.param.u32 %r11, [mask];
-	ld.param.u32 %r12, [base];
-	mov.u32 %r1, %tid.x;
-	mov.u32 %r2, %ctaid.x;
-	mov.u32 %r3, %ntid.x;
-	mov.u32 %r4, %nctaid.x;
-	mad.lo.u32 %r5, %r2, %r3, %r1;
-	mul.lo.u32 %r6, %r3, %r4;
-	cvt.u64.u32 %d3, %r5;
-	cvt.u64.u32 %d4, %r6;
-TURN:
-	setp.ge.u64 %p1, %d3, %d2;
-	@%p1 bra DONE;
-	cvt.u32.u64 %r7, %d3;
-	xor.b32 %r7, %r7, %r10;
-	mul.lo.u32 %r7, %r7, 0x9E3779B1;
-	shr.u32 %r8, %r7, 15;
-	xor.b32 %r7, %r7, %r8;
-	mul.lo.u32 %r7, %r7, 0x85EBCA77;
-	shr.u32 %r8, %r7, 13;
-	xor.b32 %r7, %r7, %r8;
-	mul.lo.u32 %r13, %r7, 0xC2B2AE3D;
-	mul.lo.u32 %r14, %r7, 0x27D4EB2F;
-	mul.lo.u32 %r15, %r7, 0x165667B1;
-	shr.u32 %r8, %r13, 16;
-	xor.b32 %r13, %r13, %r8;
-	shr.u32 %r8, %r14, 16;
-	xor.b32 %r14, %r14, %r8;
-	shr.u32 %r8, %r15, 16;
-	xor.b32 %r15, %r15, %r8;
-	and.b32 %r7, %r7, %r11;
-	and.b32 %r13, %r13, %r11;
-	and.b32 %r14, %r14, %r11;
-	and.b32 %r15, %r15, %r11;
-	add.u32 %r7, %r7, %r12;
-	add.u32 %r13, %r13, %r12;
-	add.u32 %r14, %r14, %r12;
-	add.u32 %r15, %r15, %r12;
-	shl.b64 %d5, %d3, 4;
-	add.u64 %d5, %d1, %d5;
-	st.global.v4.u32 [%d5], {%r7, %r13, %r14, %r15};
-	add.u64 %d3, %d3, %d4;
-	bra TURN;
-DONE:
-	ret;
-}
-
 .visible .entry probe_copy(.param .u64 from, .param .u64 to, .param .u64 vectors)
 )ptx") + kEachVector + R"ptx(
 	add.u64 %d2, %d2, %d7;

@@ -1,16 +1,15 @@
 // Two panels: at the left the whole arena, where buffers have a place for ever; at the right its transient
 // part, enlarged, over the kernels. Only so many rectangles have a name to show; the smaller ones are drawn
 // together, a path for each category.
-#include "tools/report/sections.h"
-
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <set>
 
 #include "codegen/plan_writer.h"
 #include "ir/size_text.h"
 #include "tools/report/markup.h"
-#include "tools/report/timeline.h"
+#include "tools/report/sections.h"
 
 namespace gacc::report {
 
@@ -28,8 +27,7 @@ struct Box {
 };
 
 void draw(Svg& svg, std::vector<Box> boxes) {
-  std::stable_sort(boxes.begin(), boxes.end(),
-                   [](const Box& a, const Box& b) { return a.width * a.height > b.width * b.height; });
+  std::ranges::stable_sort(boxes, std::greater{}, [](const Box& box) { return box.width * box.height; });
   std::array<std::string, kCategories> rest;
   for (size_t i = 0; i < boxes.size(); ++i) {
     const Box& box = boxes[i];

@@ -1,4 +1,3 @@
-// See markup.h.
 #include "tools/report/markup.h"
 
 #include <algorithm>
@@ -89,16 +88,6 @@ int64_t byte_step(int64_t top, int lines) {
   for (const int64_t times : {1, 2, 5, 10, 20, 50, 100, 200, 500})
     if (unit * times * lines >= top) return unit * times;
   return unit * 1024;
-}
-
-std::string legend(const ByCategory& used) {
-  std::string out = "<p class=\"legend\">";
-  for (size_t c = 0; c < kCategories; ++c) {
-    if (used[c] == 0) continue;
-    out += fmt::format("<span><i style=\"background:{}\"></i>{}</span> ", colour(static_cast<Category>(c)),
-                       category_text(static_cast<Category>(c)));
-  }
-  return out + "</p>\n";
 }
 
 }  // namespace gacc::report

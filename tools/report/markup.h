@@ -31,7 +31,6 @@ class Svg {
   void text(double x, double y, std::string_view text, std::string_view anchor = "start",
             std::string_view classes = "t");
   void path(std::string_view data, std::string_view style, std::string_view title = {});
-  size_t size() const { return body_.size(); }
   std::string finish() const { return body_ + "</svg></div>\n"; }
 
  private:
@@ -40,8 +39,5 @@ class Svg {
 
 // Gridlines at round byte counts: 0, step, 2 step, ... up to about `top`.
 int64_t byte_step(int64_t top, int lines);
-
-// A list of coloured squares with names, for the categories that are in use.
-std::string legend(const ByCategory& used);
 
 }  // namespace gacc::report

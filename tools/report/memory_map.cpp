@@ -7,12 +7,12 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "ir/cost.h"
 #include "ir/kernel.h"
 #include "ir/liveness.h"
 #include "passes/plan_memory.h"
-#include "tools/report/layer_table.h"
 
 namespace gacc::report {
 
@@ -34,21 +34,18 @@ std::string shape_text(const Type& type) {
   return fmt::format("{}[{}]", dtype_text(type.dtype), text);
 }
 
-// By value: the op that makes it, or -1.
-std::vector<int> makers(const Region& region) {
-  std::vector<int> made_by(region.values.size(), -1);
-  for (size_t i = 0; i < region.ops.size(); ++i)
-    for (const ValueId result : region.ops[i].results)
-      made_by[static_cast<size_t>(result.index)] = static_cast<int>(i);
+// By value: the op that makes it, or null.
+std::vector<const Op*> makers(const Region& region) {
+  std::vector<const Op*> made_by(region.values.size());
+  for (const Op& op : region.ops)
+    for (const ValueId result : op.results) made_by[static_cast<size_t>(result.index)] = &op;
   return made_by;
 }
 
-Category category_of(const Region& region, const std::vector<int>& made_by, ValueId value) {
-  const int op = made_by[static_cast<size_t>(value.index)];
-  if (op < 0) return Category::inputs;
-  if (is_recomputed(region.ops[static_cast<size_t>(op)])) return Category::recomputed;
-  return region.ops[static_cast<size_t>(op)].origin == Origin::forward ? Category::activations
-                                                                       : Category::workspace;
+Category category_of(const Op* maker) {
+  if (maker == nullptr) return Category::inputs;
+  if (maker->remat) return Category::recomputed;
+  return maker->origin == Origin::forward ? Category::activations : Category::workspace;
 }
 
 // "add, relu -> fc1"; long lists are cut.
@@ -65,10 +62,67 @@ std::string label_of(const Module& module, const Region& region, const Kernel& k
   return fmt::format("{} → {}", ops, results);
 }
 
+// Which layer of the model file an op belongs to, from the names that the compiler derived from the layer's
+// (docs/ir.md): %fc1.mm, %d.fc1 and @fc1.weight.grad all belong to fc1.
+class LayerNames {
+ public:
+  LayerNames(const Module& module, const Region& region) : module_(module), region_(region) {
+    for (const Buffer& buffer : module.buffers) {
+      const size_t dot = buffer.name.rfind('.');
+      if (buffer.kind == BufferKind::param && dot != std::string::npos)
+        layers_.insert(buffer.name.substr(0, dot));
+    }
+    for (const Op& op : region.ops) {
+      for (const ValueId result : op.results) {
+        const std::string& name = region[result].name;
+        if (op.origin == Origin::forward) {
+          made_.insert({op.at.line, op.at.column, name});
+          forward_.insert(name);
+        }
+        if (name.starts_with("loss.")) loss_.insert({op.at.line, op.at.column});
+      }
+    }
+    if (forward_.empty()) return;
+    // The projection of an attention: its forward ops bear the attention's name, so its backward ops are
+    // there.
+    std::erase_if(layers_, [&](const std::string& layer) {
+      const auto part = forward_.lower_bound(layer + ".");
+      return !forward_.contains(layer) && (part == forward_.end() || !part->starts_with(layer + "."));
+    });
+  }
+
+  std::string of(const Op& op) const {
+    std::string name;
+    if (!op.results.empty()) {
+      name = region_[op.results.front()].name;
+    } else if (!op.operands.empty()) {
+      if (const BufferId* buffer = as_buffer(op.operands.front())) name = module_[*buffer].name;
+    }
+    if (name.starts_with("d.")) name = name.substr(2);
+    const std::vector<std::string> parts = prefixes(name);
+    for (const std::string& layer : parts)  // a parameter belongs to the innermost layer
+      if (layers_.contains(layer)) return layer;
+    if (name.starts_with("loss.") || loss_.contains({op.at.line, op.at.column})) return "loss";
+    for (auto value = parts.rbegin(); value != parts.rend(); ++value)
+      if (made_.contains({op.at.line, op.at.column, *value})) return *value;
+    for (const std::string& value : parts)
+      if (forward_.contains(value)) return value;
+    return name;
+  }
+
+ private:
+  const Module& module_;
+  const Region& region_;
+  std::set<std::string> layers_;                              // those with parameters
+  std::set<std::tuple<int32_t, int32_t, std::string>> made_;  // place in the model file and value
+  std::set<std::string> forward_;                             // values of the forward pass
+  std::set<std::pair<int32_t, int32_t>> loss_;                // places
+};
+
 RegionMap region_map(const Module& module, RegionKind kind, const ByCategory& always) {
   const Region& region = module.region(kind);
   const std::vector<Kernel> all = kernels(module, region);
-  const std::vector<int> made_by = makers(region);
+  const std::vector<const Op*> made_by = makers(region);
   const LayerNames layers(module, region);
   RegionMap map{kind, {}, {}, {}};
   std::set<std::string> seen;
@@ -76,22 +130,15 @@ RegionMap region_map(const Module& module, RegionKind kind, const ByCategory& al
     if (op.info->lowering == Lowering::alias) continue;
     if (const std::string layer = layers.of(op); seen.insert(layer).second) map.layers.push_back(layer);
   }
-  std::vector<int> before;  // by kernel: launched ones before it
+  std::vector<int> times;  // of kernels: their numbers among the launched ones
   int launched = 0;
-  for (const Kernel& kernel : all) {
-    before.push_back(launched);
-    launched += kernel.form != KernelForm::alias;
-  }
-  for (const LiveRange& range : live_ranges(module, region, all)) {
+  for (const Kernel& kernel : all) times.push_back(kernel.form == KernelForm::alias ? -1 : launched++);
+  for (const LiveRange& range : live_ranges(module, region, all, times)) {
     const Value& value = region[range.value];
-    const int maker = made_by[static_cast<size_t>(range.value.index)];
-    const std::string layer = maker < 0 ? "" : layers.of(region.ops[static_cast<size_t>(maker)]);
-    const auto begin = static_cast<size_t>(range.first), end = static_cast<size_t>(range.last);
-    const int first = all.empty() ? 0 : before[begin];
-    const int last = all.empty() ? 0 : before[end] - (all[end].form == KernelForm::alias);
-    map.values.push_back({value.name, shape_text(value.type), layer,
-                          category_of(region, made_by, range.value), value.offset.value_or(0), range.bytes,
-                          first, std::max(first, last)});
+    const Op* maker = made_by[static_cast<size_t>(range.value.index)];
+    map.values.push_back({value.name, shape_text(value.type), maker ? layers.of(*maker) : "",
+                          category_of(maker), value.offset.value_or(0), range.bytes, range.first,
+                          range.last});
   }
   bool backward = false;
   for (const Kernel& kernel : all) {
@@ -104,7 +151,7 @@ RegionMap region_map(const Module& module, RegionKind kind, const ByCategory& al
     row.layer = layers.of(first);
     backward = backward || first.origin == Origin::gradient;
     if (kind == RegionKind::step)
-      row.role = is_recomputed(first) ? Role::recomputed : backward ? Role::backward : Role::forward;
+      row.role = first.remat ? Role::recomputed : backward ? Role::backward : Role::forward;
     row.live = always;
     std::set<int64_t> taken;  // places
     for (size_t i = 0; i < map.values.size(); ++i) {
@@ -122,6 +169,13 @@ RegionMap region_map(const Module& module, RegionKind kind, const ByCategory& al
 
 }  // namespace
 
+std::vector<std::string> prefixes(const std::string& name) {
+  std::vector<std::string> result = {name};
+  while (result.back().find('.') != std::string::npos)
+    result.push_back(result.back().substr(0, result.back().rfind('.')));
+  return result;
+}
+
 MemoryMap memory_map(const Module& module) {
   MemoryMap map;
   map.arena = module.arena_bytes.value_or(0);
@@ -135,8 +189,7 @@ MemoryMap memory_map(const Module& module) {
     map.always[static_cast<size_t>(map.buffers.back().category)] += bytes;
     map.buffers_end = std::max(map.buffers_end, aligned(buffer.offset.value_or(0) + bytes));
   }
-  std::stable_sort(map.buffers.begin(), map.buffers.end(),
-                   [](const Holding& a, const Holding& b) { return a.offset < b.offset; });
+  std::ranges::stable_sort(map.buffers, {}, &Holding::offset);
   int64_t most = -1;
   for (const RegionKind kind :
        {RegionKind::step, RegionKind::update, RegionKind::eval, RegionKind::init, RegionKind::close,

@@ -69,6 +69,9 @@ struct MemoryMap {
 // The module must be planned.
 MemoryMap memory_map(const ir::Module& module);
 
+// Of a name with dotted parts, the longest first: "a.b.c", "a.b" and "a".
+std::vector<std::string> prefixes(const std::string& name);
+
 std::string_view category_text(Category category);  // "half weights"
 
 }  // namespace gacc::report

@@ -1,16 +1,11 @@
 // The page: a header with the figures that matter, then one section a question. Every picture has one plain
 // sentence above it. No scripts; hints are <title> elements, which browsers show on hover.
-#include "tools/report/page.h"
-
 #include <algorithm>
 
 #include "codegen/plan_writer.h"
 #include "ir/size_text.h"
-#include "tools/report/kernels_section.h"
 #include "tools/report/markup.h"
-#include "tools/report/memory_map.h"
 #include "tools/report/sections.h"
-#include "tools/report/timeline.h"
 
 namespace gacc::report {
 
@@ -157,8 +152,7 @@ std::string report_page(const ir::Module& module, const Plan& plan, const passes
       "<meta name=\"viewport\" content=\"width=device-width\"/>\n<link rel=\"icon\" href=\"data:,\"/>\n"
       "<title>{}: memory plan</title>\n<style>{}</style>\n</head>\n<body>\n",
       escaped(plan.model), kStyle);
-  out += header(plan);
-  out += categories(plan);
+  out += header(plan) + categories(plan);
   if (!map.empty()) {
     out += "<h2>Memory over time</h2>\n" + timeline_html(map);
     out += fmt::format(

@@ -1,11 +1,10 @@
-// See recompute_section.h.
-#include "tools/report/sections.h"
-
 #include <algorithm>
+#include <functional>
 
 #include "codegen/plan_writer.h"
 #include "ir/size_text.h"
 #include "tools/report/markup.h"
+#include "tools/report/sections.h"
 
 namespace gacc::report {
 
@@ -25,8 +24,7 @@ std::string seconds_text(double seconds) {
 std::string table(const RecomputeReport& report) {
   std::vector<const Remade*> rows;
   for (const Remade& value : report.values) rows.push_back(&value);
-  std::stable_sort(rows.begin(), rows.end(),
-                   [](const Remade* a, const Remade* b) { return a->bytes > b->bytes; });
+  std::ranges::stable_sort(rows, std::greater{}, &Remade::bytes);
   std::string out =
       "<table><tr><th>value made again</th><th class=\"n\">times</th><th class=\"n\">its memory</th><th "
       "class=\"n\">MFLOP</th><th class=\"n\">time, by the model</th><th class=\"n\">of the step</th></tr>\n";

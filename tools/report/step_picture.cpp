@@ -1,15 +1,14 @@
 // Kernels are boxes in rows of their layers. Bytes between the columns are of the values that a forward
 // kernel of the layer made and a backward kernel still reads.
-#include "tools/report/sections.h"
-
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 #include "codegen/plan_writer.h"
 #include "ir/size_text.h"
-#include "tools/report/layer_table.h"
 #include "tools/report/markup.h"
+#include "tools/report/sections.h"
 
 namespace gacc::report {
 
@@ -124,6 +123,35 @@ std::string list(const RegionMap& step) {
   return out + "</details>\n";
 }
 
+// At most `most` groups of neighbouring layers, by cutting names to their first parts and, where that is not
+// enough, by joining runs. `names` in order of first appearance; the result has one group for each of them.
+std::vector<std::string> group_layers(const std::vector<std::string>& names, size_t most) {
+  std::vector<std::string> groups = names;
+  const auto cut_all = [&](size_t parts) {
+    for (size_t i = 0; i < names.size(); ++i) {
+      const std::vector<std::string> cuts = prefixes(names[i]);
+      groups[i] = cuts[cuts.size() - std::min(parts, cuts.size())];
+    }
+    return std::set<std::string>(groups.begin(), groups.end()).size();
+  };
+  size_t parts = 1;
+  for (const std::string& name : names) parts = std::max(parts, prefixes(name).size());
+  const size_t longest = parts;
+  while (parts > 1 && cut_all(parts) > most) --parts;
+  if (cut_all(parts) < most / 4 && parts < longest) cut_all(parts + 1);  // too coarse: rather runs
+  std::vector<std::string> order;
+  std::map<std::string, size_t> number;
+  for (const std::string& group : groups)
+    if (number.try_emplace(group, order.size()).second) order.push_back(group);
+  if (order.size() <= most) return groups;
+  const size_t run = (order.size() + most - 1) / most;
+  for (std::string& group : groups) {
+    const size_t first = number[group] / run * run, last = std::min(first + run, order.size()) - 1;
+    group = first == last ? order[first] : fmt::format("{} … {}", order[first], order[last]);
+  }
+  return groups;
+}
+
 }  // namespace
 
 std::string step_graph_html(const MemoryMap& map) {
@@ -139,19 +167,17 @@ std::string step_graph_html(const MemoryMap& map) {
     const KernelRow& kernel = step.kernels[k];
     rows[number_of[group_of[kernel.layer]]].kernels[static_cast<size_t>(kernel.role)].push_back(k);
   }
-  bool any_again = false;
   for (const Holding& value : step.values) {
     if (value.category == Category::inputs) continue;
     const auto first = static_cast<size_t>(value.first), last = static_cast<size_t>(value.last);
     if (step.kernels[last].role == Role::forward) continue;
     Row& row = rows[number_of[group_of[value.layer]]];
-    if (value.category == Category::recomputed) {
+    if (value.category == Category::recomputed)
       row.again += value.bytes;
-      any_again = true;
-    } else if (step.kernels[first].role == Role::forward && value.category == Category::activations) {
+    else if (step.kernels[first].role == Role::forward && value.category == Category::activations)
       row.kept += value.bytes;
-    }
   }
+  const bool any_again = std::ranges::any_of(rows, [](const Row& row) { return row.again > 0; });
   std::erase_if(rows, [](const Row& row) {
     const auto none = [](const auto& kernels) { return kernels.empty(); };
     return row.kept + row.again == 0 && std::all_of(row.kernels.begin(), row.kernels.end(), none);

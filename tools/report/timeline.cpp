@@ -1,14 +1,14 @@
 // Stacked areas with one column a kernel. Long programs are thinned out to a column for several kernels,
 // which shows the fullest of them, so that no peak is lost.
-#include "tools/report/timeline.h"
-
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "codegen/plan_writer.h"
 #include "ir/size_text.h"
 #include "tools/report/markup.h"
+#include "tools/report/sections.h"
 
 namespace gacc::report {
 
@@ -26,10 +26,8 @@ constexpr Category kStack[] = {Category::weights,    Category::half_weights, Cat
 bool persistent(Category category) { return category < Category::inputs; }
 
 int64_t sum(const ByCategory& bytes, bool everything) {
-  int64_t total = 0;
-  for (size_t c = 0; c < kCategories; ++c)
-    if (everything || !persistent(static_cast<Category>(c))) total += bytes[c];
-  return total;
+  const size_t first = everything ? 0 : static_cast<size_t>(Category::inputs);
+  return std::accumulate(bytes.begin() + first, bytes.end(), int64_t{0});
 }
 
 // Kernels first..last of a region, shown as the fullest one.
@@ -42,11 +40,10 @@ std::vector<Column> columns(const MemoryMap& map, size_t region, size_t most) {
   std::vector<Column> result;
   const size_t count = std::min(most, kernels.size());
   for (size_t i = 0; i < count; ++i) {
-    Column column{region, 0, i * kernels.size() / count, (i + 1) * kernels.size() / count - 1};
-    column.fullest = column.first;
-    for (size_t k = column.first; k <= column.last; ++k)
-      if (kernels[k].live_bytes > kernels[column.fullest].live_bytes) column.fullest = k;
-    result.push_back(column);
+    const size_t first = i * kernels.size() / count, end = (i + 1) * kernels.size() / count;
+    const auto fullest =
+        std::ranges::max_element(kernels.begin() + first, kernels.begin() + end, {}, &KernelRow::live_bytes);
+    result.push_back({region, static_cast<size_t>(fullest - kernels.begin()), first, end - 1});
   }
   return result;
 }
@@ -139,21 +136,25 @@ std::string picture(const MemoryMap& map, bool everything, double height) {
   return svg.finish();
 }
 
-ByCategory used(const MemoryMap& map) {
+// A list of coloured squares with names, for the categories that are in use.
+std::string legend(const MemoryMap& map) {
   ByCategory most = map.always;
-  for (const RegionMap& region : map.regions) {
+  for (const RegionMap& region : map.regions)
     for (const KernelRow& row : region.kernels)
       for (size_t c = 0; c < kCategories; ++c) most[c] = std::max(most[c], row.live[c]);
-  }
-  return most;
+  std::string out = "<p class=\"legend\">";
+  for (const Category category : kStack)
+    if (most[static_cast<size_t>(category)] > 0)
+      out += fmt::format("<span><i style=\"background:{}\"></i>{}</span> ", colour(category),
+                         category_text(category));
+  return out + "</p>\n";
 }
 
 // The values alive at the peak, the largest first.
 std::vector<const Holding*> alive_at_peak(const MemoryMap& map) {
   std::vector<const Holding*> alive;
   for (const size_t i : map.peak().held) alive.push_back(&map.regions[map.peak_region].values[i]);
-  std::stable_sort(alive.begin(), alive.end(),
-                   [](const Holding* a, const Holding* b) { return a->bytes > b->bytes; });
+  std::ranges::stable_sort(alive, std::greater{}, &Holding::bytes);
   return alive;
 }
 
@@ -191,7 +192,7 @@ std::string peak_sentence(const MemoryMap& map) {
 }
 
 std::string timeline_html(const MemoryMap& map) {
-  std::string out = legend(used(map));
+  std::string out = legend(map);
   out +=
       "<p>All memory in use, from left to right as the kernels run. Weights, gradients and the optimizer's "
       "state stay for the whole training; only the top of the picture moves.</p>\n";
@@ -240,7 +241,8 @@ std::string peak_html(const MemoryMap& map) {
   return out + "</table>\n";
 }
 
-std::string timeline_text(const MemoryMap& map) {
+std::string timeline_text(const ir::Module& module) {
+  const MemoryMap map = memory_map(module);
   constexpr std::string_view kBlocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
   constexpr size_t kShown = 5;
   if (map.empty()) return {};
