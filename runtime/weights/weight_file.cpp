@@ -18,14 +18,6 @@ bool is_plain_name(std::string_view file) {
          file.find('\0') == std::string_view::npos;
 }
 
-<<<<<<< HEAD
-=======
-std::string prefix_of(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "" : path.substr(0, slash + 1);
-}
-
->>>>>>> 1af53218a9bb4e95a726772d97e037944b1e0f27
 // What a folder has that was perhaps meant: files of parameters, and the checkpoint of a run.
 std::string others_in(const std::string& folder) {
   std::vector<std::string> files;
@@ -113,11 +105,7 @@ Status WeightFile::open_shards(std::string_view index) {
   std::vector<std::string> problems;
   for (auto& [file, wanted] : named) {
     std::vector<StoredTensor> tensors;
-<<<<<<< HEAD
     if (const Status status = add(folder + std::string(file), tensors); !status) {
-=======
-    if (const Status status = add(prefix_of(path_) + std::string(file), tensors); !status) {
->>>>>>> 1af53218a9bb4e95a726772d97e037944b1e0f27
       problems.push_back(status.text());
       continue;
     }
