@@ -107,7 +107,7 @@ std::vector<std::string_view> known_targets() {
 
 bool check_target(std::string_view target, Diag& diag) {
   const std::vector<std::string_view> known = known_targets();
-  if (std::find(known.begin(), known.end(), target) != known.end()) return true;
+  if (std::ranges::find(known, target) != known.end()) return true;
   if (target == "sm_100" || target == "sm_120") {
     diag.error(Kind::unsupported, {},
                "target {} needs LLVM 22, this gacc was built with LLVM {}; PTX for sm_90 runs on such a GPU: "

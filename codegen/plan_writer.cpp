@@ -143,7 +143,7 @@ std::vector<PlanGroup> plan_groups(const ir::Module& module) {
     if (gradient.role != ir::BufferRole::gradient) continue;
     const ir::Buffer& buffer = module[*gradient.of];
     const ir::ParamRule rule = optimizer_rule(module, buffer);
-    auto found = std::find_if(result.begin(), result.end(), [&](const PlanGroup& group) {
+    auto found = std::ranges::find_if(result, [&](const PlanGroup& group) {
       return group.group == buffer.group && group.rule.weight_decay == rule.weight_decay;
     });
     if (found == result.end()) found = result.insert(result.end(), {.group = buffer.group, .rule = rule});
@@ -155,8 +155,8 @@ std::vector<PlanGroup> plan_groups(const ir::Module& module) {
     if (number < module.settings.groups.size()) group.match = module.settings.groups[number].match;
   }
   constexpr auto place = [](const PlanGroup& group) { return static_cast<uint32_t>(group.group); };
-  std::stable_sort(result.begin(), result.end(),
-                   [&](const PlanGroup& a, const PlanGroup& b) { return place(a) < place(b); });
+  std::ranges::stable_sort(result,
+                           [&](const PlanGroup& a, const PlanGroup& b) { return place(a) < place(b); });
   return result;
 }
 

@@ -30,9 +30,7 @@ void Decoder::barrier(const Parts& parts) {
     if (operands(1, 1)) emit(run_warp_barrier, -1, {source(s_->operands[0], 4)});
     return;
   }
-  const auto has = [&](std::string_view word) {
-    return std::find(parts.begin(), parts.end(), word) != parts.end();
-  };
+  const auto has = [&](std::string_view word) { return std::ranges::find(parts, word) != parts.end(); };
   Extra x;
   x.aligned = parts[0] == "bar" || has("aligned");
   x.mode = has("arrive") ? bar_arrive : bar_sync;

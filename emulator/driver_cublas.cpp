@@ -153,7 +153,7 @@ struct Product {
         left[p * m() + i] =
             element(from_a, a_layout, op.transpose_a ? p + i * a_layout.leading : i + p * a_layout.leading);
     for (uint64_t j = 0; j < n(); ++j) {
-      std::fill(sums.begin(), sums.end(), 0.0f);
+      std::ranges::fill(sums, 0.0f);
       for (uint64_t p = 0; p < k(); ++p) {
         if (algorithm == kInHalves && p == k() / 2) first_half = std::exchange(sums, std::vector<float>(m()));
         const float y =

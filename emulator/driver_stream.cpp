@@ -9,7 +9,7 @@ CUstream_st* stream_of(CUstream_st* stream) {
   if (!stream || stream == reinterpret_cast<CUstream_st*>(1) || stream == reinterpret_cast<CUstream_st*>(2))
     return &device().legacy;
   auto& streams = device().streams;
-  return std::find(streams.begin(), streams.end(), stream) != streams.end() ? stream : nullptr;
+  return std::ranges::find(streams, stream) != streams.end() ? stream : nullptr;
 }
 
 int submit(CUstream_st* stream, Operation operation) {

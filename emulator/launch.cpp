@@ -77,7 +77,7 @@ void Block::start(int number) {
   begun = launch->clocks.next();
   shared->forget_written(0, shared->bytes());
   for (Barrier& barrier : barriers) barrier = {};
-  std::fill(defined.begin(), defined.end(), 0u);
+  std::ranges::fill(defined, 0u);
   for (Warp& warp : warps) {
     for (const auto& [reg, _] : launch->kernel.constants) warp.defined[reg] = ~0u;
     warp.fill_specials();
@@ -88,7 +88,7 @@ void Block::start(int number) {
 }
 
 bool Block::done() const {
-  return std::all_of(warps.begin(), warps.end(), [](const Warp& w) { return w.state == Warp::State::done; });
+  return std::ranges::all_of(warps, [](const Warp& w) { return w.state == Warp::State::done; });
 }
 
 void run_launch(Launch& launch) {

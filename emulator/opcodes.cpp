@@ -84,7 +84,7 @@ constexpr std::string_view kForms[] = {
     "mma sync aligned m16n8k16 row col f32 bf16 bf16 f32"};
 
 bool has(const OpcodeSlot& slot, std::string_view word) {
-  return std::find(slot.words.begin(), slot.words.end(), word) != slot.words.end();
+  return std::ranges::find(slot.words, word) != slot.words.end();
 }
 
 // Whether parts[part..] fill slots[slot..].

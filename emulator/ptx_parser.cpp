@@ -62,7 +62,7 @@ std::vector<Variable> read_parameters(PtxReader& in) {
     int64_t align = 0, pointed = 0;
     Type type;
     bool pointer = false;
-    while (in.go()) {  // .param .align 8 .b8 x[16] and .param .u64 .ptr .global .align 16 x
+    while (in.go())  // .param .align 8 .b8 x[16] and .param .u64 .ptr .global .align 16 x
       if (in.accept(".ptr"))
         pointer = true;
       else if (in.accept(".align"))
@@ -73,7 +73,6 @@ std::vector<Variable> read_parameters(PtxReader& in) {
         type = in.type_directive();
       else
         break;
-    }
     list.push_back(declarator(in, Space::param, false, type, align));
     if (!in.accept(",")) break;
   }

@@ -13,7 +13,7 @@
 namespace gacc::frontend {
 
 bool is_name(std::string_view text) {
-  return !text.empty() && text.size() <= kMaxNameLength && std::none_of(text.begin(), text.end(), [](char c) {
+  return !text.empty() && text.size() <= kMaxNameLength && std::ranges::none_of(text, [](char c) {
     return c == '.' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
   });
 }

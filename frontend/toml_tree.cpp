@@ -94,10 +94,9 @@ class Lines {
   size_t byte(size_t line, size_t column) const {
     const std::string_view text = lines_[line - 1];
     size_t at = line == 1 && text.starts_with(kMark) ? kMark.size() : 0;
-    for (; column > 1 && at < text.size(); --column) {
-      do ++at;
+    for (; column > 1 && at < text.size(); --column) do
+        ++at;
       while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U);
-    }
     return at;
   }
 
@@ -173,7 +172,7 @@ std::optional<Refusal> refuse(std::string_view text) {
 }
 
 bool bare_word(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+  return !text.empty() && std::ranges::all_of(text, [](unsigned char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c >= 0x80 ||
            std::string_view("_-+.:/").find(static_cast<char>(c)) != std::string_view::npos;
   });

@@ -40,9 +40,8 @@ std::vector<bool> half_values(const ir::Module& module, const ir::Region& region
   for (const ir::Value& value : region.values) half.push_back(ir::is_half(value.type.dtype));
   for (const ir::Op& op : region.ops) {
     if (op.info->lowering != ir::Lowering::pointwise) continue;
-    const bool from = std::any_of(op.operands.begin(), op.operands.end(), [&](const Operand& operand) {
-      return of_half(module, region, operand, half);
-    });
+    const bool from = std::ranges::any_of(
+        op.operands, [&](const Operand& operand) { return of_half(module, region, operand, half); });
     if (!from) continue;
     for (const ir::ValueId result : op.results)
       half[static_cast<size_t>(result.index)] = region[result].type.dtype != ir::DType::i32;
@@ -60,10 +59,9 @@ std::vector<int32_t> approximate_nodes(const ir::OpView& op, const ir::ScalarPro
     for (size_t i = 0; i < std::size(nodes[n].args) && nodes[n].args[i] >= 0; ++i)
       if (!hidden[n] || !passes_error(nodes[n].op, i)) hidden[static_cast<size_t>(nodes[n].args[i])] = false;
   }
-  const bool any = std::any_of(op.op.operands.begin(), op.op.operands.end(), [&](const Operand& operand) {
-    return of_half(op.module, op.region, operand, half);
-  });
-  const bool functions = any || std::all_of(types.begin(), types.end(), ir::is_half);
+  const bool any = std::ranges::any_of(
+      op.op.operands, [&](const Operand& operand) { return of_half(op.module, op.region, operand, half); });
+  const bool functions = any || std::ranges::all_of(types, ir::is_half);
   std::vector<int32_t> approximate;
   for (size_t n = 0; n < nodes.size(); ++n) {
     const ScalarOp what = nodes[n].op;

@@ -70,7 +70,7 @@ class BodyBuilder {
     return made;
   }
   int32_t find_slot(const Operand& operand) const {
-    const auto found = std::find(call_.operands.begin(), call_.operands.end(), operand);
+    const auto found = std::ranges::find(call_.operands, operand);
     return found == call_.operands.end() ? -1 : static_cast<int32_t>(found - call_.operands.begin());
   }
 
@@ -251,9 +251,9 @@ class BodyBuilder {
     // 16-byte accesses: 4 elements at once, of half types 8, where every row starts at a multiple of that.
     const int64_t walked = walks_gaps() ? ceil_divide(columns.factor, 8) * 8 : columns.factor;
     const bool fours = walked % 4 == 0;
-    const bool eights = walked % 8 == 0 && body_.cost < 100 &&
-                        std::any_of(body_.slots.begin(), body_.slots.end(),
-                                    [](const Slot& s) { return ir::dtype_bytes(s.dtype) == 2; });
+    const bool eights =
+        walked % 8 == 0 && body_.cost < 100 &&
+        std::ranges::any_of(body_.slots, [](const Slot& s) { return ir::dtype_bytes(s.dtype) == 2; });
     switch (body_.form) {
       case KernelForm::pointwise: {
         body_.vector = eights ? 8 : fours && body_.cost < 200 ? 4 : 1;
@@ -318,8 +318,7 @@ class BodyBuilder {
   }
 
   int64_t reductions(Lowering kind) const {
-    return std::count_if(body_.members.begin(), body_.members.end(),
-                         [&](const Member& member) { return member.kind == kind; });
+    return std::ranges::count_if(body_.members, [&](const Member& member) { return member.kind == kind; });
   }
 
   const ir::Module& module_;

@@ -267,13 +267,12 @@ Estimate estimate(const Machine& machine, const Work& work, Engine engine) {
   const double moving = std::max(t.memory, t.l2),
                computing = std::max({t.access, t.issue, t.multiply, t.function});
   const double worst = std::max({moving, computing, t.chain, t.dispatch});
-  if (worst == t.dispatch) {
+  if (worst == t.dispatch)
     result.bound = Bound::launch;
-  } else if (work.blocks < machine.sms) {
+  else if (work.blocks < machine.sms)
     result.bound = Bound::parallelism;
-  } else {
+  else
     result.bound = worst == moving ? Bound::bandwidth : worst == computing ? Bound::compute : Bound::latency;
-  }
   return result;
 }
 

@@ -100,9 +100,8 @@ class FormulaWork {
       stage.functions += cost.functions[how];
     }
     for (const Source& input : member.inputs) need(input, stage);
-    for (const int32_t slot : member.old) {
+    for (const int32_t slot : member.old)
       if (slot >= 0) stage.slots.insert(slot);
-    }
   }
 
   bool along(const Slot& slot) const {

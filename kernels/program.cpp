@@ -31,10 +31,9 @@ int64_t constant_bits(const ir::ScalarNode& node) {
 Instance special_instance(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel,
                           Purpose purpose, const GpuTarget& gpu) {
   const ir::Op& op = region.ops[kernel.members.front().op];
-  for (size_t i = 0; i < op.operands.size(); ++i) {
+  for (size_t i = 0; i < op.operands.size(); ++i)
     if (ir::as_number(op.operands[i]) != nullptr)
       throw Unfit(fmt::format("`{}`: operand {} must lie in memory", op.info->name, i));
-  }
   Instance instance = describe_special({module, region, op}, purpose, gpu);
   auto& [call, body, constants] = instance;
   call.kernel = kernel;
@@ -84,9 +83,8 @@ std::string body_key(const Body& body) {
     }
     for (const int32_t result : member.program.results) key += fmt::format(">{}", result);
     for (const int32_t node : member.approximate) key += fmt::format("~{}", node);
-    for (size_t i = 0; i < member.types.size(); ++i) {
+    for (size_t i = 0; i < member.types.size(); ++i)
       key += fmt::format(":{}.{}.{}", static_cast<int>(member.types[i]), member.stores[i], member.old[i]);
-    }
   }
   return key;
 }
@@ -104,10 +102,8 @@ Call call_without_body(const ir::Kernel& kernel) {
   Call call;
   call.kernel = kernel;
   call.operands = kernel.reads;
-  for (const Operand& operand : kernel.writes) {
-    if (std::find(call.operands.begin(), call.operands.end(), operand) == call.operands.end())
-      call.operands.push_back(operand);
-  }
+  for (const Operand& operand : kernel.writes)
+    if (std::ranges::find(call.operands, operand) == call.operands.end()) call.operands.push_back(operand);
   return call;
 }
 
@@ -182,8 +178,8 @@ class ProgramBuilder {
   // Constants that differ from call to call become arguments.
   static void lift_constants(Body& body, const Uses& uses) {
     for (size_t c = 0; c < uses.constants.size(); ++c) {
-      const bool same = std::all_of(uses.bits.begin(), uses.bits.end(),
-                                    [&](const auto& bits) { return bits[c] == uses.bits[0][c]; });
+      const bool same =
+          std::ranges::all_of(uses.bits, [&](const auto& bits) { return bits[c] == uses.bits[0][c]; });
       if (same) continue;
       const auto [m, n] = uses.constants[c];
       body.members[static_cast<size_t>(m)].lifted.emplace_back(n, body.extents++);
@@ -204,9 +200,8 @@ class ProgramBuilder {
 }  // namespace
 
 int Body::stage_of(const Member& member) const {
-  const bool overwrites = std::any_of(member.stores.begin(), member.stores.end(), [&](int32_t slot) {
-    return slot >= 0 && slots[static_cast<size_t>(slot)].read;
-  });
+  const bool overwrites = std::ranges::any_of(
+      member.stores, [&](int32_t slot) { return slot >= 0 && slots[static_cast<size_t>(slot)].read; });
   return member.kind == ir::Lowering::pointwise && overwrites ? stages - 1 : member.stage;
 }
 

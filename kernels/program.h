@@ -124,8 +124,7 @@ struct Program {
   const std::vector<Call>& calls(ir::RegionKind kind) const { return regions[static_cast<size_t>(kind)]; }
   // Of the kernel with this number, which the region has.
   const Call& call(ir::RegionKind kind, int32_t number) const {
-    return *std::find_if(calls(kind).begin(), calls(kind).end(),
-                         [&](const Call& call) { return call.kernel.number == number; });
+    return *std::ranges::find_if(calls(kind), [&](const Call& call) { return call.kernel.number == number; });
   }
 };
 

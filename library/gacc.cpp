@@ -519,8 +519,7 @@ gacc_error gacc_session_resume(gacc_session* session, const char* folder) {
     Settings settings = settings_of_session(run);
     keep_to_model(settings, reader.content().settings);
     const auto& saved = reader.content().settings;
-    if (std::find(saved.begin(), saved.end(), kNoPosition) != saved.end())
-      settings.insert(settings.begin(), kNoPosition);
+    if (std::ranges::find(saved, kNoPosition) != saved.end()) settings.insert(settings.begin(), kNoPosition);
     DataFacts facts;
     GACC_TRY(reader.check(run.plan, settings));
     GACC_TRY(read_facts(reader.content().data, folder, run.plan, facts));

@@ -141,7 +141,7 @@ Status add_line(std::string_view line, std::string_view name, std::string_view w
   }
   return Status::error(
       "{}: the artifact's {} is damaged: its line {} is not ASCII with \\xNN for other bytes", name, what,
-      1 + std::count(to.begin(), to.end(), '\n'));
+      1 + std::ranges::count(to, '\n'));
 }
 
 // The record of the model, when there is one: `body` begins with it, and with the PTX afterwards.

@@ -17,11 +17,10 @@ namespace {
 float float_of_f16(uint16_t bits) {
   const uint32_t magnitude = bits & 0x7fffu, sign = (bits & 0x8000u) << 16;
   uint32_t result = 0;
-  if (magnitude >= 0x7c00) {
+  if (magnitude >= 0x7c00)
     result = magnitude << 13 | 0x7f800000 | (magnitude > 0x7c00 ? 0x400000 : 0);
-  } else {
+  else
     result = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude << 13) * 0x1p112f);
-  }
   return std::bit_cast<float>(result | sign);
 }
 
@@ -29,15 +28,14 @@ uint16_t f16_of_float(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t magnitude = bits & 0x7fffffff, sign = bits >> 16 & 0x8000;
   uint32_t result = 0;
-  if (magnitude > 0x7f800000) {
+  if (magnitude > 0x7f800000)
     result = 0x7e00 | (magnitude >> 13 & 0x1ff);
-  } else if (magnitude >= 0x47800000) {
+  else if (magnitude >= 0x47800000)
     result = 0x7c00;
-  } else if (magnitude >= 0x38800000) {
+  else if (magnitude >= 0x38800000)
     result = (magnitude + (magnitude >> 13 & 1) + 0xc8000fff) >> 13;
-  } else {
+  else
     result = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000;
-  }
   return static_cast<uint16_t>(result | sign);
 }
 

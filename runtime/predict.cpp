@@ -38,7 +38,7 @@ int64_t vocabulary(const Plan& plan) { return plan.predict.shape.back(); }
 
 // The number of the token that is drawn.
 Result<int32_t> draw(const std::vector<float>& logits, const GenerateOptions& options, uint64_t position) {
-  if (!std::all_of(logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); }))
+  if (!std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); }))
     return Status::error("token {} of the text: the model's logits are not finite", position + 1);
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -173,7 +173,7 @@ Status generate(Session& session, const Plan& plan, const GenerateOptions& optio
     const size_t used = std::min(text.size(), length);
     window.assign(text.end() - static_cast<std::ptrdiff_t>(used), text.end());
     window.resize(length);  // later positions do not change it
-    std::fill(inputs.begin(), inputs.end(), std::as_bytes(std::span(window)));
+    std::ranges::fill(inputs, std::as_bytes(std::span(window)));
     GACC_TRY(session.run_predict(inputs, 1));
     const auto last = static_cast<int64_t>((used - 1) * logits.size());
     GACC_TRY(session.read_outputs(last, logits));

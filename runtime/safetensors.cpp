@@ -140,7 +140,7 @@ int64_t stored_bytes(std::string_view dtype) {
 // Elements of the tensor, or -1 when the product exceeds what a file can hold.
 int64_t element_count(const std::vector<uint64_t>& shape) {
   constexpr uint64_t kMost = uint64_t{1} << 46;
-  if (std::find(shape.begin(), shape.end(), 0u) != shape.end()) return 0;
+  if (std::ranges::find(shape, 0u) != shape.end()) return 0;
   uint64_t product = 1;
   for (const uint64_t extent : shape) {
     if (extent > kMost / product) return -1;

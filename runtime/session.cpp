@@ -21,7 +21,7 @@ bool is_window_sum(const PlanBuffer& buffer) {
 }
 
 bool all_finite(const std::vector<float>& values) {
-  return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
+  return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
 }
 
 // What eval has summed: over `count` elements, the metric's own sum, and of r2 also the targets (less a

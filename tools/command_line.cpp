@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "runtime/data/text.h"
 #include "runtime/atomic_file.h"
+#include "runtime/data/text.h"
 #include "runtime/standard_streams.h"
 
 namespace gacc {

@@ -40,7 +40,7 @@ struct FileOption {
   std::string_view in_place_of{};  // the option whose file this output may replace
 
   bool given() const {
-    return std::any_of(files.begin(), files.end(), [](const std::string& file) { return !file.empty(); });
+    return std::ranges::any_of(files, [](const std::string& file) { return !file.empty(); });
   }
 };
 

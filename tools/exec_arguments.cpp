@@ -103,8 +103,7 @@ std::string wrong_command(const CLI::App& app, const Arguments& given) {
   if (given.init_only && !given.eval.empty())
     return "--init-only launches nothing: --eval does not go with it";
   for (const FileOption& each : files)
-    if (each.use != FileUse::reads &&
-        std::find(each.files.begin(), each.files.end(), "-") != each.files.end())
+    if (each.use != FileUse::reads && std::ranges::find(each.files, "-") != each.files.end())
       return fmt::format("{} -: standard output has the results; write ./- for a file of that name",
                          each.option);
   if (std::string wrong = wrong_outputs(files); !wrong.empty()) return wrong;

@@ -350,7 +350,7 @@ class Run {
   Status check_best() {
     std::vector<std::string> known = artifact_.plan.metrics;
     known.insert(known.begin(), "loss");
-    if (std::find(known.begin(), known.end(), options_.best) != known.end()) return {};
+    if (std::ranges::find(known, options_.best) != known.end()) return {};
     return Status::error("--best {}: the model has no such metric{} (it has {})", options_.best,
                          hint(options_.best, known), listed(known));
   }

@@ -21,9 +21,8 @@ class Evaluator {
   // Reads the scalars. Buffers that a reduction adds to are read again where the sum is complete: LLVM drops
   // what nothing uses.
   void begin_function() {
-    for (size_t i = 0; i < body_.slots.size(); ++i) {
+    for (size_t i = 0; i < body_.slots.size(); ++i)
       if (body_.slots[i].read && body_.slots[i].access == Access::scalar) keep(i, t_.index(0));
-    }
   }
 
   // Reads what the row has one of, and finds where the row lies in each operand.

@@ -82,8 +82,7 @@ class KernelEmitter {
       if (member.kind != Lowering::pointwise) {
         s.reduces.push_back(static_cast<int32_t>(m));
         s.reductions.push_back({member.combine, t_.type_of(member.types[0])});
-      } else if (std::any_of(member.stores.begin(), member.stores.end(),
-                             [](int32_t slot) { return slot >= 0; })) {
+      } else if (std::ranges::any_of(member.stores, [](int32_t slot) { return slot >= 0; })) {
         s.stores.push_back(static_cast<int32_t>(m));
       }
     }
@@ -153,10 +152,9 @@ class KernelEmitter {
         all.reductions,
         [&](const Target::Columns& block) {
           Target::Carried sums;
-          for (const Point& point : block.points) {
+          for (const Point& point : block.points)
             for (const Reduction& r : all.reductions)
               sums.push_back(t_.splat(Math::neutral(r.how, r.type), point.lanes));
-          }
           // Several rows at once as long as there are so many, then one by one: the order is the same.
           Value* next = block.first;
           if (block.at_once > 1) {

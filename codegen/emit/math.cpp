@@ -186,9 +186,8 @@ Value* Math::is_finite(Value* x) {
 
 Value* Math::pick(Value* a, Value* b, bool larger) {
   using namespace llvm::PatternMatch;
-  if (!a->getType()->isFPOrFPVectorTy()) {
+  if (!a->getType()->isFPOrFPVectorTy())
     return b_.CreateSelect(larger ? b_.CreateICmpSGT(a, b) : b_.CreateICmpSLT(a, b), a, b);
-  }
   if (match(b, m_NonNaN())) std::swap(a, b);
   Value* first = larger ? b_.CreateFCmpOGT(a, b) : b_.CreateFCmpOLT(a, b);
   // A comparison with NaN is false and takes b; only a NaN in a needs a look of its own.

@@ -166,18 +166,16 @@ void Target::store(int32_t slot, Value* index, Value* value, const Point& point)
   value = splat(value, point.lanes);
   if (is_half(dtype)) value = half.narrow(value, dtype);
   Value* address = b.CreateInBoundsGEP(memory_type(dtype), operands[static_cast<size_t>(slot)], index);
-  if (point.mask == nullptr) {
+  if (point.mask == nullptr)
     b.CreateAlignedStore(value, address, alignment(point, dtype));
-  } else {
+  else
     b.CreateMaskedStore(value, address, alignment(point, dtype), point.mask);
-  }
 }
 
 Target::Carried Target::start(const std::vector<Reduction>& reductions) {
   Carried accumulators;
-  for (unsigned copy = 0; copy < copies_; ++copy) {
+  for (unsigned copy = 0; copy < copies_; ++copy)
     for (const Reduction& r : reductions) accumulators.push_back(splat(Math::neutral(r.how, r.type), lanes_));
-  }
   return accumulators;
 }
 

@@ -74,13 +74,12 @@ class MmaAttention : AttentionTiles {
       }
       store(end.data() + sums, scale, output(result()));
       Value* first = b.CreateICmpEQ(b.CreateAnd(lane_, word(3)), word(0));
-      for (size_t row = 0; row < rows; ++row) {
+      for (size_t row = 0; row < rows; ++row)
         t_.branch(b.CreateAnd(first, exists(row)), [&] {
           Value* top = b.CreateFMul(end[row], real(scale_));
           store(top, top_of(result() + 1, rows_[row]));
           store(log_of_sum(sum[row], end[row], top), log_of(result() + 1, rows_[row]));
         });
-      }
     });
   }
 
@@ -156,9 +155,8 @@ class MmaAttention : AttentionTiles {
         add_product(now.data(), packed(ds), buffer);
       }
       if (wants_v) {
-        if (s_.words != 0) {
+        if (s_.words != 0)
           for (size_t i = 0; i < p.size(); ++i) p[i] = b.CreateFMul(p[i], kept[i]);
-        }
         add_product(now.data() + dv, packed(p), second(buffer));
       }
       return now;

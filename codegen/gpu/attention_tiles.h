@@ -224,11 +224,10 @@ class AttentionTiles : protected BlockCode {
         cores_.copy(b.CreateAdd(b.CreateAdd(to, b.CreateMul(mine, word(row_bytes_))), bytes),
                     offset(from, wide(bytes)), b.CreateICmpULT(at, word(s_.length)));
       };
-      if (all - first >= threads) {
+      if (all - first >= threads)
         move();
-      } else {
+      else
         t_.branch(b.CreateICmpULT(thread_, word(all - first)), move);
-      }
     }
   }
 

@@ -90,13 +90,12 @@ class MmaConv : ConvOperands {
       Value* within = b.CreateMul(b.CreateURem(staging.place, word(in_chunk)), word(2 * staging.line));
       staging.to.push_back(b.CreateAdd(chunk, within));
     }
-    if (from.inner_last) {
+    if (from.inner_last)
       for (int v = 0; v < staging.moves; ++v)
         staging.fixed.push_back(from.outer(b.CreateAdd(origin, add(staging.row, v * staging.apart))));
-    } else {
+    else
       for (int e = 0; e < (staging.copied() ? 1 : staging.line); ++e)
         staging.fixed.push_back(from.outer(b.CreateAdd(origin, element_of(staging, e))));
-    }
     staging.from = std::move(from);
     return staging;
   }
@@ -115,19 +114,16 @@ class MmaConv : ConvOperands {
   void each(const Staging& staging, Value* k0, int elements,
             const std::function<void(int v, const ConvPart& outer, const ConvPart& inner)>& f) {
     std::vector<ConvPart> line;
-    if (staging.from.inner_last) {
+    if (staging.from.inner_last)
       for (int e = 0; e < elements; ++e) line.push_back(inner(staging, k0, element_of(staging, e)));
-    }
     for (int v = 0; v < staging.moves; ++v) {
       ConvPart inner;
       if (!staging.from.inner_last) inner = this->inner(staging, k0, add(staging.row, v * staging.apart));
-      for (size_t e = 0; e < static_cast<size_t>(elements); ++e) {
-        if (staging.from.inner_last) {
+      for (size_t e = 0; e < static_cast<size_t>(elements); ++e)
+        if (staging.from.inner_last)
           f(v, staging.fixed[static_cast<size_t>(v)], line[e]);
-        } else {
+        else
           f(v, staging.fixed[e], inner);
-        }
-      }
     }
   }
 
@@ -245,11 +241,10 @@ class FfmaConv : ConvOperands {
 
 void emit_conv_product(Target& target) {
   const ConvShape shape = ConvShape::of(target.body);
-  if (implicit_tile(shape.product).mma()) {
+  if (implicit_tile(shape.product).mma())
     MmaConv(target, shape.modern != 0).emit();
-  } else {
+  else
     FfmaConv(target).emit();
-  }
 }
 
 }  // namespace gacc::codegen

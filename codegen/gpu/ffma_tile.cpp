@@ -46,11 +46,10 @@ FfmaTile::Staging FfmaTile::staging(Value* thread, bool inner_last, bool whole, 
     staging.outer = b.CreateURem(rest, word(width));
     staging.inner = b.CreateAdd(b.CreateMul(b.CreateURem(thread, word(shared_by)), word(kVector)),
                                 b.CreateMul(b.CreateUDiv(rest, word(width)), word(kVector * shared_by)));
-    if (at_once < width) {
+    if (at_once < width)
       staging.outer_step = at_once;
-    } else {
+    else
       staging.inner_step = at_once / width * shared_by * kVector;
-    }
   } else {
     const int shared_by = width / kVector;
     staging.outer = b.CreateMul(b.CreateURem(thread, word(shared_by)), word(kVector));

@@ -174,15 +174,14 @@ void drop_unused(llvm::Module& module, const std::vector<PlanProgram>& programs)
     if (program.persistent) use(*program.persistent);
   }
   std::vector<Function*> unused;
-  for (Function& function : module) {
+  for (Function& function : module)
     if (!function.isDeclaration() && !used.contains(function.getName().str())) unused.push_back(&function);
-  }
   // What LLVM knows about a kernel beside its code names it: those notes go first.
   if (llvm::NamedMDNode* notes = module.getNamedMetadata("nvvm.annotations")) {
     std::vector<llvm::MDNode*> kept;
     for (llvm::MDNode* note : notes->operands()) {
       const auto* of = llvm::mdconst::dyn_extract_or_null<Function>(note->getOperand(0));
-      if (std::find(unused.begin(), unused.end(), of) == unused.end()) kept.push_back(note);
+      if (std::ranges::find(unused, of) == unused.end()) kept.push_back(note);
     }
     notes->clearOperands();
     for (llvm::MDNode* note : kept) notes->addOperand(note);

@@ -73,10 +73,9 @@ bool shares_across(const Part& before, const Part& after) {
 // Of the module's constant memory in use.
 uint64_t constant_bytes(const llvm::Module& module) {
   uint64_t bytes = 0;
-  for (const llvm::GlobalVariable& variable : module.globals()) {
+  for (const llvm::GlobalVariable& variable : module.globals())
     if (variable.getAddressSpace() == kConstant)
       bytes += module.getDataLayout().getTypeAllocSize(variable.getValueType());
-  }
   return bytes;
 }
 
@@ -140,9 +139,8 @@ class Merger {
         } else {
           record.insert(record.end(), {static_cast<uint64_t>(task.blocks(1)), 0, 0, 0});
         }
-        for (size_t a = 0; a < task.arguments.size(); ++a) {
+        for (size_t a = 0; a < task.arguments.size(); ++a)
           if (!part.same(a)) record.push_back(table_word(task.arguments[a]));
-        }
         record.resize(static_cast<size_t>(stride_), 0);
         words.insert(words.end(), record.begin(), record.end());
       }
@@ -253,11 +251,10 @@ class Merger {
     }
     for (size_t p = 0; p < parts_.size(); ++p) {
       const auto run = [&] { part(parts_[p], record, blocks); };
-      if (parts_.size() == 1) {
+      if (parts_.size() == 1)
         run();
-      } else {
+      else
         when(b_.CreateICmpEQ(number, word(p)), run);
-      }
     }
     if (sync_) when(b_.CreateICmpNE(low(field(record, kSync)), word(0)), [&] { gpu::barrier(b_); });
   }
@@ -278,12 +275,11 @@ class Merger {
         for (size_t a = 0; a < part.tasks.front()->arguments.size(); ++a) {
           Value* value = part.same(a) ? b_.getInt64(table_word(part.tasks.front()->arguments[a]))
                                       : field(record, next++);
-          if (part.function->getArg(static_cast<unsigned>(a))->getType()->isPointerTy()) {
+          if (part.function->getArg(static_cast<unsigned>(a))->getType()->isPointerTy())
             value = b_.CreateInBoundsGEP(b_.getInt8Ty(), arena_, value);
-          } else if (std::any_of(part.tasks.begin(), part.tasks.end(),
-                                 [&](const PlanTask* task) { return task->arguments[a].times_batch; })) {
+          else if (std::ranges::any_of(part.tasks,
+                                       [&](const PlanTask* task) { return task->arguments[a].times_batch; }))
             value = at_batch(value);
-          }
           arguments.push_back(value);
         }
         loop(first, blocks, places, [&](Value* t) {
@@ -294,11 +290,10 @@ class Merger {
         });
       });
     };
-    if (part.places * part.threads == block_) {
+    if (part.places * part.threads == block_)
       take();
-    } else {
+    else
       when(b_.CreateICmpULT(place, word(part.places)), take);
-    }
   }
 
   void grid_barrier() {

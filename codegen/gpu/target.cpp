@@ -203,9 +203,8 @@ class NvptxTarget final : public Target {
       Value* bits = b.CreateAlignedLoad(word, place(b.getInt32(warp)), llvm::Align(4));
       results.push_back(b.CreateBitCast(bits, value->getType()));
     }
-    for (unsigned gap = warps / 2; gap > 0; gap /= 2) {
+    for (unsigned gap = warps / 2; gap > 0; gap /= 2)
       for (unsigned i = 0; i < gap; ++i) results[i] = math.combine(how, results[i], results[i + gap]);
-    }
     return results[0];
   }
 

@@ -40,11 +40,10 @@ Cache Cache::open() {
   const char* base = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
   std::string folder;
-  if (base != nullptr && *base == '/') {
+  if (base != nullptr && *base == '/')
     folder = std::string(base) + "/gacc";
-  } else if (home != nullptr && *home == '/') {
+  else if (home != nullptr && *home == '/')
     folder = std::string(home) + "/.cache/gacc";
-  }
   std::error_code error;
   fs::create_directories(fs::path(folder).parent_path(), error);
   mkdir(folder.c_str(), 0700);
@@ -83,7 +82,7 @@ void Cache::trim() const {
     const auto bytes = gone ? 0 : static_cast<int64_t>(file->file_size(gone));
     if (!gone) entries.push_back({time, file->path().string(), bytes});
   }
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+  std::ranges::sort(entries, [](const Entry& a, const Entry& b) {
     return a.time != b.time ? a.time > b.time : a.path < b.path;
   });
   int64_t kept = 0, bytes = 0;

@@ -193,9 +193,8 @@ class Convolution final : public LibraryCall {
                           turned + i * height + o * taps_);
     }
     for (int64_t sample = begin; sample < std::min(begin + samples_, batch); ++sample) {
-      for (int64_t first = 0; first < slide_.places[0]; first += rows_) {
+      for (int64_t first = 0; first < slide_.places[0]; first += rows_)
         if (!product({turned, height}, in_, dy, out_, sample * groups_ + group, first, dx)) return false;
-      }
     }
     return true;
   }
@@ -257,11 +256,10 @@ class Convolution final : public LibraryCall {
       }
       std::fill_n(out, run.low, 0.0f);
       const float* in = from.data + at;
-      if (stride == 1) {
+      if (stride == 1)
         std::copy_n(in, run.high - run.low, out + run.low);
-      } else {
+      else
         for (int64_t i = run.low; i < run.high; ++i) out[i] = in[(i - run.low) * stride];
-      }
       std::fill_n(out + run.high, width - run.high, 0.0f);
     });
     return {columns, rows * width};

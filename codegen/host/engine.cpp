@@ -216,12 +216,11 @@ Status Engine::run(Program program, int64_t batch) {
   if (batch < 1 || batch > prepared.most)
     return Status::error("a micro-batch of {} samples; the step takes 1 to {}", batch, prepared.most);
   if (batch != prepared.batch) set_batch(prepared, batch);
-  if (profiling_) {
+  if (profiling_)
     run_profiled(program, prepared);
-  } else {
+  else
     for (const Wave& wave : prepared.waves)
       pool_.run(wave.tasks, [&](int64_t task) { run_task(prepared, wave, task); });
-  }
   if (library_failed_.load(std::memory_order_relaxed))
     return Status::error("oneDNN: a matrix product or convolution failed (out of memory?)");
   return {};

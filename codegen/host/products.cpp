@@ -145,11 +145,10 @@ void Gemm::cut() {
   const int64_t all = 2 * tile_m * tile_n * std::max<int64_t>(k, 1);
   const int64_t enough = std::max(kTileFlops, all / kMostTiles);
   const auto halve = [&](bool rows) {
-    if (rows) {
+    if (rows)
       tile_m = (tile_m + 1) / 2;
-    } else {
+    else
       tile_n = round_up((tile_n + 1) / 2, kColumnStep);
-    }
   };
   for (bool first = true;; first = false) {
     if (2 * tile_m * tile_n * std::max<int64_t>(k, 1) <= (first ? kOneCutFlops : enough)) break;

@@ -119,13 +119,11 @@ void Pool::serve(size_t self) {
 
 // Until launch_ differs from `seen`; false when the pool is being destroyed.
 bool Pool::wait_for_launch(uint32_t seen) {
-  for (int attempt = 0; launch_.load(std::memory_order_acquire) == seen; ++attempt) {
-    if (attempt < spins_ + kYields) {
+  for (int attempt = 0; launch_.load(std::memory_order_acquire) == seen; ++attempt)
+    if (attempt < spins_ + kYields)
       attempt < spins_ ? pause() : std::this_thread::yield();
-    } else {
+    else
       launch_.wait(seen);
-    }
-  }
   return !stop_.load(std::memory_order_acquire);
 }
 

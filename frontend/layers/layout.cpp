@@ -65,7 +65,7 @@ Layer lower_concat(LayerContext& l) {
 
 void check_axes(const Values& keys, Diag& diag) {
   std::vector<int64_t> sorted = keys.integers("axes");
-  std::sort(sorted.begin(), sorted.end());
+  std::ranges::sort(sorted);
   for (size_t i = 0; i < sorted.size(); ++i) {
     if (sorted[i] == static_cast<int64_t>(i)) continue;
     diag.error(Kind::out_of_range, keys.at("axes"), "`axes` must name each axis from 0 to {} once",

@@ -29,7 +29,7 @@ void set_range(LossContext& l, int64_t classes) {
 // becomes 1 to 2, so that gradients in half precision have the range that they have without weights.
 std::vector<double> scaled(std::vector<double> weights) {
   int exponent = 0;
-  std::frexp(*std::max_element(weights.begin(), weights.end()), &exponent);
+  std::frexp(*std::ranges::max_element(weights), &exponent);
   for (double& weight : weights) weight = std::ldexp(weight, 1 - exponent);
   return weights;
 }

@@ -262,12 +262,12 @@ class CublasLt final : public GemmEngine {
         if (tuning_->measure([&] { return launch(measured, stream); }, microseconds))
           times[i] = std::min(times[i], microseconds);
       }
-    const auto fastest = std::min_element(times.begin(), times.end());
+    const auto fastest = std::ranges::min_element(times);
     if (*fastest == kFails)
       return Status::error("none of cuBLASLt's {} ways to compute a matrix product of {} x {} x {} runs",
                            proposals.size(), product.m, product.n, product.k);
     use(proposals[static_cast<size_t>(fastest - times.begin())], choice);
-    const auto failed = std::count(times.begin(), times.end(), kFails);
+    const auto failed = std::ranges::count(times, kFails);
     tuning_->choices.products.push_back({.product = choice.key,
                                          .algorithm = choice.algorithm,
                                          .workspace_bytes = choice.plain.workspace_bytes,

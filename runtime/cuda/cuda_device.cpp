@@ -29,13 +29,11 @@ constexpr Program kAtStart[] = {Program::init, Program::step, Program::update, P
 
 std::string one_line(std::string_view text) {
   std::string result;
-  for (const char c : text.substr(0, text.find('\0'))) {
-    if (c != '\n') {
+  for (const char c : text.substr(0, text.find('\0')))
+    if (c != '\n')
       result += c;
-    } else if (!result.empty() && result.back() != ';') {
+    else if (!result.empty() && result.back() != ';')
       result += ';';
-    }
-  }
   while (!result.empty() && (result.back() == ';' || result.back() == ' ')) result.pop_back();
   return result;
 }

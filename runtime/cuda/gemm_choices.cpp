@@ -8,8 +8,7 @@ namespace gacc::cuda {
 using nlohmann::json;
 
 const ChosenAlgorithm* GemmChoices::find(const ChosenAlgorithm::Key& product) const {
-  const auto at =
-      std::find_if(products.begin(), products.end(), [&](const auto& p) { return p.product == product; });
+  const auto at = std::ranges::find_if(products, [&](const auto& p) { return p.product == product; });
   return at == products.end() ? nullptr : &*at;
 }
 

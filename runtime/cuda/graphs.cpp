@@ -34,7 +34,7 @@ Status Graphs::find(Program program, int64_t batch, GraphExec& graph, bool& capt
       return {};
     }
   const std::pair asked{program, batch};
-  if (std::find(seen_.begin(), seen_.end(), asked) == seen_.end()) {
+  if (std::ranges::find(seen_, asked) == seen_.end()) {
     seen_.push_back(asked);
     return {};
   }

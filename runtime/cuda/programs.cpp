@@ -176,7 +176,7 @@ Status Programs::tell_values(Program program, const std::vector<Launch>& launche
     // where the kernel does not write over it.
     const auto stays = [&](const PlanValue& value) {
       return value.first < number && value.last != number &&
-             std::none_of(values.begin(), values.end(), [&](const PlanValue& other) {
+             std::ranges::none_of(values, [&](const PlanValue& other) {
                return at(other.first) == 0 && other.offset < value.offset + value.bytes &&
                       value.offset < other.offset + other.bytes;
              });

@@ -168,7 +168,7 @@ Status parse_npz(std::string_view bytes, std::string_view name, const std::vecto
     if (!seen.insert(array_name).second)
       return Status::error("{}: has two entries {}", name, quoted(array_name));
     names.emplace_back(array_name);
-    if (wanted && std::find(wanted->begin(), wanted->end(), array_name) == wanted->end()) continue;
+    if (wanted && std::ranges::find(*wanted, array_name) == wanted->end()) continue;
     std::string storage;
     const std::string full = fmt::format("{}:{}", name, quoted(array_name));
     const std::string_view data = GACC_TRY(unpack(bytes, entry, full, storage));

@@ -18,7 +18,7 @@ const PlanLoad& table_of(const Plan& plan) {
 }
 
 std::vector<int64_t> transposed_if(std::vector<int64_t> shape, bool transpose) {
-  if (transpose) std::reverse(shape.begin(), shape.end());
+  if (transpose) std::ranges::reverse(shape);
   return shape;
 }
 

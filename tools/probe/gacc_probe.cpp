@@ -112,7 +112,7 @@ class Probe {
       times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     }
     times.erase(times.begin());  // for warming up
-    std::sort(times.begin(), times.end());
+    std::ranges::sort(times);
     found(what, times[times.size() / 2] * kMicro, "us");
   }
 

@@ -165,7 +165,7 @@ class Machine {
           get("cannot read an event's time", driver_.event_elapsed, events_[0], events_[1]);
       found.push_back(static_cast<double>(milliseconds) * 1e-3 / times);
     }
-    std::sort(found.begin(), found.end());
+    std::ranges::sort(found);
     return found[found.size() / 2];
   }
   double seconds(const char* kernel, int64_t blocks, int64_t threads,

@@ -118,7 +118,7 @@ std::string arena_html(const MemoryMap& map) {
     for (const Holding& value : region.values) {
       // Written over an operand that dies in the same kernel: the kernel's column is shared.
       const bool takes = value.first < value.last && ends.count({value.offset, value.first}) != 0;
-      const bool gives = std::any_of(region.values.begin(), region.values.end(), [&](const Holding& other) {
+      const bool gives = std::ranges::any_of(region.values, [&](const Holding& other) {
         return &other != &value && other.offset == value.offset && other.first == value.last &&
                value.first < value.last;
       });

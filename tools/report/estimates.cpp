@@ -33,7 +33,7 @@ struct Row {
 std::vector<Row> rows_of(const RegionCost& cost) {
   std::vector<Row> rows;
   for (const LaunchCost& launch : cost.launches) {
-    auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& known) {
+    auto row = std::ranges::find_if(rows, [&](const Row& known) {
       const LaunchCost& other = *known.one;
       return other.name == launch.name && other.blocks == launch.blocks && other.bytes == launch.bytes &&
              other.seconds == launch.seconds;

@@ -180,7 +180,7 @@ std::string step_graph_html(const MemoryMap& map) {
   const bool any_again = std::ranges::any_of(rows, [](const Row& row) { return row.again > 0; });
   std::erase_if(rows, [](const Row& row) {
     const auto none = [](const auto& kernels) { return kernels.empty(); };
-    return row.kept + row.again == 0 && std::all_of(row.kernels.begin(), row.kernels.end(), none);
+    return row.kept + row.again == 0 && std::ranges::all_of(row.kernels, none);
   });
   if (rows.empty()) return "<p>The step runs no kernels.</p>\n";
   std::string out = "<p class=\"legend\">";

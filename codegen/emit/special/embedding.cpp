@@ -18,11 +18,10 @@ class EmbeddingGradient {
         sums_(fresh_ ? 2 : 0) {}
 
   void emit() {
-    if (t_.body.parameters[2] != 0) {
+    if (t_.body.parameters[2] != 0)
       by_columns();
-    } else {
+    else
       by_rows();
-    }
   }
 
  private:

@@ -76,11 +76,10 @@ std::vector<LaneArrays::Row> LaneArrays::rows(const Positions& p, Value* first, 
   Value* base = b_.CreateAdd(p.base, b_.CreateMul(first, t_.index(p.stride)));
   for (size_t i = 0; i < count; ++i) {
     const int64_t offset = static_cast<int64_t>(std::min(i, there - 1)) * p.stride;
-    if (team_ == 0) {
+    if (team_ == 0)
       rows.push_back({p.slot, b_.CreateAdd(base, t_.index(offset)), 0});
-    } else {
+    else
       rows.push_back({p.slot, base, offset});
-    }
   }
   return rows;
 }

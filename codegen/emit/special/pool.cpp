@@ -198,9 +198,8 @@ class Pooling {
   Values each(int64_t rows, int64_t columns, Values carried,
               const std::function<Values(Value*, Value*, const Values&)>& f) {
     if (rows * columns <= kUnrolled) {
-      for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t r = 0; r < rows; ++r)
         for (int64_t c = 0; c < columns; ++c) carried = f(lane(r), lane(c), carried);
-      }
       return carried;
     }
     return t_.loop(t_.index(0), t_.index(rows), t_.index(1), carried, [&](Value* r, const Values& outer) {
