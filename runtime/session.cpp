@@ -86,19 +86,27 @@ Result<const PlanBuffer*> Session::find_state(std::string_view name) const {
   return found->second;
 }
 
-// The buffers of lanes.h's nodes.
+// The buffers of lanes.h's nodes, and the flags of `close`.
 Status Session::find_nodes() {
   if (plan_.lanes == 1) return {};
   for (const PlanBuffer& buffer : plan_.buffers)
     if (buffer.role == BufferRole::node) nodes_[plan_.find(buffer.of)].push_back(&buffer);
-  for (const auto& [sum, nodes] : nodes_) {
-    const auto& [first, places] = *nodes_.begin();
-    places_ = std::ssize(places);
-    if (nodes.size() != places.size())
-      return Status::error("the artifact has {} nodes for {} and {} for {}", nodes.size(), sum->name, places_,
-                           first->name);
+  const size_t places = nodes_.empty() ? 0 : nodes_.begin()->second.size();
+  for (const auto& [sum, nodes] : nodes_)
+    if (nodes.size() != places)
+      return Status::error("the artifact has {} nodes for {} and {} for {}", nodes.size(), sum->name, places,
+                           nodes_.begin()->first->name);
+  for (size_t d = 0; d < places; ++d) {
+    join_.push_back(GACC_TRY(find_state(fmt::format("lane.join.{}", d))));
+    keep_.push_back(GACC_TRY(find_state(fmt::format("lane.keep.{}", d))));
+    for (const auto& [sum, nodes] : nodes_)
+      if (sum->role == BufferRole::change)
+        kept_[sum].push_back(GACC_TRY(find_state(fmt::format("{}.kept{}", sum->name, d))));
   }
-  const auto fit = [&](LaneRange mine) { return LaneStack::places(plan_.lanes, mine) <= places_; };
+  if (places > 0) rest_ = GACC_TRY(find_state("lane.rest"));
+  const auto fit = [&](LaneRange mine) {
+    return LaneStack::places(plan_.lanes, mine) <= static_cast<int64_t>(places);
+  };
   if (fit(mine_)) return {};
   int64_t ranks = 2;  // the fewest that will do
   for (int64_t rank = 0; rank < ranks; ++rank)
@@ -284,17 +292,19 @@ void Session::forget_window() {
 // `nodes`: as they were before.
 Status Session::close_lane(const LaneStack::Close& close, std::span<const LaneRange> nodes) {
   const LaneWindow window{plan_.lanes, plan_.accumulate, launches_};
-  for (const auto& [sum, buffers] : nodes_)
-    for (int64_t d = close.first; sum->role == BufferRole::change && d < close.last; ++d) {
-      const int64_t later = window.launches_of({nodes[static_cast<size_t>(d)].high, nodes.back().high});
-      GACC_TRY(write_state(fmt::format("{}.kept{}", sum->name, d), kept_after(sum->kept, later)));
+  for (const auto& [sum, kept] : kept_)
+    for (int64_t d = close.first; d < close.last; ++d) {
+      const auto place = static_cast<size_t>(d);
+      const int64_t later = window.launches_of({nodes[place].high, nodes.back().high});
+      GACC_TRY(write_scalar(kept[place], kept_after(sum->kept, later)));
     }
   const auto flag = [](bool set) { return int32_t{set}; };
-  for (int64_t d = 0; d < places_; ++d) {
-    GACC_TRY(write_state(fmt::format("lane.join.{}", d), flag(close.first <= d && d < close.last)));
-    GACC_TRY(write_state(fmt::format("lane.keep.{}", d), flag(close.keep && d == close.first)));
+  for (size_t d = 0; d < join_.size(); ++d) {
+    const auto place = static_cast<int64_t>(d);
+    GACC_TRY(write_scalar(join_[d], flag(close.first <= place && place < close.last)));
+    GACC_TRY(write_scalar(keep_[d], flag(close.keep && place == close.first)));
   }
-  GACC_TRY(write_state("lane.rest", flag(!close.keep)));
+  GACC_TRY(write_scalar(rest_, flag(!close.keep)));
   return device_.run(Program::close, 0);
 }
 

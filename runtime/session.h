@@ -220,8 +220,11 @@ class Session {
   LaneRange mine_;
   RankExchange* exchange_ = nullptr;
   LaneStack stack_;
+  std::vector<const PlanBuffer*> join_, keep_;  // the flags of `close`, by place
+  // Of the sums that a launch keeps a part of: what the later lanes keep of a node, by place.
+  std::map<const PlanBuffer*, std::vector<const PlanBuffer*>> kept_;
+  const PlanBuffer* rest_ = nullptr;
   std::map<const PlanBuffer*, std::vector<const PlanBuffer*>> nodes_;  // of a sum, by place
-  int64_t places_ = 0;                                                 // of each
   std::map<const PlanBuffer*, std::vector<std::byte>> opening_;        // scalars as the window found them
   // Where ranks share the optimizer's state: by role of the whole, and parameters with masters.
   std::map<BufferRole, std::vector<SharedBytes>> shared_;
