@@ -30,7 +30,7 @@ enum class Recompute : uint8_t { cheap, costly, never };
 //   gemm          op(A) @ op(B)
 //   alias         the result is its operand's storage under another shape; no launch
 //   composite     no lowering of its own: `expand` writes it in the other kinds
-//   special       a kernel of its own, described and emitted under the op's name (codegen/emit/special.h)
+//   special       a kernel of its own, described and emitted under the op's name (codegen/emit/kernels.cpp)
 enum class Lowering : uint8_t {
   pointwise,
   row_reduce,

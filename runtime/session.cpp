@@ -309,18 +309,16 @@ Status Session::close_lane(const LaneStack::Close& close, std::span<const LaneRa
 }
 
 // What a checkpoint within the window will need; and the lane before is closed, if the launch opens another.
-Status Session::begin_launch(int64_t samples) {
-  const int64_t position = launches_++;
-  samples_ += samples;
+Status Session::begin_launch() {
   if (plan_.lanes == 1) return {};
   // Scalars alone: what is larger moves in updates only, but for the window's sums, which begin at zero.
-  if (position == 0)
+  if (launches_ == 0)
     for (const PlanBuffer& buffer : plan_.buffers)
       if (buffer.role == BufferRole::control && elements_of(buffer.shape) == 1)
         opening_[&buffer] = GACC_TRY(read_buffer(buffer));
-  if (!has_launch(position)) return {};
+  if (!has_launch(launches_)) return {};
   const std::vector<LaneRange> nodes = stack_.nodes();
-  const auto close = stack_.open(lane_of(position, plan_.accumulate, plan_.lanes));
+  const auto close = stack_.open(lane_of(launches_, plan_.accumulate, plan_.lanes));
   return close ? close_lane(*close, nodes) : Status();
 }
 
@@ -386,13 +384,17 @@ Result<std::vector<double>> Session::add_nodes(std::span<const PlanBuffer* const
 }
 
 Status Session::skip(int64_t samples, int64_t next_ordinal) {
-  GACC_TRY(begin_launch(samples));
+  GACC_TRY(begin_launch());
+  ++launches_;
+  samples_ += samples;
   return set_ordinal(next_ordinal);
 }
 
 Status Session::step(InputBytes inputs, int64_t samples) {
-  GACC_TRY(begin_launch(samples));
+  GACC_TRY(begin_launch());
   GACC_TRY(write_inputs(inputs, samples, Program::step));
+  ++launches_;
+  samples_ += samples;
   return device_.run(Program::step, samples);
 }
 

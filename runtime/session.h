@@ -187,7 +187,7 @@ class Session {
   Result<std::vector<float>> read_floats(const PlanBuffer& buffer);
   Result<std::vector<float>> read_sum(const PlanBuffer& buffer);
   Status find_nodes();
-  Status begin_launch(int64_t samples);
+  Status begin_launch();
   Status close_lane(const LaneStack::Close& close, std::span<const LaneRange> nodes);
   void forget_window();
   std::vector<int64_t> node_offsets(const PlanBuffer& sum) const;
