@@ -104,14 +104,14 @@ class BodyBuilder {
       }
     } else {
       size_t i = 0;
-      while ((op.info->writes >> i & 1U) != 0) ++i;
+      while (op.info->is_written(i)) ++i;
       member.inputs.push_back(source(op.operands[i]));
       body_.cost += 1;
     }
     for (size_t i = 0; i < op.operands.size(); ++i) {
-      if ((op.info->writes >> i & 1U) == 0) continue;
+      if (!op.info->is_written(i)) continue;
       const int32_t index = find_slot(op.operands[i]);
-      const bool adds = member.kind != Lowering::pointwise && (op.info->discards >> i & 1U) == 0;
+      const bool adds = member.kind != Lowering::pointwise && op.info->is_read(i);
       member.accumulate = member.accumulate || adds;
       member.types.push_back(body_.slots[static_cast<size_t>(index)].dtype);
       member.stores.push_back(index);

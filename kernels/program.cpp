@@ -35,7 +35,8 @@ Instance special_instance(const ir::Module& module, const ir::Region& region, co
     if (ir::as_number(op.operands[i]) != nullptr)
       throw Unfit(fmt::format("`{}`: operand {} must lie in memory", op.info->name, i));
   Instance instance = describe_special({module, region, op}, purpose, gpu);
-  auto& [call, body, constants] = instance;
+  Call& call = instance.call;
+  Body& body = instance.body;
   call.kernel = kernel;
   call.unit = Unit::rows;
   body.form = KernelForm::special;
@@ -48,7 +49,7 @@ Instance special_instance(const ir::Module& module, const ir::Region& region, co
         {.dtype = ir::operand_type(module, region, operand).dtype, .read = read, .written = written});
   };
   for (size_t i = 0; i < op.operands.size(); ++i)
-    add(op.operands[i], (op.info->discards >> i & 1U) == 0, (op.info->writes >> i & 1U) != 0);
+    add(op.operands[i], op.info->is_read(i), op.info->is_written(i));
   for (const ir::ValueId result : op.results) add(result, false, true);
   if (op.when) add(*op.when, true, false);
   return instance;

@@ -72,7 +72,7 @@ void sink_pointwise(Region& region) {
 // Moves scalars of the gradient that are made of state alone to the front: the loss scale over the number of
 // elements. A kernel of the forward pass can then make the loss's gradient, too.
 void hoist_scalars(Region& region) {
-  std::ranges::stable_partition(region.ops, [&](const Op& op) {
+  std::stable_partition(region.ops.begin(), region.ops.end(), [&](const Op& op) {
     return op.origin == Origin::gradient && op.info->lowering == Lowering::pointwise && !op.results.empty() &&
            region[op.results.front()].type.shape.empty() && !op.when &&
            std::ranges::none_of(op.operands,

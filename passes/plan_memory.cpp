@@ -77,7 +77,7 @@ std::vector<std::pair<size_t, size_t>> in_place_pairs(const Module& module, cons
                                                       const Kernel& kernel, Turnover turnover) {
   auto& [born, dying] = turnover;
   std::ranges::stable_sort(born, [&](size_t a, size_t b) { return t.ranges[a].bytes > t.ranges[b].bytes; });
-  std::ranges::stable_partition(dying, [&](size_t i) {
+  std::stable_partition(dying.begin(), dying.end(), [&](size_t i) {
     const auto made_in = static_cast<size_t>(t.ranges[i].first);
     return t.kernels[made_in].form == KernelForm::gemm &&
            t.kernels[made_in].writes.front() == Operand(t.ranges[i].value);

@@ -7,7 +7,6 @@
 #include <charconv>
 #include <cmath>
 #include <numeric>
-#include <ranges>
 
 #include "runtime/atomic_file.h"
 #include "runtime/data/loader.h"
@@ -78,8 +77,9 @@ Result<std::vector<int32_t>> parse_prompt(const Plan& plan, std::string_view pro
     }
     return tokens;
   }
-  for (const auto part : std::views::split(prompt, ' ')) {
-    const std::string_view word(part.begin(), part.end());
+  for (size_t begin = 0, after = 0; begin < prompt.size(); begin = after + 1) {
+    after = std::min(prompt.find(' ', begin), prompt.size());
+    const std::string_view word = prompt.substr(begin, after - begin);
     if (word.empty()) continue;
     const char* const end = word.data() + word.size();
     int32_t token = 0;

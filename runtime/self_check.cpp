@@ -254,8 +254,9 @@ Result<Artifact> Verifier::compile(const Settings& settings, bool& faulty) {
   // A later --set of a key replaces an earlier one, but is an error where both are given; so only the last.
   std::vector<std::string> all = artifact_.overrides;
   for (const auto& [key, value] : settings) {
-    std::erase_if(all, [&](const std::string& earlier) { return earlier.starts_with(key + "="); });
-    all.push_back(key + "=" + value);
+    const std::string set = key + "=";
+    std::erase_if(all, [&](const std::string& earlier) { return earlier.starts_with(set); });
+    all.push_back(set + value);
   }
   for (const std::string& set : all) words.insert(words.end(), {"--set", set});
   const int code = GACC_TRY(run_command(words, output));

@@ -122,8 +122,8 @@ void Gemm::prepare(int threads) {
         if (std::string_view(description.impl_info_str()).starts_with("ref") ||
             scratch.get_size() > static_cast<size_t>(kScratchBytes))
           return;
-        Native::Product& one =
-            made->products[Native::place(rest_m, rest_n)].emplace(dnnl::matmul(description));
+        Native::Product& one = made->products[Native::place(rest_m, rest_n)].emplace(
+            Native::Product{dnnl::matmul(description), {}});
         for (int thread = 0; thread < threads; ++thread) {
           auto& memories = one.memories.emplace_back();
           std::ranges::transform(std::array{a, b, c, scratch}, memories.begin(),
