@@ -77,7 +77,7 @@ std::vector<GemmKernel> choose_products(const ir::Module& module, const Program&
       const GemmKernel kernel =
           region.schedule ? built_in(module, region, *scheduled.at(call.kernel.number), program, gpu)
                           : choose_gemm(module, region, call.kernel, gpu);
-      if (std::ranges::find(products, kernel) == products.end()) products.push_back(kernel);
+      if (!contains(products, kernel)) products.push_back(kernel);
     }
   }
   return products;
@@ -107,7 +107,7 @@ std::vector<std::string_view> known_targets() {
 
 bool check_target(std::string_view target, Diag& diag) {
   const std::vector<std::string_view> known = known_targets();
-  if (std::ranges::find(known, target) != known.end()) return true;
+  if (contains(known, target)) return true;
   if (target == "sm_100" || target == "sm_120") {
     diag.error(Kind::unsupported, {},
                "target {} needs LLVM 22, this gacc was built with LLVM {}; PTX for sm_90 runs on such a GPU: "

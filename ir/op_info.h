@@ -89,6 +89,7 @@ struct OpInfo {
   uint32_t discards = 0;         // bit i: operand i is written without being read
   bool is_written(size_t operand) const { return (writes >> operand & 1U) != 0; }
   bool is_read(size_t operand) const { return (discards >> operand & 1U) == 0; }
+  bool keeps_f32(size_t operand) const { return (keeps >> operand & 1U) != 0; }
   uint32_t keeps = 0;   // bit i: operand i stays f32 where the op computes in half precision (statistics)
   bool copies = false;  // every element of the result is one of the operands', as it was
   // Composite and special: what the results have at an index of their first two axes follows from what the

@@ -227,7 +227,7 @@ class Verifier {
     std::optional<DType> shared;
     for (size_t i = 0; i < op.operands.size() && op.info->precision == Precision::half; ++i) {
       const DType dtype = operand_type(module_, region, op.operands[i]).dtype;
-      const bool keeps = (op.info->keeps >> i & 1U) != 0;
+      const bool keeps = op.info->keeps_f32(i);
       if (as_number(op.operands[i]) != nullptr || !is_float(dtype) || op.info->is_written(i) || keeps)
         continue;
       if (dtype != shared.value_or(dtype))

@@ -13,7 +13,7 @@ using ir::ScalarOp;
 bool of_half(const ir::Module& module, const ir::Region& region, const Operand& operand,
              const std::vector<bool>& half) {
   if (ir::as_number(operand) != nullptr) return false;
-  if (const ir::ValueId* value = ir::as_value(operand)) return half[static_cast<size_t>(value->index)];
+  if (const ir::ValueId* value = ir::as_value(operand)) return half[index(*value)];
   return ir::is_half(ir::operand_type(module, region, operand).dtype);
 }
 
@@ -44,7 +44,7 @@ std::vector<bool> half_values(const ir::Module& module, const ir::Region& region
         op.operands, [&](const Operand& operand) { return of_half(module, region, operand, half); });
     if (!from) continue;
     for (const ir::ValueId result : op.results)
-      half[static_cast<size_t>(result.index)] = region[result].type.dtype != ir::DType::i32;
+      half[index(result)] = region[result].type.dtype != ir::DType::i32;
   }
   return half;
 }

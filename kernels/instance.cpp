@@ -44,7 +44,10 @@ class BodyBuilder {
     add_samples();
     if (body_.form == KernelForm::total_reduce || body_.form == KernelForm::column_reduce) set_parts();
     body_.extents = static_cast<int32_t>(call_.extents.size());
-    purpose_ == Purpose::host ? schedule_host() : schedule_device();
+    if (purpose_ == Purpose::host)
+      schedule_host();
+    else
+      schedule_device();
     body_.block = call_.block;
     call_.kernel = kernel_;
     return std::move(made_);

@@ -104,7 +104,7 @@ Call call_without_body(const ir::Kernel& kernel) {
   call.kernel = kernel;
   call.operands = kernel.reads;
   for (const Operand& operand : kernel.writes)
-    if (std::ranges::find(call.operands, operand) == call.operands.end()) call.operands.push_back(operand);
+    if (!contains(call.operands, operand)) call.operands.push_back(operand);
   return call;
 }
 

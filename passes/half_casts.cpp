@@ -83,9 +83,6 @@ class HalfCasts {
            is_float(operand_type(module_, *region_, operand).dtype);
   }
 
-  // What the op keeps in f32 is never wanted as half.
-  static bool keeps(const Op& op, size_t i) { return (op.info->keeps >> i & 1U) != 0; }
-
   const Buffer* parameter(const Operand& operand) const {
     const BufferId* id = as_buffer(operand);
     return id != nullptr && module_[*id].kind == BufferKind::param ? &module_[*id] : nullptr;
@@ -110,7 +107,7 @@ class HalfCasts {
         if (value == nullptr) continue;
         used[index(*value)] = true;
         summed[index(*value)] = summed[index(*value)] && sums;
-        if (half && is_real(op, i) && !keeps(op, i)) wanted_[index(*value)] = true;
+        if (half && is_real(op, i) && !op.info->keeps_f32(i)) wanted_[index(*value)] = true;
       }
     }
     only_summed_.resize(count);
@@ -152,7 +149,7 @@ class HalfCasts {
     if (op.info->precision == Precision::follow && !op.keep_f32) half = all_half(op);
     for (size_t i = 0; i < op.operands.size(); ++i) {
       if (!is_real(op, i)) continue;
-      if (half && !keeps(op, i))
+      if (half && !op.info->keeps_f32(i))
         op.operands[i] = as_half(op, op.operands[i]);
       else if (!op.keep_f32)
         op.operands[i] = as_it_is(op.operands[i]);

@@ -118,6 +118,7 @@ AtomicFile::~AtomicFile() {
 }
 
 Status AtomicFile::open(const std::string& path) {
+  if (fd_ >= 0) return Status::error("cannot write {}: {} is still open", path, path_);
   if (path.empty()) return Status::error("cannot write a file without a name");
   path_ = path;
   const bool in_place = follow_links(path_);
@@ -151,6 +152,7 @@ Status AtomicFile::open(const std::string& path) {
 }
 
 Status AtomicFile::write(std::string_view bytes) {
+  if (fd_ < 0) return Status::error("cannot write {}: it is not open", path_);
   return write_all(fd_, bytes) ? Status() : cannot_write(path_, errno);
 }
 
@@ -170,6 +172,7 @@ Status AtomicFile::keep_old(const std::string& name) const {
 }
 
 Status AtomicFile::commit(const std::string& keep) {
+  if (fd_ < 0) return Status::error("cannot write {}: it is not open", path_);
   int error = 0;
   if (!temporary_.empty() && fsync(fd_) != 0 && errno != EINVAL && errno != ENOTSUP) error = errno;
   if (close(fd_) != 0 && error == 0 && errno != EINTR) error = errno;

@@ -108,12 +108,13 @@ Status Session::find_nodes() {
     return LaneStack::places(plan_.lanes, mine) <= static_cast<int64_t>(places);
   };
   if (fit(mine_)) return {};
+  const auto all_fit = [&](int64_t ranks) {
+    for (int64_t rank = 0; rank < ranks; ++rank)
+      if (!fit(lanes_of_rank(rank, plan_.lanes, ranks))) return false;
+    return true;
+  };
   int64_t ranks = 2;  // the fewest that will do
-  for (int64_t rank = 0; rank < ranks; ++rank)
-    if (!fit(lanes_of_rank(rank, plan_.lanes, ranks))) {
-      ++ranks;
-      rank = -1;
-    }
+  while (!all_fit(ranks)) ++ranks;
   return Status::error(
       "the artifact has room for the lanes of one of {} ranks or more, and this process has {} of its {} "
       "lanes: run it "

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <atomic>
@@ -74,10 +73,6 @@ void handle_interrupts() {
 void print_text(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
-}
-
-uint32_t add_crc(uint32_t crc, const void* bytes, size_t size) {
-  return static_cast<uint32_t>(crc32_z(crc, static_cast<const Bytef*>(bytes), size));
 }
 
 // One run: prepare everything that can be wrong, train, write what was asked for.
@@ -234,9 +229,8 @@ class Run {
       facts.emplace_back(name, fmt::format("{}", value));
     };
     add("gacc", GACC_VERSION);
-    uint32_t artifact = 0, loaded = 0;
-    for (const std::string& text : {artifact_.ir, artifact_.ptx})
-      artifact = add_crc(artifact, text.data(), text.size());
+    uint32_t loaded = 0;
+    const uint32_t artifact = crc32_of(artifact_.ptx, crc32_of(artifact_.ir));
     add("the artifact's checksum", fmt::format("{:08x}", artifact));
     add("the device", device_ ? device_->alike() : "none");
     for (const auto& [name, value] : settings_of(artifact_, data_, options_)) facts.emplace_back(name, value);
@@ -260,7 +254,7 @@ class Run {
     for (const std::vector<StoredTensor>* tensors : {&loaded_.tensors(), &adapter_.tensors()})
       for (const StoredTensor& tensor : *tensors)
         for (const std::string_view text : {std::string_view(tensor.name), tensor.bytes})
-          loaded = add_crc(loaded, text.data(), text.size());
+          loaded = crc32_of(text, loaded);
     add("--load: the parameters' checksum", fmt::format("{:08x}", loaded));
     add("launches before the checkpoint", resumes_ ? earlier_.content().train.launches : 0);
     return facts;

@@ -195,7 +195,10 @@ class MmaAttention : AttentionTiles {
 
 void emit_attention_mma(Target& target) {
   MmaAttention attention(target);
-  target.body.special.ends_with(".grad.mma") ? attention.gradient() : attention.forward();
+  if (target.body.special.ends_with(".grad.mma"))
+    attention.gradient();
+  else
+    attention.forward();
 }
 
 }  // namespace gacc::codegen

@@ -181,7 +181,7 @@ void drop_unused(llvm::Module& module, const std::vector<PlanProgram>& programs)
     std::vector<llvm::MDNode*> kept;
     for (llvm::MDNode* note : notes->operands()) {
       const auto* of = llvm::mdconst::dyn_extract_or_null<Function>(note->getOperand(0));
-      if (std::ranges::find(unused, of) == unused.end()) kept.push_back(note);
+      if (!contains(unused, of)) kept.push_back(note);
     }
     notes->clearOperands();
     for (llvm::MDNode* note : kept) notes->addOperand(note);

@@ -147,7 +147,10 @@ llvm::Function* emit_gemm(llvm::Module& module, const GemmKernel& kernel, const 
   body.block = kernel.tile->threads();
   const std::unique_ptr<Target> target = make_nvptx_target(module, body, gpu);
   target->begin(kernel.name());
-  kernel.tile->mma() ? emit_mma_gemm(*target, kernel, gpu.async_copies) : emit_ffma_gemm(*target, kernel);
+  if (kernel.tile->mma())
+    emit_mma_gemm(*target, kernel, gpu.async_copies);
+  else
+    emit_ffma_gemm(*target, kernel);
   target->end();
   return target->function;
 }

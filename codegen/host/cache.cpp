@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -21,8 +20,7 @@ namespace fs = std::filesystem;
 namespace {
 
 std::string header(std::string_view object) {
-  const uLong crc = crc32_z(0, reinterpret_cast<const Bytef*>(object.data()), object.size());
-  return fmt::format("gacc object 1 bytes={} crc32={:08x}\n", object.size(), crc);
+  return fmt::format("gacc object 1 bytes={} crc32={:08x}\n", object.size(), crc32_of(object));
 }
 
 // Code is run from here: the folder must be the user's own.

@@ -8,6 +8,7 @@
 #include <array>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace gacc::host {
@@ -17,13 +18,15 @@ namespace {
 // oneDNN's own threading changes bits with the number of threads, so every thread that calls it asks OpenMP
 // for one thread. The setting is per thread. Where oneDNN was built without OpenMP there is nothing to ask.
 void forbid_nested_threads() {
-  [[maybe_unused]] static thread_local const bool asked = [] {
+  using Setter = void (*)(int);
+  static const Setter setter = [] {
     for (const char* name : {"libgomp.so.1", "libomp.so.5", "libiomp5.so"})
       if (void* library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD))
-        if (void* setter = dlsym(library, "omp_set_num_threads"))
-          return reinterpret_cast<void (*)(int)>(setter)(1), true;
-    return false;
+        if (void* symbol = dlsym(library, "omp_set_num_threads")) return reinterpret_cast<Setter>(symbol);
+    return Setter{nullptr};
   }();
+  static thread_local bool asked = false;
+  if (setter != nullptr && !std::exchange(asked, true)) setter(1);
 }
 
 // Measured with oneDNN 2.6 on the shapes of the MNIST MLP (AVX-512): a tile of 2-3 MFLOP (20 us) keeps 95 %

@@ -82,8 +82,12 @@ void Pool::run(int64_t tasks, Task task, const void* context) {
   launch_.notify_all();  // no system call where nobody sleeps
 
   work(0);
-  for (int attempt = 0; done_.load(std::memory_order_acquire) != tasks; ++attempt)
-    attempt < spins_ ? pause() : std::this_thread::yield();
+  for (int attempt = 0; done_.load(std::memory_order_acquire) != tasks; ++attempt) {
+    if (attempt < spins_)
+      pause();
+    else
+      std::this_thread::yield();
+  }
 }
 
 // Runs what is left of the launch: first the own share, then the others'.
@@ -119,11 +123,14 @@ void Pool::serve(size_t self) {
 
 // Until launch_ differs from `seen`; false when the pool is being destroyed.
 bool Pool::wait_for_launch(uint32_t seen) {
-  for (int attempt = 0; launch_.load(std::memory_order_acquire) == seen; ++attempt)
-    if (attempt < spins_ + kYields)
-      attempt < spins_ ? pause() : std::this_thread::yield();
+  for (int attempt = 0; launch_.load(std::memory_order_acquire) == seen; ++attempt) {
+    if (attempt < spins_)
+      pause();
+    else if (attempt < spins_ + kYields)
+      std::this_thread::yield();
     else
       launch_.wait(seen);
+  }
   return !stop_.load(std::memory_order_acquire);
 }
 

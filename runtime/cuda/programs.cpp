@@ -119,15 +119,17 @@ Status Programs::load(const Driver& driver, Module module, const Artifact& artif
     for (size_t j = 0; j < launches.size(); ++j)
       GACC_TRY(add(module, artifact, found->launches[j], launches[j]));
     for (size_t j = 0; j < launches.size(); ++j) {
-      const auto& [after, bias, builtin] =
-          std::tie(found->launches[j].after, found->launches[j].bias, found->launches[j].builtin);
+      const PlanLaunch& planned = found->launches[j];
+      const auto number = static_cast<int64_t>(j);
       launches[j].on_demand = predicts(kPrograms[i]);
-      if (after >= 0) launches[static_cast<size_t>(after)].awaited = true;
-      if (bias) launches[j].then = bias->launch;
-      if (bias) launches[static_cast<size_t>(bias->launch)].bias_of = static_cast<int64_t>(j);
-      if (builtin.arguments.empty()) continue;
-      launches[j].then = builtin.does;
-      launches[static_cast<size_t>(builtin.does)].epilogue_of = static_cast<int64_t>(j);
+      if (planned.after >= 0) launches[static_cast<size_t>(planned.after)].awaited = true;
+      if (planned.bias) {
+        launches[j].then = planned.bias->launch;
+        launches[static_cast<size_t>(planned.bias->launch)].bias_of = number;
+      }
+      if (planned.builtin.arguments.empty()) continue;
+      launches[j].then = planned.builtin.does;
+      launches[static_cast<size_t>(planned.builtin.does)].epilogue_of = number;
     }
   }
   return {};

@@ -1,10 +1,10 @@
 // NumPy's .npz: a zip file of .npy entries, stored or deflated. The central directory is what counts; every
 // size and offset in it is checked against the file, local headers against it, and the data against its CRC.
-#include <zlib.h>
 
 #include <algorithm>
 #include <set>
 
+#include "runtime/atomic_file.h"
 #include "runtime/data/array.h"
 #include "runtime/data/byte_order.h"
 #include "runtime/data/gzip.h"
@@ -147,7 +147,7 @@ Result<std::string_view> unpack(std::string_view file, const Entry& entry, std::
     return Status::error("{}: is compressed with method {}; known are 0 (stored) and 8 (deflated)", name,
                          entry.method);
   }
-  if (crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()) != entry.crc)
+  if (crc32_of(bytes) != entry.crc)
     return Status::error("{}: its checksum is wrong: the file is damaged", name);
   return bytes;
 }
