@@ -7,7 +7,7 @@ set(programs_gacc-compiler gaccc gacc-opt gacc-plan)
 
 # Man pages and completion, from the programs' own option tables.
 set(pages ${CMAKE_BINARY_DIR}/pages)
-set(command ${CMAKE_SOURCE_DIR}/tools/commands.py)
+set(command ${CMAKE_SOURCE_DIR}/scripts/commands.py)
 add_custom_command(OUTPUT ${pages}/stamp
   COMMAND ${Python3_EXECUTABLE} ${command} --bin ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} --out ${pages}
   COMMAND ${CMAKE_COMMAND} -E touch ${pages}/stamp

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "ir/text.h"
+#include "ir/text/text.h"
 #include "ir/verify.h"
 
 namespace gacc {

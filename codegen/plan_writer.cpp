@@ -9,8 +9,8 @@
 
 #include "ir/cost.h"
 #include "ir/kernel.h"
-#include "ir/rate_schedule.h"
-#include "ir/size_text.h"
+#include "ir/schema/rate_schedule.h"
+#include "ir/text/size_text.h"
 
 namespace gacc {
 

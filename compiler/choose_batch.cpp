@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "ir/size_text.h"
+#include "ir/text/size_text.h"
 #include "passes/lanes.h"
 #include "passes/plan_memory.h"
 #include "passes/planner/recompute_search.h"

@@ -12,7 +12,7 @@
 #include "codegen/plan_launches.h"
 #include "codegen/plan_writer.h"
 #include "kernels/gemm.h"
-#include "passes/check_plan.h"
+#include "passes/analysis/check_plan.h"
 #include "passes/schedule/schedule.h"
 
 namespace gacc {

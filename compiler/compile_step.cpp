@@ -5,7 +5,7 @@
 
 #include "codegen/device_code.h"
 #include "compiler/choose_batch.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 #include "passes/plan_memory.h"
 #include "runtime/artifact.h"
 

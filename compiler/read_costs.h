@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "passes/cost_model.h"
+#include "passes/analysis/cost_model.h"
 #include "runtime/status.h"
 
 namespace gacc {

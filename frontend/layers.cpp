@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ir/size_text.h"
+#include "ir/text/size_text.h"
 
 namespace gacc::frontend {
 

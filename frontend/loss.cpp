@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "ir/size_text.h"
+#include "ir/text/size_text.h"
 
 namespace gacc::frontend {
 

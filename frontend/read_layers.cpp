@@ -2,7 +2,7 @@
 #include <map>
 
 #include "frontend/model_file.h"
-#include "ir/size_text.h"
+#include "ir/text/size_text.h"
 
 namespace gacc::frontend {
 

@@ -8,7 +8,7 @@
 #include "frontend/families.h"
 #include "frontend/schema.h"
 #include "ir/op_info.h"
-#include "ir/size_text.h"
+#include "ir/text/size_text.h"
 
 namespace gacc::frontend {
 
@@ -180,7 +180,7 @@ struct Taken {
 };
 constexpr Taken taken[] = {
 #define X(name, element, one, list, text) {Node::Form::element, one, list},
-#include "ir/forms.def"
+#include "ir/schema/forms.def"
 #undef X
 };
 

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "frontend/model_file.h"
-#include "ir/size_text.h"
+#include "ir/text/size_text.h"
 
 namespace gacc::frontend {
 

@@ -3,8 +3,8 @@
 #include "frontend/schema.h"
 
 #include "frontend/families.h"
-#include "ir/optimizer.h"
-#include "ir/rate_schedule.h"
+#include "ir/schema/optimizer.h"
+#include "ir/schema/rate_schedule.h"
 
 namespace gacc::frontend {
 

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "frontend/toml_tree.h"
-#include "ir/key.h"
+#include "ir/schema/key.h"
 
 namespace gacc::frontend {
 

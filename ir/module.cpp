@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "ir/op_info.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 
 namespace gacc::ir {
 

@@ -12,8 +12,8 @@
 
 #include "ir/buffer_role.h"
 #include "ir/diag.h"
-#include "ir/schedule.h"
-#include "ir/settings.h"
+#include "ir/schedule/schedule.h"
+#include "ir/schema/settings.h"
 
 namespace gacc::ir {
 

@@ -8,7 +8,7 @@
 #include "ir/op_info.h"
 #include "ir/operand_count.h"
 #include "ir/row_pitch.h"
-#include "ir/verify_schedule.h"
+#include "ir/schedule/verify_schedule.h"
 
 namespace gacc::ir {
 

@@ -10,8 +10,8 @@
 #include <set>
 
 #include "ir/cost.h"
-#include "ir/launch_order.h"
 #include "ir/product.h"
+#include "ir/schedule/launch_order.h"
 #include "kernels/gemm.h"
 #include "kernels/instance.h"
 #include "kernels/select.h"

@@ -16,9 +16,9 @@
 #include <functional>
 
 #include "passes/accumulate.h"
+#include "passes/analysis/rewrite.h"
 #include "passes/lanes.h"
 #include "passes/loss_scale.h"
-#include "passes/rewrite.h"
 
 namespace gacc::passes {
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "ir/builder.h"
-#include "passes/by_row.h"
-#include "passes/rewrite.h"
+#include "passes/analysis/by_row.h"
+#include "passes/analysis/rewrite.h"
 
 namespace gacc::passes {
 

@@ -11,9 +11,9 @@
 #include <algorithm>
 
 #include "ir/builder.h"
+#include "passes/analysis/rewrite.h"
 #include "passes/loss_scale.h"
 #include "passes/pass.h"
-#include "passes/rewrite.h"
 
 namespace gacc::passes {
 

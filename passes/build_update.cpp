@@ -20,7 +20,7 @@
 #include <cmath>
 #include <map>
 
-#include "ir/optimizer.h"
+#include "ir/schema/optimizer.h"
 #include "passes/accumulate.h"
 #include "passes/loss_scale.h"
 

@@ -26,9 +26,9 @@
 
 #include "ir/builder.h"
 #include "ir/kernel.h"
-#include "passes/by_row.h"
+#include "passes/analysis/by_row.h"
+#include "passes/analysis/rewrite.h"
 #include "passes/pass.h"
-#include "passes/rewrite.h"
 
 namespace gacc::passes {
 

@@ -4,8 +4,8 @@
 #include <map>
 
 #include "ir/op_info.h"
+#include "passes/analysis/rewrite.h"
 #include "passes/pass.h"
-#include "passes/rewrite.h"
 
 namespace gacc::passes {
 

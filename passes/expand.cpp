@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "ir/builder.h"
+#include "passes/analysis/rewrite.h"
 #include "passes/pass.h"
-#include "passes/rewrite.h"
 
 namespace gacc::passes {
 

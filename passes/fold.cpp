@@ -10,8 +10,8 @@
 #include <cmath>
 
 #include "ir/op_info.h"
+#include "passes/analysis/rewrite.h"
 #include "passes/pass.h"
-#include "passes/rewrite.h"
 
 namespace gacc::passes {
 

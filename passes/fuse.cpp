@@ -17,8 +17,8 @@
 
 #include "ir/kernel.h"
 #include "kernels/instance.h"
+#include "passes/analysis/rewrite.h"
 #include "passes/fuse.h"
-#include "passes/rewrite.h"
 
 namespace gacc::passes {
 

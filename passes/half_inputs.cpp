@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <set>
 
+#include "passes/analysis/rewrite.h"
 #include "passes/pass.h"
-#include "passes/rewrite.h"
 
 namespace gacc::passes {
 

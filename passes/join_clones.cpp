@@ -3,10 +3,10 @@
 #include <array>
 #include <span>
 
+#include "passes/analysis/rematerialize.h"
+#include "passes/analysis/rewrite.h"
 #include "passes/fuse.h"
 #include "passes/plan_memory.h"
-#include "passes/rematerialize.h"
-#include "passes/rewrite.h"
 
 namespace gacc::passes {
 

@@ -20,7 +20,7 @@
 #include <utility>
 
 #include "passes/accumulate.h"
-#include "passes/rewrite.h"
+#include "passes/analysis/rewrite.h"
 
 namespace gacc::passes {
 

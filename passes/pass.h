@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "ir/module.h"
-#include "passes/cost_model.h"
+#include "passes/analysis/cost_model.h"
 
 namespace gacc::passes {
 

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <chrono>
 
-#include "ir/size_text.h"
-#include "ir/text.h"
+#include "ir/text/size_text.h"
+#include "ir/text/text.h"
 #include "ir/verify.h"
-#include "passes/check_plan.h"
+#include "passes/analysis/check_plan.h"
 #include "passes/schedule/schedule.h"
 
 namespace gacc::passes {

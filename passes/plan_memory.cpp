@@ -22,10 +22,10 @@
 
 #include "ir/dependence.h"
 #include "ir/liveness.h"
+#include "passes/analysis/rewrite.h"
 #include "passes/answer.h"
 #include "passes/pass.h"
 #include "passes/planner/offsets.h"
-#include "passes/rewrite.h"
 #include "passes/schedule/schedule.h"
 
 namespace gacc::passes {

@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "ir/size_text.h"
+#include "ir/text/size_text.h"
+#include "passes/analysis/rematerialize.h"
 #include "passes/plan_memory.h"
-#include "passes/rematerialize.h"
 
 namespace gacc::passes {
 

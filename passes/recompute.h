@@ -6,9 +6,9 @@
 #pragma once
 #include <map>
 
+#include "passes/analysis/step_graph.h"
 #include "passes/pass.h"
 #include "passes/planner/recompute_search.h"
-#include "passes/step_graph.h"
 
 namespace gacc::passes {
 

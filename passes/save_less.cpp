@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "ir/cost.h"
+#include "passes/analysis/rewrite.h"
 #include "passes/fuse.h"
-#include "passes/rewrite.h"
 
 namespace gacc::passes {
 

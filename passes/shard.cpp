@@ -22,8 +22,8 @@
 
 #include "ir/builder.h"
 #include "ir/kernel.h"
+#include "passes/analysis/rewrite.h"
 #include "passes/fuse.h"
-#include "passes/rewrite.h"
 
 namespace gacc::passes {
 

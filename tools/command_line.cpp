@@ -92,7 +92,7 @@ Json describe(const CLI::Option& option) {
           {"repeats", option.get_items_expected_max() > 1}};
 }
 
-// The options as data, for who writes about them: tools/commands.py makes of it the man pages, the completion
+// The options as data, for who writes about them: scripts/commands.py makes of it the man pages, the completion
 // of bash and zsh, and docs/commands.md.
 //
 // name, version, description, footer; groups: [{name, options: [...]}]; commands: the tables of subcommands.

@@ -18,7 +18,7 @@ using Elsewhere = std::vector<std::pair<std::string_view, std::string_view>>;
 
 // Called first in main: it holds the standard streams (runtime/standard_streams.h), too.
 // Nothing when the program goes on. Else the exit status, and everything is printed: 0 after --help,
-// --version and --dump-options (tools/commands.py reads it), 2 for a wrong command line.
+// --version and --dump-options (scripts/commands.py reads it), 2 for a wrong command line.
 [[nodiscard]] std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv,
                                                     const Elsewhere& elsewhere = {});
 

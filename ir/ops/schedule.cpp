@@ -10,7 +10,7 @@
 #include <numbers>
 
 #include "ir/ops/common.h"
-#include "ir/rate_schedule.h"
+#include "ir/schema/rate_schedule.h"
 
 namespace gacc::ir {
 
@@ -295,7 +295,7 @@ const TypeSchema rates::plateau{
 std::vector<const TypeSchema*> all_rate_schedules() {
   return {
 #define X(name) &rates::name,
-#include "ir/rate_schedules.def"
+#include "ir/schema/rate_schedules.def"
 #undef X
   };
 }

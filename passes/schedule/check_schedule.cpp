@@ -1,5 +1,5 @@
 // See schedule.h.
-#include "ir/launch_order.h"
+#include "ir/schedule/launch_order.h"
 #include "kernels/select.h"
 #include "passes/schedule/schedule.h"
 

@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <set>
 
-#include "ir/launch_order.h"
+#include "ir/schedule/launch_order.h"
 #include "passes/pass.h"
 #include "passes/schedule/schedule.h"
 

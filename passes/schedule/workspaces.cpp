@@ -3,8 +3,8 @@
 // times. What is free for a full micro-batch is free for a smaller one, whose values begin at the same
 // places. On two streams they are also free of what a launch touches that may run beside the product, and of
 // what such a product works in.
-#include "ir/launch_order.h"
 #include "ir/liveness.h"
+#include "ir/schedule/launch_order.h"
 #include "passes/pass.h"
 #include "passes/planner/largest_free.h"
 

@@ -11,7 +11,7 @@
 #include "codegen/device_code.h"
 #include "codegen/plan_writer.h"
 #include "frontend/frontend.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 #include "passes/pipeline.h"
 
 namespace gacc {

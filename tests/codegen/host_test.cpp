@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "codegen/host/jit.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 #include "tests/codegen/attention_cases.h"
 #include "tests/codegen/groups.h"
 #include "tests/codegen/library.h"

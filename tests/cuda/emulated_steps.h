@@ -12,7 +12,7 @@
 #include "codegen/device_code.h"
 #include "codegen/plan_writer.h"
 #include "frontend/frontend.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 #include "passes/pipeline.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/half.h"

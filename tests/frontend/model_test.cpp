@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "frontend/frontend.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 #include "ir/verify.h"
 
 namespace gacc {

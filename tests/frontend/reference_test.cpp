@@ -8,7 +8,7 @@
 
 #include "frontend/families.h"
 #include "frontend/frontend.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 
 namespace gacc::frontend {
 namespace {

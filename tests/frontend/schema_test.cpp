@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "frontend/frontend.h"
-#include "ir/size_text.h"
+#include "ir/text/size_text.h"
 
 namespace gacc::frontend {
 namespace {

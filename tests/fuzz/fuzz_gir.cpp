@@ -1,7 +1,7 @@
 // libFuzzer target for the textual IR: any text gives a module or diagnostics; a module can be verified, and
 // printed text reads back as the same text.
 #include "ir/diag.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 #include "ir/verify.h"
 #include "tests/fuzz/check.h"
 

@@ -1,10 +1,10 @@
-"""That the checks of the tree find what is planted: checks.py test_layers (tools/check_layers.py), test_text
-(tools/check_text.py)."""
+"""That the checks of the tree find what is planted: checks.py test_layers (scripts/check_layers.py), test_text
+(scripts/check_text.py)."""
 import pathlib
 import sys
 import tempfile
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
 import check_layers
 import check_text
 

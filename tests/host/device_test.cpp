@@ -11,7 +11,7 @@
 
 #include "codegen/plan_writer.h"
 #include "ir/reference.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 #include "runtime/device.h"
 #include "tests/host/model.h"
 

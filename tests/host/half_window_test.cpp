@@ -16,7 +16,7 @@
 #include "codegen/plan_writer.h"
 #include "frontend/frontend.h"
 #include "ir/reference.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 #include "passes/pipeline.h"
 #include "runtime/data/dataset.h"
 #include "runtime/device.h"

@@ -4,7 +4,7 @@
 #include <tuple>
 
 #include "ir/liveness.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 
 namespace gacc::ir {
 namespace {

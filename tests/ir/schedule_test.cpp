@@ -1,5 +1,5 @@
 // How calls share a kernel: places of a block, and the blocks that have work.
-#include "ir/schedule.h"
+#include "ir/schedule/schedule.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "ir/builder.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 #include "ir/verify.h"
 
 namespace gacc::ir {

@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "ir/op_info.h"
-#include "ir/text.h"
+#include "ir/text/text.h"
 
 namespace gacc::ir {
 namespace {

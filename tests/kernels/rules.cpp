@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "ir/schedule.h"
+#include "ir/schedule/schedule.h"
 
 namespace gacc {
 

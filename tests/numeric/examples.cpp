@@ -7,7 +7,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "ir/text.h"
+#include "ir/text/text.h"
 
 namespace gacc::ir {
 

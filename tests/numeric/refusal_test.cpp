@@ -8,7 +8,7 @@
 #include <set>
 #include <sstream>
 
-#include "ir/text.h"
+#include "ir/text/text.h"
 #include "ir/verify.h"
 #include "tests/numeric/examples.h"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "ir/launch_order.h"
 #include "ir/liveness.h"
+#include "ir/schedule/launch_order.h"
 #include "ir/verify.h"
 #include "passes/schedule/schedule.h"
 #include "tests/passes/models.h"

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "ir/reference.h"
-#include "ir/text.h"
-#include "passes/check_plan.h"
+#include "ir/text/text.h"
+#include "passes/analysis/check_plan.h"
 #include "passes/pipeline.h"
 
 namespace gacc::test {

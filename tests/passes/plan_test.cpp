@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "ir/liveness.h"
-#include "passes/check_plan.h"
+#include "passes/analysis/check_plan.h"
 #include "passes/plan_memory.h"
 #include "tests/passes/models.h"
 

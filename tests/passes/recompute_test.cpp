@@ -3,8 +3,8 @@
 #include "passes/recompute.h"
 
 #include "ir/verify.h"
-#include "passes/check_plan.h"
-#include "passes/rematerialize.h"
+#include "passes/analysis/check_plan.h"
+#include "passes/analysis/rematerialize.h"
 #include "tests/passes/models.h"
 
 namespace gacc::test {

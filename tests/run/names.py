@@ -10,7 +10,7 @@ import sys
 import harness
 from harness import expect, run
 
-sys.path.append(str(harness.ROOT / "tools"))
+sys.path.append(str(harness.ROOT / "scripts"))
 import registers
 
 TARGETS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a")

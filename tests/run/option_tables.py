@@ -8,12 +8,12 @@ import sys
 import harness
 from harness import expect, run
 
-sys.path.insert(0, str(harness.ROOT / "tools"))
+sys.path.insert(0, str(harness.ROOT / "scripts"))
 import commands  # noqa: E402
 
 
 def pages(folder):
-    command = [sys.executable, harness.ROOT / "tools/commands.py", "--bin", harness.BIN, "--out", folder]
+    command = [sys.executable, harness.ROOT / "scripts/commands.py", "--bin", harness.BIN, "--out", folder]
     subprocess.run(command, check=True)
     return folder
 

@@ -8,7 +8,7 @@ import tempfile
 
 import harness
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
 import registers
 
 ALWAYS = {"sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"}  # the rest as far as the LLVM in use knows them
@@ -37,7 +37,7 @@ def main():
         model = f"{name}_f16" if registers.F16 in settings else name
         if target in registers.TARGETS and made_with == registers.version(ptxas):
             differences = registers.differences(model, target, cells)
-            harness.expect(not differences, "\n".join(differences) + f"\n`tools/registers.py --bless {model}` writes the table anew; say in the commit why it changed")
+            harness.expect(not differences, "\n".join(differences) + f"\n`scripts/registers.py --bless {model}` writes the table anew; say in the commit why it changed")
         elif target in registers.TARGETS:
             print(f"registers.txt was made with {made_with}, so registers are not compared")
         text = artifact.read_text()

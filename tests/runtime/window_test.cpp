@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ir/size_text.h"
+#include "ir/text/size_text.h"
 
 namespace gacc {
 namespace {

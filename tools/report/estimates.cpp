@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "codegen/plan_writer.h"
-#include "ir/size_text.h"
+#include "ir/text/size_text.h"
 #include "kernels/gemm.h"
 #include "runtime/lanes.h"
 #include "tools/report/markup.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "codegen/plan_writer.h"
-#include "ir/size_text.h"
+#include "ir/text/size_text.h"
 #include "tools/report/markup.h"
 #include "tools/report/sections.h"
 

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "codegen/plan_writer.h"
-#include "ir/size_text.h"
+#include "ir/text/size_text.h"
 #include "tools/report/markup.h"
 #include "tools/report/sections.h"
 

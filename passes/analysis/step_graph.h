@@ -1,0 +1,32 @@
+// The step as the recompute planner sees it: kernels are operations, values that own bytes are tensors.
+#pragma once
+#include "passes/analysis/cost_model.h"
+#include "passes/planner/graph.h"
+
+namespace gacc::passes {
+
+// Operation 0 stands for the micro-batch: it makes the inputs, costs nothing and never runs again. Then come
+// one or two operations for every kernel that is launched, in program order, and the end. Tensors are rounded
+// to the arena's alignment, at the full micro-batch.
+struct StepGraph {
+  planner::Graph graph;
+  std::vector<ir::Kernel> kernels;         // of the step, aliases included
+  std::vector<int> kernel_of;              // by operation; -1 for the micro-batch and the end
+  std::vector<ir::ValueId> value_of;       // by tensor
+  std::vector<int> tensor_of;              // by value: of what owns its bytes; -1: none, or a buffer's
+  std::vector<std::vector<size_t>> parts;  // by operation: the ops that running it again repeats, ascending
+  std::vector<bool> forward;               // by op of the step: the loss, the count or a state depends on it
+  int64_t fixed_bytes = 0;                 // buffers, which always live
+  int64_t other_bytes = 0;                 // the most that another region needs at once beside them
+  double seconds = 0;                      // of all kernels, once
+};
+
+// The module is in phase fused. `backward` of an operation: the loss does not depend on it.
+StepGraph step_graph(const ir::Module& module, const CostModel& costs);
+
+// The graph in the form that gacc-plan reads; costs of running an operation again, in microseconds. Inputs of
+// the step cost no bytes there, and bytes that are shared in place count twice, so peaks are a little above
+// the plan's.
+std::string print_graph(const StepGraph& step);
+
+}  // namespace gacc::passes

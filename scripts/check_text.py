@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""How text in this repository reads: lines of at most 120 columns (but rows of tables, which cannot be broken),
+sentences of at most 40 words, and no citation of a document that is not here. Names each place that breaks it, exit 1.
+
+    check_text.py            check what git tracks
+    check_text.py --wrap     wrap the long paragraphs of Markdown files first; nothing else is touched
+"""
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+
+COLUMNS, WORDS = 120, 40
+WRAP_AT = 110
+CODE = {".cpp", ".h", ".def", ".py", ".sh", ".cmake", ""}
+# Written by programs, or read by them, not by people.
+GENERATED = ("docs/ops.md", "docs/model.md", "docs/commands.md", "docs/passes.md", "docs/tutorials/")
+DATA = ("tests/golden/", "tests/fuzz/corpus/", "tests/parity/stored/")
+ABSENT = re.compile(r"CONTRACT|[Tt]he contract\b|goals? G[0-9]|\.\./shared/(?!data|oracle)|\bissue \d+")
+ITEM = re.compile(r"^(\s*)([-*]|\d+\.)\s+")
+
+
+def blocks(text):
+    """(line number, kind, lines) of Markdown: kinds are prose, table, code, other."""
+    found, fence = [], False
+    for number, line in enumerate(text.split("\n"), 1):
+        bare = line.strip()
+        if bare.startswith("```"):
+            kind, fence = "code", not fence
+        elif fence:
+            kind = "code"
+        elif not bare:
+            kind = "blank"
+        elif line.startswith("    ") and (not found or found[-1][1] in ("blank", "code", "other")):
+            # Indented text is code, but for the second paragraph of a list's item.
+            last = next((b for b in reversed(found) if b[1] != "blank"), None)
+            kind = "prose" if last and last[1] == "prose" and ITEM.match(last[2][0]) else "code"
+        elif bare.startswith("|"):
+            kind = "table"
+        elif bare.startswith(("#", "<", "[![", "---")):
+            kind = "other"
+        else:
+            kind = "prose"
+        new = not found or found[-1][1] != kind or kind in ("blank", "other") or (kind == "prose" and ITEM.match(line))
+        if new:
+            found.append((number, kind, [line]))
+        else:
+            found[-1][2].append(line)
+    return found
+
+
+def wrapped(lines):
+    """A paragraph, broken between words, of which a `code span` or a [link](x) is one."""
+    match = ITEM.match(lines[0])
+    first = match[0] if match else re.match(r"\s*", lines[0])[0]
+    rest = " " * len(first)
+    if len(lines) > 1 and match:
+        rest = re.match(r"\s*", lines[1])[0]
+    prose = " ".join(part.strip() for part in lines)[len(first.strip()):]
+    prose = re.sub(r"`[^`]*`|!?\[[^\]]*\]\([^)]*\)", lambda span: span[0].replace(" ", "\0"), prose)
+    out = textwrap.wrap(" ".join(prose.split()), WRAP_AT, initial_indent=first, subsequent_indent=rest,
+                        break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in out]
+
+
+def wrap(text):
+    out = []
+    for _, kind, lines in blocks(text):
+        out += wrapped(lines) if kind == "prose" and any(len(line) > COLUMNS for line in lines) else lines
+    return "\n".join(out)
+
+
+def sentences(lines):
+    prose = " ".join(line.strip() for line in lines)
+    prose = re.sub(r"`[^`]*`", "`x`", ITEM.sub("", prose))
+    prose = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", prose)
+    return re.split(r"(?<=[.!?:])[\"')*]*\s+(?=[A-Z`*(\[\"0-9])", prose)
+
+
+def faults(name, text):
+    """(line, what is wrong) of one file."""
+    all_lines, of_tests = text.split("\n"), name.startswith("tests/")
+    for number, line in enumerate(all_lines, 1):
+        if not of_tests and name != "scripts/check_text.py" and ABSENT.search(line):
+            yield number, f"cites a document that is not in the repository: {line.strip()}"
+    is_page = name.endswith(".md")
+    for start, kind, lines in blocks(text) if is_page else [] if of_tests else [(1, "code", all_lines)]:
+        for number, line in enumerate(lines, start):
+            if len(line) > COLUMNS and kind != "table":
+                yield number, f"has {len(line)} columns, more than {COLUMNS}"
+        for sentence in sentences(lines) if kind == "prose" else []:
+            if (words := len(sentence.split())) > WORDS:
+                yield start, f"has a sentence of {words} words, more than {WORDS}: {sentence[:60]}..."
+
+
+def main():
+    root = pathlib.Path(__file__).resolve().parent.parent
+    listed = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True)
+    if listed.returncode != 0:
+        print("SKIPPED: no git repository here", file=sys.stderr)
+        return 77
+    count = 0
+    for name in listed.stdout.splitlines():
+        path = root / name
+        if name.startswith(GENERATED + DATA) or path.suffix not in CODE | {".md"} or not path.is_file():
+            continue
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        if sys.argv[1:] == ["--wrap"] and path.suffix == ".md" and (new := wrap(text)) != text:
+            path.write_text(new)
+            text = new
+        for number, what in faults(name, text):
+            print(f"{name}:{number}: error: {what}")
+            count += 1
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
