@@ -122,9 +122,18 @@ bool looks_like_data(const std::vector<std::string>& header) {
 
 }  // namespace
 
-Status parse_csv(std::string_view bytes, std::string_view name, Table& table, char separator, bool gaps) {
+Status parse_csv(std::string_view bytes, std::string_view name, Table& table, char separator, bool gaps,
+                 const ChooseColumns& choose) {
   table = {};
   if (bytes.starts_with("\xef\xbb\xbf")) bytes.remove_prefix(3);  // the byte order mark of some editors
+  if (bytes.starts_with("\xff\xfe") || bytes.starts_with("\xfe\xff"))
+    return Status::error("{}: is text in UTF-16; save it as UTF-8", name);
+  std::string lines;
+  if (bytes.find('\r') != bytes.npos && bytes.find('\n') == bytes.npos) {
+    lines = bytes;
+    std::ranges::replace(lines, '\r', '\n');
+    bytes = lines;
+  }
   Records records(bytes, name, separator);
   if (records.at_end()) return Status::error("{}: is empty", name);
   int64_t header_line = records.line();
@@ -133,6 +142,9 @@ Status parse_csv(std::string_view bytes, std::string_view name, Table& table, ch
     return Status::error("{}:{}: the first line must name the columns, but it holds numbers only", name,
                          header_line);
   const size_t columns = table.columns.size();
+  if (columns > 1 && table.columns.back().empty())
+    return Status::error("{}:{}: column {} has no name: does the line end with a separator?", name,
+                         header_line, columns);
   for (const auto& [other, advice] :
        {std::pair(';', "semicolons; say sep=';' (numbers have points)"),
         std::pair('\t', "tabs; say sep=tab (numbers have points)"), std::pair(',', "commas; leave sep= out")})
@@ -143,23 +155,29 @@ Status parse_csv(std::string_view bytes, std::string_view name, Table& table, ch
       if (table.columns[i] == table.columns[j])
         return Status::error("{}:{}: columns {} and {} are both called {}; rename one", name, header_line,
                              j + 1, i + 1, quoted(table.columns[i]));
+  std::vector<ColumnUse> uses(columns, ColumnUse::feature);
+  if (choose) uses = GACC_TRY(choose());
   std::vector<std::string> fields;
   while (!records.at_end()) {
     int64_t line = records.line();
     GACC_TRY(records.read(fields));
     if (fields.size() != columns)
-      return Status::error("{}:{}: has {} fields, the header has {}", name, line, fields.size(), columns);
+      return Status::error("{}:{}: has {}, the header has {}", name, line,
+                           counted(static_cast<int64_t>(fields.size()), "field"), columns);
     for (size_t i = 0; i < columns; ++i) {
       double value = 0;
       const bool missing = is_missing(fields[i]);
       if (gaps && missing) {
         value = std::numeric_limits<double>::quiet_NaN();
-      } else if (!parse_number(fields[i], value)) {
+      } else if (!parse_number(fields[i], value) && uses[i] != ColumnUse::unread) {
         std::string what = fields[i].empty() ? "the field is empty" : quoted(fields[i]) + " is no number";
-        if (missing) what += "; missing=mean fills it in, missing=drop leaves the line out";
+        if (missing && uses[i] == ColumnUse::feature) what += "; missing=mean fills it in";
+        if (missing)
+          what +=
+              fmt::format("{} missing=drop leaves the line out", uses[i] == ColumnUse::feature ? "," : ";");
         return Status::error("{}:{}: column {} ({}): {}", name, line, i + 1, quoted(table.columns[i]), what);
       }
-      table.values.push_back(value);
+      table.values.push_back(uses[i] == ColumnUse::unread ? 0 : value);
     }
     table.lines.push_back(line);
   }

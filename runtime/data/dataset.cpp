@@ -45,7 +45,7 @@ Status DataReader::give_images(std::string image_file, Array images, std::string
   if (image == plan.inputs.size())
     return Status::error("{}: the images need an input of dtype f32, and the model has none", image_file);
   give(image, std::move(image_file), std::move(images));
-  if (label < plan.inputs.size()) give(label, std::move(label_file), std::move(labels));
+  if (label < plan.inputs.size() && needed(label)) give(label, std::move(label_file), std::move(labels));
   return {};
 }
 
@@ -82,6 +82,7 @@ Status DataReader::read_named(Parse parse) {
     if (found == names.end())
       return Status::error("{}: the model has no input {}{} (it has {})", path, quoted(name),
                            hint(name, names), listed(names));
+    if (!needed(static_cast<size_t>(found - names.begin()))) continue;  // it is not even opened
     Array array;
     SharedFile file = GACC_TRY(FileBytes::open(path));
     if (is_gzip(file->text())) file = GACC_TRY(read_unzipped(path));

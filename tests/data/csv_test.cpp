@@ -56,6 +56,42 @@ TEST(Csv, GapsAreNumbersThatAreNone) {
             "f.csv:2: column 2 (\"b\"): \"none\" is no number");
 }
 
+TEST(Csv, LinesMayEndInCr) {
+  Table table;
+  ASSERT_EQ(parse_csv("a,b\r1,2\r3,4\r", "f.csv", table).text(), "");
+  EXPECT_EQ(table.values, (std::vector<double>{1, 2, 3, 4}));
+  EXPECT_EQ(table.lines, (std::vector<int64_t>{2, 3}));
+}
+
+TEST(Csv, Utf16IsNamed) {
+  EXPECT_EQ(csv_error(std::string("\xff\xfe"
+                                  "a\0\n\0",
+                                  6)),
+            "f.csv: is text in UTF-16; save it as UTF-8");
+}
+
+TEST(Csv, ALineThatEndsInASeparatorIsNamed) {
+  EXPECT_EQ(csv_error("a,b,\n1,2,\n"), "f.csv:1: column 3 has no name: does the line end with a separator?");
+}
+
+TEST(Csv, AColumnThatIsNotReadMayHoldAnything) {
+  Table table;
+  const auto second_is_unread = [] {
+    return Result(std::vector<ColumnUse>{ColumnUse::feature, ColumnUse::unread});
+  };
+  ASSERT_EQ(parse_csv("a,b\n1,cat\n2,\n", "f.csv", table, ',', false, second_is_unread).text(), "");
+  EXPECT_EQ(table.values, (std::vector<double>{1, 0, 2, 0}));
+}
+
+TEST(Csv, NoMeanIsOfferedForATarget) {
+  Table table;
+  const auto second_is_target = [] {
+    return Result(std::vector<ColumnUse>{ColumnUse::feature, ColumnUse::target});
+  };
+  EXPECT_EQ(parse_csv("a,b\n1,\n", "f.csv", table, ',', false, second_is_target).text(),
+            "f.csv:2: column 2 (\"b\"): the field is empty; missing=drop leaves the line out");
+}
+
 TEST(Csv, ErrorsNameLineAndColumn) {
   const std::string or_else = "; missing=mean fills it in, missing=drop leaves the line out";
   EXPECT_EQ(csv_error(""), "f.csv: is empty");
@@ -65,6 +101,7 @@ TEST(Csv, ErrorsNameLineAndColumn) {
   EXPECT_EQ(csv_error("a,b\n1,NA\n"), "f.csv:2: column 2 (\"b\"): \"NA\" is no number" + or_else);
   EXPECT_EQ(csv_error("a,b,a\n"), "f.csv:1: columns 1 and 3 are both called \"a\"; rename one");
   EXPECT_EQ(csv_error("a,b\n1,2\n\n1,2,3\n"), "f.csv:4: has 3 fields, the header has 2");
+  EXPECT_EQ(csv_error("a,b\n1\n"), "f.csv:2: has 1 field, the header has 2");
   EXPECT_EQ(csv_error("a,b\n1,\"2\n3,4\n"), "f.csv:2: the quote that opens field 2 is never closed");
   EXPECT_EQ(csv_error("a,b\n\"1\"2,3\n"), "f.csv:2: field 1 goes on after its closing quote");
   EXPECT_EQ(csv_error("1.5,2\n3,4\n"),

@@ -57,11 +57,13 @@ const DataSource sources::npz{
       const std::string bytes = GACC_TRY(read_file(path));
       std::vector<NamedArray> arrays;
       std::vector<std::string> present;
-      GACC_TRY(parse_npz(bytes, path, &r.names, arrays, present));
+      std::vector<std::string> needed;
       for (size_t i = 0; i < r.names.size(); ++i)
-        if (r.needed(i) && std::ranges::find(present, r.names[i]) == present.end())
-          return Status::error("{}: holds no array {}{}{}", path, gacc::quoted(r.names[i]),
-                               hint(r.names[i], present),
+        if (r.needed(i)) needed.push_back(r.names[i]);
+      GACC_TRY(parse_npz(bytes, path, &needed, arrays, present));
+      for (const std::string& name : needed)
+        if (std::ranges::find(present, name) == present.end())
+          return Status::error("{}: holds no array {}{}{}", path, gacc::quoted(name), hint(name, present),
                                present.empty() ? "; it is empty" : " (it has " + listed(present) + ")");
       for (NamedArray& named : arrays) {
         const auto at = static_cast<size_t>(std::ranges::find(r.names, named.name) - r.names.begin());

@@ -22,9 +22,17 @@ class CsvReader {
   // the first f32 input.
   Status read() {
     SharedFile file = GACC_TRY(DataReader::read_unzipped(path_));
-    GACC_TRY(parse_csv(file->text(), path_, table_, r_.spec.option("sep")[0], missing_ != "error"));
+    const auto choose = [&]() -> Result<std::vector<ColumnUse>> {
+      GACC_TRY(give_columns());
+      std::vector<ColumnUse> uses;
+      for (const size_t input : taker_)
+        uses.push_back(!r_.needed(input)    ? ColumnUse::unread
+                       : input == features_ ? ColumnUse::feature
+                                            : ColumnUse::target);
+      return uses;
+    };
+    GACC_TRY(parse_csv(file->text(), path_, table_, r_.spec.option("sep")[0], missing_ != "error", choose));
     file.reset();
-    GACC_TRY(give_columns());
     std::vector<size_t> order;  // of the features, in the table
     for (size_t i = 0; i < taker_.size(); ++i)
       if (taker_[i] == features_) order.push_back(i);
@@ -35,7 +43,7 @@ class CsvReader {
     GACC_TRY(fill_gaps(order));
     give<float>("f32", features_, order);
     for (size_t i = 0; i < taker_.size(); ++i)
-      if (taker_[i] != features_) give<double>("f64", taker_[i], {i});
+      if (taker_[i] != features_ && r_.needed(taker_[i])) give<double>("f64", taker_[i], {i});
     return {};
   }
 
@@ -81,7 +89,9 @@ class CsvReader {
                            quoted(r_.names[target]), path_, listed(table_.columns));
     }
     const std::string_view name = r_.spec.option("label");
-    const size_t label = GACC_TRY(find_column(table_, name, path_));
+    const Result<size_t> found_label = find_column(table_, name, path_);
+    if (!found_label && target != none && !r_.needed(target)) return {};  // predictions look at no label
+    const size_t label = GACC_TRY(found_label);
     if (taker_[label] != features_) return {};  // an input of that name has it
     if (target == none)
       return Status::error("{}: label={} is given, but {}", path_, name,
@@ -132,6 +142,7 @@ class CsvReader {
       if (!split.empty() && (row % 10 == 9) != (split == "test")) continue;
       bool gap = false;
       for (size_t i = 0; i < taker_.size(); ++i) {
+        if (!r_.needed(taker_[i])) continue;
         const double value = table_.at(row, i);
         const auto wrong = [&](std::string_view what) {
           return Status::error("{}:{}: column {} ({}): {}", path_, table_.lines[row], i + 1,
