@@ -116,22 +116,44 @@ def man(program, programs):
 
 
 # ---------------------------------------------------------------- completion
-def choices(option, passes):
+def known_words(folder, programs):
+    """The words that are known for a kind of value, or for the value of an option."""
+    def printed(*command):
+        return subprocess.check_output([folder / command[0], *command[1:]], text=True)
+
+    schema = json.loads(printed("gaccc", "--schema", "--json"))
+    tables = [table for table in schema if table["table"] == f"[{table.get('path')}]"]
+    keys = [(table["path"], key) for table in tables
+            for key in (*table["keys"], *(key for one in table.get("types", []) for key in one["keys"]))]
+    sections = dict(section for program in programs for section in program.sections)
+    return {"PASS": [line.split()[0] for line in printed("gacc-opt", "--list-passes").splitlines() if line.strip()],
+            "KEY=VALUE": sorted({f"{path}.{key['key']}=" for path, key in keys if "NAME" not in path}),
+            "SPEC": re.findall(r"^(\w+:)", "\n".join(sections["SPEC"]), re.M),
+            "--best": ["loss", *next(key["words"] for path, key in keys if (path, key["key"]) == ("model", "metrics"))]}
+
+
+def choices(option, known):
     """What may be written for a value: words, and "files" or "folders"; both empty where anything may."""
-    words, kind = [], ""
+    words, kind = [*known.get(option["names"][-1], [])], ""
     for each in re.sub(r"\[.*?\]", "", option["value"]).split("|"):
-        if each == "PASS":
-            words += passes
-        elif each.startswith("FOLDER"):
+        words += known.get(each, [])
+        if each.startswith("FOLDER"):
             kind = "folders"
         elif each.startswith(("FILE", "SPEC")):
             kind = "files"
+        elif each == "sm_NN":
+            words += re.findall(r"sm_\d+a?", option["help"])
         elif each and each == each.lower():
             words.append(each)
-    return words, kind
+    return list(dict.fromkeys(words)), kind
 
 
-def bash_function(name, program, passes):
+def goes_on(words):
+    """Whether a value goes on behind these words."""
+    return any(word.endswith(("=", ":")) for word in words)
+
+
+def bash_function(name, program, known):
     yield f"{name}() {{"
     if program.commands:
         names = " ".join(command.name for command in program.commands)
@@ -142,7 +164,7 @@ def bash_function(name, program, passes):
         words = " ".join([names, *program.words()])
         yield f"  COMPREPLY=($(compgen -W '{words}' -- \"${{COMP_WORDS[COMP_CWORD]}}\"))\n}}"
         for command in program.commands:
-            yield from bash_function(f"{name}_{command.name}", command, passes)
+            yield from bash_function(f"{name}_{command.name}", command, known)
         return
     yield "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]}"
     yield "  if [[ $word == = ]]; then word=; elif [[ $before == = ]]; then before=${COMP_WORDS[COMP_CWORD - 2]}; fi"
@@ -150,9 +172,10 @@ def bash_function(name, program, passes):
     for option in program.options():
         if not option["value"]:
             continue
-        words, kind = choices(option, passes)
+        words, kind = choices(option, known)
         does = f"COMPREPLY=($(compgen -W '{' '.join(words)}' -- \"$word\"))" if words else ""
-        more = {"files": "compopt -o default", "folders": "compopt -o dirnames", "": ""}[kind]
+        flags = {"files": " -o default", "folders": " -o dirnames", "": ""}[kind] + " -o nospace" * goes_on(words)
+        more = f"compopt{flags}" if flags else ""
         yield f"    {'|'.join(option['names'])}) " + "; ".join(filter(None, [does, more, "return"])) + " ;;"
     yield "  esac\n  case $word in"
     yield f"    -*) COMPREPLY=($(compgen -W '{' '.join(program.words())}' -- \"$word\")) ;;"
@@ -160,10 +183,10 @@ def bash_function(name, program, passes):
     yield "  esac\n}"
 
 
-def bash(program, passes):
+def bash(program, known):
     name = "_" + program.name.replace("-", "_")
     yield f"# bash completion of {program.name}; made by scripts/commands.py"
-    yield from bash_function(name, program, passes)
+    yield from bash_function(name, program, known)
     yield f"complete -F {name} {program.name}"
 
 
@@ -171,12 +194,16 @@ def zsh_word(text):
     return "'" + re.sub(r"([\[\]:\\])", r"\\\1", one_line(text)).replace("'", "'\\''") + "'"
 
 
-def zsh_arguments(program, passes, indent):
+def zsh_arguments(program, known, indent):
     for option in program.options():
         text, value = zsh_word(option["help"])[1:-1], ""
         if option["value"]:
-            words, kind = choices(option, passes)
-            action = f"({' '.join(words)})" if words else {"files": "_files", "folders": "_files -/", "": ""}[kind]
+            words, kind = choices(option, known)
+            action = {"files": "_files", "folders": "_files -/", "": ""}[kind]
+            if goes_on(words):
+                action = f'{{compadd -S "" -- {" ".join(words)}; {action}}}'.replace(":", "\\:")
+            elif words:
+                action = f"({' '.join(words)})"
             value = f":{zsh_word(option['value'])[1:-1]}:{action or ' '}"
         for name in option["names"]:
             equals = "=" if value and name.startswith("--") else ""
@@ -185,18 +212,18 @@ def zsh_arguments(program, passes, indent):
         yield f"{indent}':{zsh_word(option['positional'])[1:-1]}:_files'"
 
 
-def zsh(program, passes):
+def zsh(program, known):
     yield f"#compdef {program.name}\n# made by scripts/commands.py"
     if not program.commands:
-        yield "_arguments -s \\\n" + " \\\n".join(zsh_arguments(program, passes, "  "))
+        yield "_arguments -s \\\n" + " \\\n".join(zsh_arguments(program, known, "  "))
         return
     yield "local curcontext=$curcontext state line"
     names = " ".join(f'{c.name}\\:"{c.description}"' for c in program.commands)
-    arguments = [*zsh_arguments(program, passes, "  "), f"  '1:command:(({names}))'", "  '*::argument:->rest'"]
+    arguments = [*zsh_arguments(program, known, "  "), f"  '1:command:(({names}))'", "  '*::argument:->rest'"]
     yield "_arguments -s -C \\\n" + " \\\n".join(arguments)
     yield "case $state/$line[1] in"
     for command in program.commands:
-        arguments = " \\\n".join(zsh_arguments(command, passes, "      "))
+        arguments = " \\\n".join(zsh_arguments(command, known, "      "))
         yield f"  rest/{command.name})\n    _arguments -s \\\n{arguments}\n    ;;"
     yield "esac"
 
@@ -213,12 +240,11 @@ def main():
     if given.markdown:
         print("\n".join(markdown(programs)))
     if given.out:
-        listed = subprocess.check_output([folder / "gacc-opt", "--list-passes"], text=True)
-        passes = [line.split()[0] for line in listed.splitlines() if line.strip()]
+        known = known_words(folder, programs)
         for program in programs:
             for path, lines in ((f"man/{program.name}.1.gz", man(program, programs)),
-                                (f"bash/{program.name}", bash(program, passes)),
-                                (f"zsh/_{program.name}", zsh(program, passes))):
+                                (f"bash/{program.name}", bash(program, known)),
+                                (f"zsh/_{program.name}", zsh(program, known))):
                 file = given.out / path
                 file.parent.mkdir(parents=True, exist_ok=True)
                 text = ("\n".join(lines) + "\n").encode()

@@ -73,8 +73,13 @@ def test_bash_completes(folder):
             (("gaccc", "--su"), ["--summary"]), (("gaccc", "--emit", "l"), ["llvm"]), (("gaccc", "--emit", "=", "gr"), ["graph"]),
             (("gaccc", "--emit", "="), ["ptx", "ir", "llvm", "graph"]), (("gaccc", "x"), ["compopt -o default"]),
             (("gaccc", "--stop-after", "auto"), ["autodiff"]), (("gaccc", "--print-after", "al"), ["all"]),
-            (("gaccc", "--set", "t"), []), (("gacc-exec", "--device", "c"), ["cpu", "cuda"]),
-            (("gacc-exec", "--checkpoint", ""), ["compopt -o dirnames"]), (("gacc-exec", "--data", "x"), ["compopt -o default"]),
+            (("gaccc", "--set", "train.acc"), ["compopt -o nospace", "train.accumulate="]),
+            (("gaccc", "--set", "optimizer.weight"), ["compopt -o nospace", "optimizer.weight_decay="]),
+            (("gaccc", "--target", "sm_9"), ["sm_90", "sm_90a"]),
+            (("gacc-exec", "--best", ""), ["loss", "accuracy", "perplexity", "mae", "rmse", "r2"]),
+            (("gacc-exec", "--device", "c"), ["cpu", "cuda"]), (("gacc-exec", "--checkpoint", ""), ["compopt -o dirnames"]),
+            (("gacc-exec", "--data", "x"), ["compopt -o default -o nospace"]),
+            (("gacc-exec", "--eval", "mn"), ["compopt -o default -o nospace", "mnist:"]),
             (("gacc-plan", "o"), ["offsets"]), (("gacc-plan", "offsets", "--c"), ["--capacity"])):
         found = [each for each in complete(folder, *words) if each]
         expect(found == offers, f"{words}: {found}, expected {offers}")
