@@ -1,4 +1,3 @@
-// See predict.h.
 #include "runtime/predict.h"
 
 #include <fmt/format.h>
@@ -31,6 +30,42 @@ std::string npy_header(int64_t samples, const std::vector<int64_t>& shape) {
   const auto size = static_cast<unsigned>(text.size());
   return std::string("\x93NUMPY\x01\0", 8) + static_cast<char>(size & 0xff) +
          static_cast<char>(size >> 8 & 0xff) + text;
+}
+
+// The input that the loss compares with, where it is one of numbers that were normalised by their data.
+const PlanInput* normalised_target(const Plan& plan) {
+  const auto target = std::ranges::find_if(
+      plan.inputs, [](const PlanInput& input) { return input.target && input.normalize_data; });
+  return target == plan.inputs.end() ? nullptr : &*target;
+}
+
+// "label_2_0": the column of that element of an output.
+std::string column_name(const std::string& name, const std::vector<int64_t>& shape, int64_t element) {
+  std::string text;
+  for (size_t axis = shape.size(); axis-- > 0; element /= shape[axis])
+    text = fmt::format("_{}{}", element % shape[axis], text);
+  return name + text;
+}
+
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == text.npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
+  return quoted + '"';
+}
+
+// The elements from number `first` on, as rows of a csv file.
+std::string csv_text(const OutputForm& form, int64_t first, std::span<const float> values) {
+  std::string text;
+  auto column = static_cast<size_t>(first) % form.columns.size();
+  for (const float value : values) {
+    const bool moved = !form.mean.empty();
+    const auto shown = moved ? static_cast<float>(form.mean[column] + form.std[column] * value) : value;
+    const bool ends = ++column == form.columns.size();
+    text += fmt::format("{}{}", shown, ends ? '\n' : ',');
+    if (ends) column = 0;
+  }
+  return text;
 }
 
 int64_t vocabulary(const Plan& plan) { return plan.predict.shape.back(); }
@@ -134,11 +169,49 @@ Status check_generate(const Plan& plan, const GenerateOptions& options) {
   return parse_prompt(plan, options.prompt).status();
 }
 
+Result<OutputForm> output_form(const Plan& plan, const std::string& layer, const std::string& path,
+                               const DataFacts& facts) {
+  OutputForm form;
+  const std::vector<int64_t>& shape = plan.predict.shape;
+  const int64_t elements = elements_of(shape);
+  const PlanInput* normalised = layer.empty() ? normalised_target(plan) : nullptr;
+  if (normalised != nullptr && elements_of(normalised->shape) != elements) normalised = nullptr;
+  if (!path.ends_with(".csv")) {
+    if (normalised != nullptr)
+      form.remark = fmt::format("in units of the normalised target {}; a file that ends in .csv has its own",
+                                quoted(normalised->name));
+    return form;
+  }
+  const auto target = std::ranges::find_if(plan.inputs, &PlanInput::target);
+  const std::string name = !layer.empty() ? layer : target != plan.inputs.end() ? target->name : "output";
+  for (int64_t i = 0; i < elements; ++i)
+    form.columns.push_back(elements == 1 ? name : column_name(name, shape, i));
+  if (normalised == nullptr) return form;
+  const auto known = facts.find(normalised->name);
+  if (known == facts.end() || known->second.mean.empty())
+    return Status::error(
+        "{}: the target {} is normalised by its training data, and the parameters do not say how: a file "
+        "that "
+        "ends in .npy has the outputs as they are",
+        path, quoted(normalised->name));
+  const InputFacts& units = known->second;
+  const int64_t each = elements / static_cast<int64_t>(units.mean.size());
+  for (int64_t i = 0; i < elements; ++i) {
+    form.mean.push_back(units.mean[static_cast<size_t>(i / each)]);
+    form.std.push_back(units.std[static_cast<size_t>(i / each)]);
+  }
+  form.remark = fmt::format("in the units of {}", quoted(normalised->name));
+  return form;
+}
+
 Status predict(Session& session, const Plan& plan, const Dataset& data, const std::string& path,
-               const std::function<bool()>& asked_to_end, bool& interrupted) {
+               const OutputForm& form, const std::function<bool()>& asked_to_end, bool& interrupted) {
   AtomicFile file;
   GACC_TRY(file.open(path));
-  GACC_TRY(file.write(npy_header(data.samples, plan.predict.shape)));
+  const bool table = !form.columns.empty();
+  std::string header;
+  for (const std::string& column : form.columns) header += (header.empty() ? "" : ",") + csv_field(column);
+  GACC_TRY(file.write(table ? header + "\n" : npy_header(data.samples, plan.predict.shape)));
   const int64_t each = elements_of(plan.predict.shape);
   std::vector<float> outputs(static_cast<size_t>(plan.predict.outputs()));
   Loader loader(data, plan);
@@ -151,7 +224,7 @@ Status predict(Session& session, const Plan& plan, const Dataset& data, const st
       const std::span<float> some = std::span(outputs).first(count);
       GACC_TRY(session.read_outputs(first, some));
       const std::string_view bytes{reinterpret_cast<const char*>(some.data()), some.size_bytes()};
-      GACC_TRY(file.write(bytes));
+      GACC_TRY(table ? file.write(csv_text(form, first, some)) : file.write(bytes));
       if (asked_to_end()) {
         interrupted = true;
         return {};

@@ -12,10 +12,22 @@
 
 namespace gacc {
 
-// Writes the outputs of all samples, in the data's order, as an npy file: f32 [samples, ...]. `interrupted`
-// ends it, and leaves no file.
+// How outputs are written: as an npy file, f32 [samples, ...], or as a csv file with a row for each sample.
+struct OutputForm {
+  std::vector<std::string> columns{};  // of a csv file; empty: it is an npy file
+  // Of the target, where it is normalised by its data and a csv file is in its own units: one for each column.
+  std::vector<double> mean{}, std{};
+  std::string remark{};  // for the user
+};
+
+// Chooses the form by the path's ending. `layer`: the layer whose outputs they are; empty: the loss's input.
+// `facts` tells how the target is normalised.
+Result<OutputForm> output_form(const Plan& plan, const std::string& layer, const std::string& path,
+                               const DataFacts& facts);
+
+// Writes the outputs of all samples, in the data's order. `interrupted` ends it, and leaves no file.
 Status predict(Session& session, const Plan& plan, const Dataset& data, const std::string& path,
-               const std::function<bool()>& asked_to_end, bool& interrupted);
+               const OutputForm& form, const std::function<bool()>& asked_to_end, bool& interrupted);
 
 struct GenerateOptions {
   int64_t tokens = 0;

@@ -33,6 +33,12 @@ size_t columns_of(std::string_view text) {
       std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 
+// `counts`: there was something to count.
+std::string loss_text(double loss, bool counts) {
+  if (!counts) return "nothing was counted";
+  return fmt::format("loss {:.6g}", std::isnan(loss) ? std::abs(loss) : loss);  // not "-nan"
+}
+
 std::string percent(const ProgressState& state) {
   return fmt::format("{:.0f} %", std::floor(100 * state.done));
 }
@@ -78,8 +84,9 @@ std::string progress_text(const ProgressState& state) {
 }
 
 std::string epoch_text(const EpochReport& report) {
+  const bool counts = report.updates + report.skipped > 0 || !std::isnan(report.loss);
   std::string text =
-      fmt::format("epoch {}: loss {:.6g}, {}, {} in {:.2f} s", report.epoch, report.loss,
+      fmt::format("epoch {}: {}, {}, {} in {:.2f} s", report.epoch, loss_text(report.loss, counts),
                   counted(report.updates, "update"), counted(report.samples, "sample"), report.seconds);
   if (report.seconds > 0)
     text += fmt::format(" ({:.0f} samples/s)", static_cast<double>(report.samples) / report.seconds);
@@ -89,7 +96,8 @@ std::string epoch_text(const EpochReport& report) {
 std::string evaluation_text(const EvaluationReport& report, const Plan& plan) {
   std::string text = "eval";
   if (report.epoch > 0) text += fmt::format(", epoch {}, update {}", report.epoch, report.updates);
-  text += fmt::format(": loss {:.6g}, {}", report.result.loss, counted(report.result.samples, "sample"));
+  text += fmt::format(": {}, {}", loss_text(report.result.loss, report.result.count > 0),
+                      counted(report.result.samples, "sample"));
   for (size_t i = 0; i < report.result.metrics.size(); ++i) {
     double value = report.result.metrics[i];
     text += plan.metrics[i] == "accuracy" ? fmt::format(", accuracy {:.2f} %", 100 * value)
@@ -112,8 +120,8 @@ std::string process_memory_text(int64_t arena) {
       process, planned, process - planned);
 }
 
-Progress::Progress(const Plan& plan, bool quiet)
-    : plan_(plan), quiet_(quiet), terminal_(!quiet && isatty(STDERR_FILENO) == 1) {}
+Progress::Progress(const Plan& plan, bool quiet, bool shows)
+    : plan_(plan), quiet_(quiet), shows_(shows), terminal_(!quiet && isatty(STDERR_FILENO) == 1) {}
 
 void Progress::begin(const TrainOptions& options, double expected_launches) {
   const bool other_limit = options.updates || options.launches;
@@ -163,6 +171,7 @@ void Progress::clear() {
 }
 
 void Progress::say(std::string_view line) {
+  if (!shows_) return;
   clear();
   // A closed standard output must not end the training: what could not be shown is lost, and that is all.
   std::fwrite(line.data(), 1, line.size(), stdout);

@@ -37,7 +37,8 @@ std::string process_memory_text(int64_t arena);
 
 class Progress {
  public:
-  Progress(const Plan& plan, bool quiet);
+  // `shows`: this process is the one that the user sees; others say nothing.
+  Progress(const Plan& plan, bool quiet, bool shows = true);
   ~Progress() { clear(); }
 
   // Before the first launch, with the run's limits and about how many launches it will make.
@@ -52,7 +53,7 @@ class Progress {
   using Clock = std::chrono::steady_clock;
 
   const Plan& plan_;
-  bool quiet_, terminal_, drawn_ = false;
+  bool quiet_, shows_, terminal_, drawn_ = false;
   ProgressState state_;
   double expected_launches_ = 0;
   Clock::time_point begin_ = Clock::now(), last_ = begin_;

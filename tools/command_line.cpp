@@ -139,6 +139,8 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, cons
   hold_standard_streams();
   program = app.get_name();
   app.allow_extras();
+  app.add_flag_callback("-V", [&] { throw CLI::CallForVersion(app.version(), 0); })
+      ->group("");  // as of other programs
   app.get_formatter()->column_width(28);
   if (argc == 2 && std::string_view(argv[1]) == "--dump-options") {
     std::cout << option_table(app).dump(1) << std::endl;

@@ -14,7 +14,7 @@
 namespace gacc {
 
 // Options that people look for in the wrong place, and where it is.
-using Elsewhere = std::vector<std::pair<std::string_view, std::string_view>>;
+using Elsewhere = std::vector<std::pair<std::string, std::string>>;
 
 // Called first in main: it holds the standard streams (runtime/standard_streams.h), too.
 // Nothing when the program goes on. Else the exit status, and everything is printed: 0 after --help,

@@ -1,157 +1,251 @@
 #include "tools/exec_arguments.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <limits>
-#include <vector>
+#include <map>
 
+#include "ir/schema/optimizer.h"
+#include "ir/schema/rate_schedule.h"
 #include "runtime/artifact.h"
 #include "runtime/checkpoint.h"
 #include "runtime/data/spec.h"
 #include "runtime/log.h"
 #include "runtime/weights/adapters.h"
-#include "tools/command_line.h"
 
 namespace gacc {
 
 namespace {
 
-std::vector<std::string> files_of_adapter(const std::string& path) {
+// ---- what may be written for a value
+
+OptionForm any(std::string type) { return {std::move(type), std::nullopt}; }
+
+// A number of decimal digits from `low` to `high`. The option parser's own reading takes 010 for 8, and for a
+// number past the largest one the largest.
+OptionForm count(int64_t low, int64_t high = std::numeric_limits<int64_t>::max()) {
+  const auto check = [low, high](std::string& text) -> std::string {
+    int64_t value = 0;
+    const char *begin = text.data() + text.starts_with('+'), *const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(begin, end, value);
+    if (error != std::errc{} || rest != end || value < low || value > high)
+      return fmt::format("\"{}\" is not a whole number from {} to {}", text, low, high);
+    text = fmt::format("{}", value);
+    return "";
+  };
+  return {"N", CLI::Validator(check, "")};
+}
+
+// A finite f32 that is not negative.
+OptionForm number() {
+  const auto check = [](const std::string& text) -> std::string {
+    char* end = nullptr;
+    const auto value = static_cast<float>(std::strtod(text.c_str(), &end));
+    const bool whole = end == text.c_str() + text.size() && !text.empty();
+    return whole && std::isfinite(value) && value >= 0 ? "" : "expected a number of at least 0";
+  };
+  return {"X", CLI::Validator(check, "")};
+}
+
+OptionForm words(const std::vector<std::string>& list) { return {"NAME", CLI::IsMember(list)}; }
+
+OptionForm device() {
+  const auto check = [](const std::string& text) -> std::string {
+    const bool numbered = text.starts_with("cuda:") && text.size() > 5 && text.size() < 10 &&
+                          text.find_first_not_of("0123456789", 5) == text.npos;
+    const bool known = text == "auto" || text == "cpu" || text == "cuda" || text == "emulate";
+    return known || numbered ? "" : fmt::format("{}: expected auto, cpu, cuda, cuda:N or emulate", text);
+  };
+  return {"auto|cpu|cuda[:N]|emulate", CLI::Validator(check, "")};
+}
+
+// ---- files
+
+std::vector<std::string> the_file(const std::string& path) { return {path}; }
+std::vector<std::string> the_source(const std::string& path) { return {source_of(path)}; }
+std::vector<std::string> the_data(const std::string& spec) { return data_files(spec); }
+std::vector<std::string> the_log(const std::string& path) { return log_files(path); }
+std::vector<std::string> the_checkpoint(const std::string& folder) { return checkpoint_files(folder); }
+std::vector<std::string> the_events(const std::string& folder) {
+  return {folder.empty() ? "" : folder + "/events.out.tfevents"};
+}
+std::vector<std::string> the_adapter(const std::string& path) {
   const AdapterFiles files = adapter_files(path);
   return {files.tensors, files.configuration};
 }
 
-// All options that read or write files.
-std::vector<FileOption> file_options(const Arguments& given) {
-  using enum FileUse;
-  const std::string events = given.tensorboard.empty() ? "" : given.tensorboard + "/events.out.tfevents";
-  return {{"ARTIFACT", reads, {source_of(given.artifact)}},
-          {"--data", reads, data_files(given.data)},
-          {"--eval", reads, data_files(given.eval)},
-          {"--load", reads, {given.load}},
-          {"--save", writes, {given.save}, "--load"},  // training in place
-          {"--load-adapter", reads, files_of_adapter(given.load_adapter)},
-          {"--save-adapter", writes, files_of_adapter(given.save_adapter), "--load-adapter"},
-          {"--save-best", writes, {given.save_best}},
-          {"--predict", writes, {given.predict}},
-          {"--log", writes, log_files(given.log)},
-          {"--dump-grads", writes, {given.dump_grads}},
-          {"--tune-gemm", updates, {given.tune_gemm}},
-          {"--profile", writes, {given.profile}},
-          {"--checkpoint", given.resume ? updates : writes, checkpoint_files(given.checkpoint)},
-          {"--tensorboard", writes, {events}}};
+using Endings = std::vector<std::string_view>;
+using FilesOf = std::vector<std::string> (*)(const std::string&);
+
+OptionFiles no_file() { return {std::nullopt, nullptr, "", {}}; }
+OptionFiles reads(FilesOf of) { return {FileUse::reads, of, "", {}}; }
+OptionFiles writes(FilesOf of, Endings endings = {}, std::string_view in_place_of = "") {
+  return {FileUse::writes, of, in_place_of, std::move(endings)};
+}
+OptionFiles updates(FilesOf of) { return {FileUse::updates, of, "", {}}; }
+
+// Endings of formats, with what is said to whoever asks for one that is not written.
+const std::map<std::string_view, std::string_view> kFormats = {
+    {".safetensors", ""}, {".npy", ""},      {".csv", ""},     {".npz", ""},     {".json", ""},
+    {".jsonl", ""},       {".txt", ""},      {".tsv", ""},     {".h5", ""},      {".hdf5", ""},
+    {".onnx", ""},        {".pkl", ""},      {".parquet", ""}, {".msgpack", ""}, {".ptx", ""},
+    {".toml", ""},        {".gir", ""},      {".gguf", ""},    {".pt", "torch"}, {".pth", "torch"},
+    {".bin", "torch"},    {".ckpt", "torch"}};
+
+// Returns what is wrong with the ending of a file to be written, or "".
+std::string wrong_ending(const OptionRow& row, const std::string& path) {
+  const Endings& own = row.files.endings;
+  if (own.empty()) return "";
+  std::filesystem::path file = path;
+  std::string ending = file.extension().string();
+  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  const auto known = kFormats.find(ending);
+  if (known == kFormats.end() || std::ranges::find(own, ending) != own.end()) return "";
+  const bool torch = known->second == "torch" && own.front() == ".safetensors";
+  return fmt::format("{} {}: no {} files are written, but {}: {}{}", row.name, path, ending.substr(1),
+                     fmt::join(own, ", "), file.replace_extension(own.front()).string(),
+                     torch ? " (PyTorch reads it by safetensors.torch.load_file)" : "");
 }
 
-// The first of these options that is given, or null. A flag may be switched off, as --quiet=false.
-const char* first_given(const CLI::App& app, const std::vector<const char*>& names) {
-  for (const char* name : names) {
-    const CLI::Option& option = *app.get_option(name);
-    if (option.count() > 0 && (option.get_items_expected_max() > 0 || option.as<bool>())) return name;
+// ---- modes
+
+struct ModeText {
+  std::string_view option;  // that asks for it
+  std::string_view does;
+};
+ModeText text_of(Mode mode) {
+  switch (mode) {
+    case Mode::train:
+      return {"--data", "training"};
+    case Mode::evaluate:
+      return {"--eval", "--eval without --data evaluates once"};
+    case Mode::init_only:
+      return {"--init-only", "--init-only launches nothing"};
+    case Mode::predict:
+      return {"--predict", "--predict writes the model's outputs"};
+    case Mode::generate:
+      return {"--generate", "--generate goes on with a text"};
+    case Mode::verify:
+      return {"--verify", "--verify chooses its own launches and writes nothing"};
   }
-  return nullptr;
+  return {};
 }
 
-// What does not go with evaluating once, predicting and generating; and what these need.
-std::string wrong_question(const CLI::App& app, const Arguments& given) {
-  if (!given.asks()) {
-    if (const char* name = first_given(app, {"--prompt", "--temperature", "--top-k"}); name != nullptr)
-      return fmt::format("{} needs --generate", name);
-    if (!given.only_evaluates()) return "";
-  }
-  const bool predicts = !given.predict.empty(), generates = given.generate.has_value();
-  const char* what = predicts    ? "--predict writes the model's outputs"
-                     : generates ? "--generate goes on with a text"
-                                 : "--eval without --data evaluates once";
-  std::vector<const char*> others;
-  if (predicts) others = {"--generate", "--prompt", "--temperature", "--top-k"};
-  if (generates && !predicts) others = {"--data"};
-  if (given.asks()) others.insert(others.end(), {"--eval", "--log", "--profile"});
-  others.insert(others.end(), {"--init-only", "--verify", "--epochs", "--updates", "--launches", "--lr",
-                               "--no-shuffle", "--eval-every", "--patience", "--save", "--save-best",
-                               "--save-adapter", "--dump-grads", "--tensorboard", "--checkpoint-every"});
-  if (const char* name = first_given(app, others); name != nullptr)
-    return fmt::format("{}: {} does not go with it", what, name);
-  if (!given.checkpoint.empty() && !given.resume)
-    return fmt::format("{}: --checkpoint goes with it only to --resume from", what);
-  if (!(given.load.empty() && given.load_adapter.empty()) && !given.checkpoint.empty())
-    return fmt::format("{}: --load and --resume both give it the parameters; take one of them", what);
-  if (!given.asks()) return "";
-  if (given.load.empty() && given.checkpoint.empty())
-    return fmt::format("{}: --load FILE, or --checkpoint FOLDER --resume, gives it the trained parameters",
-                       what);
-  if (predicts && given.data.empty()) return "--predict needs --data";
-  if (!(std::isfinite(given.text.temperature) && given.text.temperature >= 0))
-    return "--temperature: expected a number of at least 0";
-  return "";
+// ---- values
+
+bool is_empty(const OptionTarget& target) {
+  return std::visit(
+      []<class T>(const T* value) {
+        if constexpr (std::is_same_v<T, std::string>)
+          return value->empty();
+        else if constexpr (std::is_arithmetic_v<T>)
+          return *value == T();
+        else
+          return !value->has_value();
+      },
+      target);
 }
 
-// What the option parser cannot see; empty when the command line makes sense.
-std::string wrong_command(const CLI::App& app, const Arguments& given) {
+std::string value_text(const OptionTarget& target) {
+  if (is_empty(target)) return "not given";
+  return std::visit(
+      []<class T>(const T* value) {
+        if constexpr (std::is_same_v<T, std::string> || std::is_arithmetic_v<T>)
+          return fmt::format("{}", *value);
+        else
+          return fmt::format("{}", **value);
+      },
+      target);
+}
+
+std::vector<FileOption> file_options(Arguments& given) {
+  std::vector<FileOption> options;
+  for (const OptionRow& row : option_table(given))
+    if (row.files.use)
+      options.push_back({row.name, *row.files.use, row.files.of(*std::get<std::string*>(row.target)),
+                         row.files.in_place_of});
+  return options;
+}
+
+// ---- what the option parser cannot see
+
+// Says whether the option is given. A flag may be switched off, as --quiet=false.
+bool is_given(const CLI::App& app, std::string_view name) {
+  const CLI::Option& option = *app.get_option(std::string(name));
+  return option.count() > 0 && (option.get_items_expected_max() > 0 || option.as<bool>());
+}
+
+// Returns what is wrong with the files that the command line names, or "".
+std::string wrong_files(Arguments& given) {
   const std::vector<FileOption> files = file_options(given);
-  const std::string& device = given.device;
-  const bool numbered = device.substr(0, 5) == "cuda:" && device.size() > 5 && device.size() < 10 &&
-                        device.find_first_not_of("0123456789", 5) == std::string::npos;
-  if (device != "auto" && device != "cpu" && device != "cuda" && device != "emulate" && !numbered)
-    return fmt::format("--device {}: expected auto, cpu, cuda, cuda:N or emulate", device);
-  if (given.lr && !(std::isfinite(static_cast<float>(*given.lr)) && *given.lr >= 0))
-    return "--lr: expected a number of at least 0";
-  if (given.init_only && !given.eval.empty())
-    return "--init-only launches nothing: --eval does not go with it";
   for (const FileOption& each : files)
     if (each.use != FileUse::reads && std::ranges::find(each.files, "-") != each.files.end())
       return fmt::format("{} -: standard output has the results; write ./- for a file of that name",
                          each.option);
   if (std::string wrong = wrong_outputs(files); !wrong.empty()) return wrong;
-  if (std::string wrong = wrong_question(app, given); !wrong.empty()) return wrong;
-  if (!given.tune_gemm.empty() && given.gemm == "builtin")
-    return "--tune-gemm chooses among cuBLAS's algorithms: --gemm builtin does not go with it";
-  if (const char* name = first_given(app, {"--profile", "--dump-grads"}); given.init_only && name != nullptr)
-    return fmt::format("--init-only launches nothing: {} does not go with it", name);
-  if (given.verify) {
-    const char* name =
-        first_given(app, {"--eval", "--load-adapter", "--launches", "--updates", "--epochs", "--init-only"});
-    std::string_view wrong = name != nullptr ? name : "";
-    for (const FileOption& each : files)
-      if (each.use != FileUse::reads && each.given()) wrong = each.option;
-    if (!wrong.empty())
-      return fmt::format("--verify chooses its own launches and writes nothing: {} does not go with it",
-                         wrong);
-  }
-  if (given.trains() && given.data.empty())
-    return "--data is required (or --eval alone, --generate, or --init-only)";
-  if (given.init_only && !(given.checkpoint.empty() && given.tensorboard.empty()))
-    return "--init-only launches nothing: --checkpoint and --tensorboard do not go with it";
-  if (given.checkpoint.empty() && (given.resume || given.train.checkpoint_every))
-    return fmt::format("{} needs --checkpoint", given.resume ? "--resume" : "--checkpoint-every");
-  if (const char* name = first_given(app, {"--eval-every", "--save-best", "--patience"});
-      name != nullptr && given.eval.empty())
-    return fmt::format("{} needs --eval", name);
-  if (!given.save_as.empty() && given.save.empty()) return "--save-as needs --save";
-  if (given.merge && given.save.empty()) return "--merge needs --save";
-  if (given.train.best != "loss" && given.save_best.empty() && !given.train.patience)
-    return "--best needs --save-best or --patience";
+  for (const OptionRow& row : option_table(given))
+    if (row.writes())
+      if (std::string wrong = wrong_ending(row, *std::get<std::string*>(row.target)); !wrong.empty())
+        return wrong;
   return "";
 }
 
-constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+// Returns which option does not stand in the run's mode, or "".
+std::string wrong_mode(const CLI::App& app, Arguments& given) {
+  const Mode mode = given.mode();
+  for (const OptionRow& row : option_table(given)) {
+    if (row.modes.has(mode) || !is_given(app, row.name)) continue;
+    if (mode == Mode::train) return fmt::format("{} needs {}", row.name, text_of(Mode::generate).option);
+    return fmt::format("{}: {} does not go with it", text_of(mode).does, row.name);
+  }
+  return "";
+}
 
-// A number of decimal digits from `low` to `high`. The option parser's own reading takes 010 for 8, and for a
-// number past the largest one the largest.
-CLI::Validator whole_number(int64_t low, int64_t high = kMost) {
-  return {[low, high](std::string& text) -> std::string {
-            int64_t value = 0;
-            const char *begin = text.data() + text.starts_with('+'), *const end = text.data() + text.size();
-            const auto [rest, error] = std::from_chars(begin, end, value);
-            if (error == std::errc{} && rest == end && value >= low && value <= high)
-              return text = fmt::format("{}", value), "";
-            return fmt::format("\"{}\" is not a whole number from {} to {}", text, low, high);
-          },
-          ""};
+// Returns what a run that trains nothing lacks to have trained parameters, or "".
+std::string wrong_parameters(const Arguments& given) {
+  if (!given.asks() && given.mode() != Mode::evaluate) return "";
+  const std::string_view what = text_of(given.mode()).does;
+  const bool loads = !given.load.empty() || !given.load_adapter.empty(), has_run = !given.checkpoint.empty();
+  if (has_run && !given.resume)
+    return fmt::format("{}: --checkpoint goes with it only to --resume from", what);
+  if (loads && has_run)
+    return fmt::format("{}: --load and --resume both give it the parameters; take one of them", what);
+  if (given.load.empty() && !has_run)
+    return fmt::format("{}: --load FILE, or --checkpoint FOLDER --resume, gives it the trained parameters",
+                       what);
+  return "";
+}
+
+// Returns which option lacks another one, or "".
+std::string wrong_needs(const CLI::App& app, Arguments& given) {
+  for (const OptionRow& row : option_table(given)) {
+    const auto& needs = row.needs;
+    if (!needs.empty() && is_given(app, row.name) &&
+        std::ranges::none_of(needs, [&](std::string_view name) { return is_given(app, name); }))
+      return fmt::format("{} needs {}", row.name, fmt::join(needs, " or "));
+  }
+  if (given.trains() && given.data.empty())
+    return "--data is required (or --eval alone, --generate, or --init-only)";
+  return "";
+}
+
+std::string wrong_command(const CLI::App& app, Arguments& given) {
+  if (std::string wrong = wrong_files(given); !wrong.empty()) return wrong;
+  if (std::string wrong = wrong_mode(app, given); !wrong.empty()) return wrong;
+  if (std::string wrong = wrong_parameters(given); !wrong.empty()) return wrong;
+  if (std::string wrong = wrong_needs(app, given); !wrong.empty()) return wrong;
+  if (!given.tune_gemm.empty() && given.gemm == "builtin")
+    return "--tune-gemm chooses among cuBLAS's algorithms: --gemm builtin does not go with it";
+  if (given.artifact == "-" && given.ranks.value_or(1) > 1)
+    return "--ranks: every rank reads the artifact, and standard input can be read once: name a file";
+  return "";
 }
 
 constexpr std::string_view kExamples = R"(Examples:
@@ -159,7 +253,7 @@ constexpr std::string_view kExamples = R"(Examples:
     gacc-exec step.ptx --data csv:a.csv,label=y,split=train --eval csv:a.csv,label=y,split=test
     gacc-exec step.ptx --data SPEC --checkpoint run --resume     goes on where the last run ended
     gacc-exec step.ptx --eval SPEC --load w.safetensors          evaluates, trains nothing
-    gacc-exec step.ptx --data SPEC --load w.safetensors --predict out.npy
+    gacc-exec step.ptx --data SPEC --load w.safetensors --predict out.csv
     gacc-exec step.ptx --load w.safetensors --generate 500 --prompt "ROMEO:" --temperature 0.8
 
 SPEC:
@@ -171,91 +265,22 @@ Exit status:
 )";
 
 void add_options(CLI::App& app, Arguments& to) {
-  app.add_option("ARTIFACT", to.artifact, "what gaccc wrote (step.ptx), or - for standard input")
-      ->type_name("")
-      ->required();
-  std::string group;
-  const auto value = [&](const char* name, auto& target, const char* type, const char* text) {
-    return app.add_option(name, target, text)->type_name(type)->group(group);
-  };
-  const auto count = [&](const char* name, auto& target, int64_t least, const char* text) {
-    return value(name, target, "N", text)->transform(whole_number(least));
-  };
-  const auto flag = [&](const char* name, bool& target, const char* text) {
-    return app.add_flag(name, target, text)->group(group);
-  };
-  group = "Data";
-  value("--data", to.data, "SPEC", "training data");
-  value("--eval", to.eval, "SPEC",
-        "data evaluated after every epoch and at the end;\nwithout --data: evaluates once and ends");
-  flag("--no-shuffle", to.no_shuffle, "take the samples in file order");
-
-  group = "Run";
-  count("--epochs", to.train.epochs, 0,
-        "stop after N epochs; default: the model's,\nunless another limit is given");
-  count("--updates", to.train.updates, 0, "stop after N updates");
-  count("--launches", to.train.launches, 0, "stop after N launches");
-  count("--eval-every", to.train.eval_every, 1, "evaluate after every N updates, too");
-  count("--patience", to.train.patience, 1, "stop after N evaluations in a row without a better one");
-  value("--best", to.train.best, "NAME", "which is better: by loss (default) or a metric of the model");
-  count("--seed", to.seed, 0, "replaces model.seed; also of --generate");
-  value("--lr", to.lr, "X", "replaces optimizer.lr");
-  flag("--init-only", to.init_only, "initialise (and --save), launch nothing");
-  flag("--verify", to.verify, "self-test of the artifact on this data; trains and writes nothing");
-
-  group = "Predictions";
-  value("--predict", to.predict, "FILE",
-        "write the outputs for every sample of --data, in file\norder (npy, f32; - is standard output); "
-        "trains nothing");
-  count("--generate", to.generate, 0, "print N tokens that follow the prompt; models of tokens");
-  value("--prompt", to.text.prompt, "TEXT",
-        "what they follow; default: a newline. Of a vocabulary\nabove 256: numbers with spaces between them");
-  value("--temperature", to.text.temperature, "X", "divides the logits; default 1; 0: the most likely token");
-  count("--top-k", to.text.top_k, 1, "choose among the N most likely tokens");
-
-  group = "Parameters";
-  value("--load", to.load, "FILE",
-        "parameters to begin with: safetensors, an index of shards,\nor a folder that has one");
-  value("--save", to.save, "FILE", "write the parameters at the end (safetensors, f32)");
-  value("--save-as", to.save_as, "NAME", "names and layout of --save: those of [load] in the model file")
-      ->check(CLI::IsMember({"published"}));
-  flag("--merge", to.merge, "add the adapters (lora) to the weights that --save writes");
-  value("--load-adapter", to.load_adapter, "FOLDER",
-        "adapters to begin with, as PEFT writes them; also a file\nof their tensors, NAME.safetensors");
-  value("--save-adapter", to.save_adapter, "FOLDER", "write the adapters at the end, as PEFT reads them");
-  value("--save-best", to.save_best, "FILE", "write the parameters of the best evaluation so far");
-  value("--dump-grads", to.dump_grads, "FILE",
-        "write the mean gradient of the last window (safetensors, f32)");
-
-  group = "Checkpoints";
-  value("--checkpoint", to.checkpoint, "FOLDER",
-        "folder for the full state of the run, written after every\nepoch, at the end and on Ctrl-C");
-  count("--checkpoint-every", to.train.checkpoint_every, 1,
-        "write it after every N updates instead of epochs");
-  flag("--resume", to.resume, "go on, bit for bit, from the checkpoint in that folder,\nif there is one");
-
-  group = "Output";
-  value("--log", to.log, "FILE", "write one JSON object a line");
-  value("--tensorboard", to.tensorboard, "FOLDER",
-        "write the log's figures for TensorBoard into this folder");
-  value("--profile", to.profile, "FILE",
-        "measure every launch, and write a Chrome trace of them\n(launches then run one by one)");
-  flag("--quiet", to.quiet, "show results alone, and no progress");
-
-  group = "Device";
-  value("--device", to.device, "auto|cpu|cuda[:N]|emulate",
-        "auto (default): the first GPU that can, else the CPU");
-  value("--threads", to.threads, "N", "on a CPU; default: all cores")->transform(whole_number(1, 4096));
-  value("--gemm", to.gemm, "NAME", "on a GPU: auto, cublas or builtin")
-      ->check(CLI::IsMember({"auto", "cublas", "builtin"}));
-  value("--tune-gemm", to.tune_gemm, "FILE",
-        "on a GPU: measure cuBLASLt's algorithms for every matrix\nproduct and keep the fastest ones in "
-        "FILE, which later\nruns read");
-
-  group = "Ranks";
-  count("--ranks", to.ranks, 1, "train with N processes on this machine, started by mpirun;\ndocs/ranks.md");
-  count("--rank-timeout", to.rank_timeout, 1,
-        "seconds without a sign of life of another rank that are\nborne; default 60");
+  for (const OptionRow& row : option_table(to)) {
+    const std::string name(row.name), help(row.help);
+    CLI::Option* const option = std::visit(
+        [&]<class T>(T* value) {
+          if constexpr (std::is_same_v<T, bool>)
+            return app.add_flag(name, *value, help);
+          else
+            return app.add_option(name, *value, help)->type_name(row.form.type);
+        },
+        row.target);
+    if (row.form.check) option->transform(*row.form.check);
+    if (row.group.empty())
+      option->required();
+    else
+      option->group(std::string(row.group));
+  }
   app.add_flag_callback(
          "--list-data",
          [] {
@@ -269,25 +294,186 @@ void add_options(CLI::App& app, Arguments& to) {
   app.footer(fmt::format(kExamples, spec_forms()));
 }
 
-// What belongs to the compiler, and what other programs call otherwise.
+// Returns what other programs call otherwise, what belongs to the compiler, and what the model file says.
 Elsewhere elsewhere() {
   constexpr std::string_view kBatch =
       "the artifact has its batch; compile it with gaccc MODEL --set train.micro_batch=N";
   constexpr std::string_view kCompiler = "it is an option of gaccc, which makes the artifact";
-  return {{"--batch-size", kBatch},
-          {"--batch_size", kBatch},
-          {"--batch", kBatch},
-          {"--micro-batch", kBatch},
-          {"--set", kCompiler},
-          {"--memory", kCompiler},
-          {"--plan", kCompiler},
-          {"--report", kCompiler},
-          {"--target", kCompiler},
-          {"-o", "--save FILE writes the parameters"},
-          {"--output", "--save FILE writes the parameters"}};
+  Elsewhere places;
+  const auto add = [&](std::string option, std::string_view place) {
+    places.emplace_back(std::move(option), place);
+  };
+  for (const char* option : {"--batch-size", "--batch_size", "--batch", "--micro-batch"}) add(option, kBatch);
+  for (const char* option : {"--set", "--memory", "--plan", "--report", "--target"}) add(option, kCompiler);
+  for (const char* option : {"-o", "--output"}) add(option, "--save FILE writes the parameters");
+
+  const auto add_key = [&](std::string option, std::string_view table, std::string_view key) {
+    const std::string place =
+        fmt::format("the model file says it; compile with gaccc MODEL --set {}.{}=VALUE", table, key);
+    add("--" + option, place);
+    std::ranges::replace(option, '_', '-');
+    add("--" + option, place);
+  };
+  const auto add_keys = [&](std::string_view table, const std::vector<Key>& keys) {
+    for (const Key& key : keys) add_key(std::string(key.name), table, key.name);
+  };
+  for (const auto& [table, key] : {std::pair("precision", "compute"),
+                                   {"recompute", "policy"},
+                                   {"optimizer", "type"},
+                                   {"schedule", "type"},
+                                   {"loss", "type"},
+                                   {"launch", "mode"}})
+    add_key(table, table, key);
+#define GACC_SETTING(table, name, type, fallback) add_key(#name, #table, #name);
+#include "ir/schema/settings.def"
+  for (const ir::Optimizer* optimizer : ir::all_optimizers()) add_keys("optimizer", optimizer->schema.keys);
+  for (const TypeSchema* schedule : ir::all_rate_schedules()) add_keys("schedule", schedule->keys);
+  return places;
 }
 
 }  // namespace
+
+Mode Arguments::mode() const {
+  if (!predict.empty()) return Mode::predict;
+  if (generate) return Mode::generate;
+  if (verify) return Mode::verify;
+  if (init_only) return Mode::init_only;
+  return data.empty() && !eval.empty() ? Mode::evaluate : Mode::train;
+}
+
+std::vector<OptionRow> option_table(Arguments& to) {
+  using enum Mode;
+  using enum AmongRanks;
+  const Modes always = {train, evaluate, init_only, predict, generate, verify};
+  const Modes starts = {train, init_only}, gives_parameters = {train, init_only, evaluate, predict, generate};
+  const Endings parameters = {".safetensors"};
+  const OptionForm flag = any("");
+  // clang-format off
+  return {
+      {"", "ARTIFACT", &to.artifact, any(""), "what gaccc wrote (step.ptx), or - for standard input",
+       reads(the_source), compared, {}, always},
+
+      {"Data", "--data", &to.data, any("SPEC"), "training data",
+       reads(the_data), compared, {}, {train, init_only, predict, verify}},
+      {"Data", "--eval", &to.eval, any("SPEC"),
+       "data evaluated after every epoch and at the end;\nwithout --data: evaluates once and ends",
+       reads(the_data), compared, {}, {train, evaluate}},
+      {"Data", "--no-shuffle", &to.no_shuffle, flag, "take the samples in file order",
+       no_file(), compared, {}, {train, init_only, verify}},
+
+      {"Run", "--epochs", &to.train.epochs, count(0),
+       "stop after N epochs; default: the model's,\nunless another limit is given",
+       no_file(), same, {}, starts},
+      {"Run", "--updates", &to.train.updates, count(0), "stop after N updates", no_file(), same, {}, starts},
+      {"Run", "--launches", &to.train.launches, count(0), "stop after N launches", no_file(), same, {}, starts},
+      {"Run", "--eval-every", &to.train.eval_every, count(1), "evaluate after every N updates, too",
+       no_file(), same, {"--eval"}, {train}},
+      {"Run", "--patience", &to.train.patience, count(1),
+       "stop after N evaluations in a row without a better one", no_file(), same, {"--eval"}, {train}},
+      {"Run", "--best", &to.train.best, any("NAME"),
+       "which is better: by loss (default) or a metric of the model",
+       no_file(), same, {"--save-best", "--patience"}, {train}},
+      {"Run", "--seed", &to.seed, count(0), "replaces model.seed; also of --generate",
+       no_file(), compared, {}, always},
+      {"Run", "--lr", &to.lr, number(), "replaces optimizer.lr",
+       no_file(), compared, {}, {train, init_only, verify}},
+      {"Run", "--init-only", &to.init_only, flag, "initialise (and --save), launch nothing",
+       no_file(), same, {}, {init_only}},
+      {"Run", "--verify", &to.verify, flag, "self-test of the artifact on this data; trains and writes nothing",
+       no_file(), same, {"--data"}, {verify}},
+
+      {"Predictions", "--predict", &to.predict, any("FILE"),
+       "write the outputs for every sample of --data, in file\norder (npy, f32; FILE.csv: a table; - is standard "
+       "output);\ntrains nothing",
+       writes(the_file, {".npy", ".csv"}), same, {"--data"}, {predict}},
+      {"Predictions", "--generate", &to.generate, count(0),
+       "print N tokens that follow the prompt; models of tokens", no_file(), same, {}, {generate}},
+      {"Predictions", "--prompt", &to.text.prompt, any("TEXT"),
+       "what they follow; default: a newline. Of a vocabulary\nabove 256: numbers with spaces between them",
+       no_file(), own, {}, {generate}},
+      {"Predictions", "--temperature", &to.text.temperature, number(),
+       "divides the logits; default 1; 0: the most likely token", no_file(), own, {}, {generate}},
+      {"Predictions", "--top-k", &to.text.top_k, count(1), "choose among the N most likely tokens",
+       no_file(), own, {}, {generate}},
+
+      {"Parameters", "--load", &to.load, any("FILE"),
+       "parameters to begin with: safetensors, an index of shards,\nor a folder that has one",
+       reads(the_file), compared, {}, always},
+      {"Parameters", "--save", &to.save, any("FILE"), "write the parameters at the end (safetensors, f32)",
+       writes(the_file, parameters, "--load"), given, {}, starts},
+      {"Parameters", "--save-as", &to.save_as, words({"published"}),
+       "names and layout of --save: those of [load] in the model file", no_file(), own, {"--save"}, starts},
+      {"Parameters", "--merge", &to.merge, flag, "add the adapters (lora) to the weights that --save writes",
+       no_file(), own, {"--save"}, starts},
+      {"Parameters", "--load-adapter", &to.load_adapter, any("FOLDER"),
+       "adapters to begin with, as PEFT writes them; also a file\nof their tensors, NAME.safetensors",
+       reads(the_adapter), compared, {}, gives_parameters},
+      {"Parameters", "--save-adapter", &to.save_adapter, any("FOLDER"),
+       "write the adapters at the end, as PEFT reads them",
+       writes(the_adapter, parameters, "--load-adapter"), given, {}, starts},
+      {"Parameters", "--save-best", &to.save_best, any("FILE"),
+       "write the parameters of the best evaluation so far",
+       writes(the_file, parameters), given, {"--eval"}, {train}},
+      {"Parameters", "--dump-grads", &to.dump_grads, any("FILE"),
+       "write the mean gradient of the last window (safetensors, f32)",
+       writes(the_file, parameters), given, {}, {train}},
+
+      {"Checkpoints", "--checkpoint", &to.checkpoint, any("FOLDER"),
+       "folder for the full state of the run, written after every\nepoch, at the end and on Ctrl-C",
+       to.resume ? updates(the_checkpoint) : writes(the_checkpoint), given, {},
+       {train, evaluate, predict, generate}},
+      {"Checkpoints", "--checkpoint-every", &to.train.checkpoint_every, count(1),
+       "write it after every N updates instead of epochs", no_file(), same, {"--checkpoint"}, {train}},
+      {"Checkpoints", "--resume", &to.resume, flag,
+       "go on, bit for bit, from the checkpoint in that folder,\nif there is one",
+       no_file(), compared, {"--checkpoint"}, {train, evaluate, predict, generate}},
+
+      {"Output", "--log", &to.log, any("FILE"), "write one JSON object a line",
+       writes(the_log), own, {}, {train, init_only, evaluate}},
+      {"Output", "--tensorboard", &to.tensorboard, any("FOLDER"),
+       "write the log's figures for TensorBoard into this folder", writes(the_events), own, {}, {train}},
+      {"Output", "--profile", &to.profile, any("FILE"),
+       "measure every launch, and write a Chrome trace of them\n(launches then run one by one)",
+       writes(the_file), own, {}, {train}},
+      {"Output", "--quiet", &to.quiet, flag, "show results alone, and no progress", no_file(), own, {}, always},
+
+      {"Device", "--device", &to.device, device(), "auto (default): the first GPU that can, else the CPU",
+       no_file(), compared, {}, always},
+      {"Device", "--threads", &to.threads, count(1, 4096), "on a CPU; default: all cores",
+       no_file(), own, {}, always},
+      {"Device", "--gemm", &to.gemm, words({"auto", "cublas", "builtin"}), "on a GPU: auto, cublas or builtin",
+       no_file(), same, {}, always},
+      {"Device", "--tune-gemm", &to.tune_gemm, any("FILE"),
+       "on a GPU: measure cuBLASLt's algorithms for every matrix\nproduct and keep the fastest ones in "
+       "FILE, which later\nruns read",
+       updates(the_file), given, {}, gives_parameters},
+
+      {"Ranks", "--ranks", &to.ranks, count(1),
+       "train with N processes on this machine, started by mpirun;\ndocs/ranks.md", no_file(), own, {}, always},
+      {"Ranks", "--rank-timeout", &to.rank_timeout, count(1),
+       "seconds without a sign of life of another rank that are\nborne; default 60", no_file(), own, {}, always},
+  };
+  // clang-format on
+}
+
+Facts facts_of_options(const Arguments& arguments) {
+  Arguments copy = arguments;  // the table is over members that may change
+  Facts facts;
+  for (const OptionRow& row : option_table(copy)) {
+    if (row.ranks == AmongRanks::same) facts.emplace_back(row.name, value_text(row.target));
+    if (row.ranks == AmongRanks::given)
+      facts.emplace_back(row.name, is_empty(row.target) ? "not given" : "given");
+  }
+  return facts;
+}
+
+Arguments without_outputs(Arguments arguments) {
+  for (const OptionRow& row :
+       option_table(arguments))  // all ranks read the checkpoint, and keep a part of it
+    if (row.writes() && row.name != "--checkpoint") std::get<std::string*>(row.target)->clear();
+  arguments.quiet = true;
+  return arguments;
+}
 
 std::optional<int> parse_arguments(int argc, char** argv, Arguments& to) {
   CLI::App app("Trains with a step compiled by gaccc.", "gacc-exec");

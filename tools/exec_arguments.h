@@ -1,13 +1,26 @@
-// The command line of gacc-exec.
+// The command line of gacc-exec. One table has all of its options (option_table): what may be written, which
+// files it names, in which modes it stands, and what ranks must have alike of it. The command line is read by
+// that table, and so are --help, the checks of what goes together, and the facts that ranks compare.
 #pragma once
+#include <CLI/App.hpp>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
 
+#include "runtime/collective.h"
 #include "runtime/predict.h"
 #include "runtime/train.h"
+#include "tools/command_line.h"
 
 namespace gacc {
+
+// What a run does. An option says it, but for the first two: train is what is left, and evaluate is --eval
+// without --data.
+enum class Mode : uint8_t { train, evaluate, init_only, predict, generate, verify };
 
 struct Arguments {
   std::string artifact, data, eval, device = "auto", load, save, log, dump_grads, gemm = "auto", tune_gemm;
@@ -21,15 +34,76 @@ struct Arguments {
   int threads = 0;               // 0: all cores
   bool no_shuffle = false, init_only = false, quiet = false, resume = false, verify = false, merge = false;
 
-  // --eval without --data: evaluates once, and trains nothing.
-  bool only_evaluates() const { return data.empty() && !eval.empty() && !init_only; }
-  // --predict or --generate.
-  bool asks() const { return !predict.empty() || generate.has_value(); }
-  bool trains() const { return !init_only && !only_evaluates() && !asks(); }
+  Mode mode() const;
+  bool trains() const { return mode() == Mode::train; }
+  // Says that the run is asked for outputs, of --predict or --generate.
+  bool asks() const { return mode() == Mode::predict || mode() == Mode::generate; }
 };
 
-// The exit status, and everything is printed, when there is nothing to run: 0 after --help and --version, 2
-// for a wrong command line.
+// ---- the columns of the table. None has a default, so that a row which lacks one does not compile.
+
+// Where the value goes.
+using OptionTarget = std::variant<std::string*, bool*, int*, int64_t*, double*, std::optional<int64_t>*,
+                                  std::optional<double>*>;
+
+// What may be written: "N", "FILE" for --help, and a check that may rewrite it.
+struct OptionForm {
+  std::string type;
+  std::optional<CLI::Validator> check;
+};
+
+// The files that the option names.
+struct OptionFiles {
+  std::optional<FileUse> use;
+  std::vector<std::string> (*of)(const std::string& value);
+  std::string_view in_place_of;  // the option whose file this output may replace
+  // The endings of its format, the first one to be offered; a file that ends as another format does is refused. Empty:
+  // any will do.
+  std::vector<std::string_view> endings;
+};
+
+// How the ranks' command lines must agree about it. The first rank alone writes what `first` writes.
+enum class AmongRanks : uint8_t {
+  own,       // each may have another value
+  same,      // all have the same one
+  given,     // all have one or none has: each does a part of what it asks for
+  compared,  // what it leads to is compared: a checksum, the number of samples
+};
+
+class Modes {
+ public:
+  constexpr Modes(std::initializer_list<Mode> modes) {
+    for (const Mode mode : modes) bits_ |= 1u << static_cast<unsigned>(mode);
+  }
+  constexpr bool has(Mode mode) const { return (bits_ >> static_cast<unsigned>(mode) & 1) != 0; }
+
+ private:
+  unsigned bits_ = 0;
+};
+
+struct OptionRow {
+  std::string_view group, name;
+  OptionTarget target;
+  OptionForm form;
+  std::string_view help;
+  OptionFiles files;
+  AmongRanks ranks;
+  std::vector<std::string_view> needs;  // it makes no sense without one of these
+  Modes modes;                          // those that it may stand in
+
+  bool writes() const { return files.use && *files.use != FileUse::reads; }
+};
+
+// Returns the table of all options, over the members of `to`.
+std::vector<OptionRow> option_table(Arguments& to);
+
+// Returns what ranks must have alike of their command lines.
+Facts facts_of_options(const Arguments& arguments);
+// Returns the arguments of a rank that is not the first: it writes nothing, and shows nothing.
+Arguments without_outputs(Arguments arguments);
+
+// Reads the command line. Returns the exit status, and everything is printed, when there is nothing to run: 0
+// after --help and --version, 2 for a wrong command line.
 [[nodiscard]] std::optional<int> parse_arguments(int argc, char** argv, Arguments& to);
 
 }  // namespace gacc

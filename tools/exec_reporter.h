@@ -1,5 +1,7 @@
-// What gacc-exec tells of a run while it goes on: the log, TensorBoard's events and the display.
+// Tells what happens in a run of gacc-exec while it goes on: to the log, TensorBoard's events and the display.
 #pragma once
+#include <algorithm>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,70 +14,88 @@
 
 namespace gacc {
 
-struct ReporterSinks {
-  const Plan& plan;
-  LogFile& log;
-  EventFile& events;
-  Progress& progress;
-  int64_t updates = 0;  // good ones before this process
-  bool keeps_best = false;
-};
-
-class Reporter final : public TrainObserver, ReporterSinks {
+class Reporter final : public TrainObserver {
  public:
-  explicit Reporter(const ReporterSinks& sinks) : ReporterSinks(sinks) {}  // they must outlive it
+  struct Sinks {
+    const Plan& plan;
+    LogFile& log;
+    EventFile& events;
+    Progress& progress;
+    std::vector<double> units;  // one for each metric, by which it is multiplied to be shown
+  };
+  // `updates`: good ones before this process. What the sinks refer to must outlive this.
+  explicit Reporter(Sinks sinks, int64_t updates = 0, bool keeps_best = false)
+      : to_(std::move(sinks)), updates_(updates), keeps_best_(keeps_best) {}
+
+  // Returns the loss of the last good update of this process.
+  std::optional<double> last_loss() const { return last_loss_; }
+  // Returns by what the metric of that name, or "loss", is multiplied to be shown.
+  double unit_of(const std::string& metric) const {
+    const auto found = std::ranges::find(to_.plan.metrics, metric);
+    return found == to_.plan.metrics.end() ? 1
+                                           : to_.units[static_cast<size_t>(found - to_.plan.metrics.begin())];
+  }
 
   Status launched(const LaunchReport& report) override {
-    progress.launched(report);
+    to_.progress.launched(report);
     return {};
   }
 
   Status updated(const UpdateReport& report) override {
-    progress.updated(report);
+    to_.progress.updated(report);
     const WindowReport& window = report.window;
-    updates += window.applied;
-    if (events.is_open()) {
+    updates_ += window.applied;
+    if (window.applied) last_loss_ = window.loss;
+    if (to_.events.is_open()) {
       // The loss and norm of a skipped window are of no use in a curve.
       const Scalar scalars[] = {{"loss_scale", window.scale},
-                                {"skipped", static_cast<double>(report.update - updates)},
+                                {"skipped", static_cast<double>(report.update - updates_)},
                                 {"lr", window.lr},
                                 {"loss", window.loss},
                                 {"grad_norm", window.norm}};
       auto shown = std::span<const Scalar>(scalars).first(window.applied ? 5 : 2);
-      GACC_TRY(events.write(updates, shown));
+      GACC_TRY(to_.events.write(updates_, shown));
     }
-    return log.is_open() ? log.write(update_line(report, plan)) : Status();
+    return to_.log.is_open() ? to_.log.write(update_line(report, to_.plan)) : Status();
   }
 
   Status epoch_done(const EpochReport& report) override {
-    progress.say(epoch_text(report));
+    to_.progress.say(epoch_text(report));
     const Scalar scalars[] = {
         {"epoch/loss", report.loss},
         {"epoch/epoch", static_cast<double>(report.epoch)},
         {"epoch/samples_per_second",
          report.seconds > 0 ? static_cast<double>(report.samples) / report.seconds : 0}};
-    GACC_TRY(events.write(updates, scalars));
-    return log.write(epoch_line(report));
+    GACC_TRY(to_.events.write(updates_, scalars));
+    return to_.log.write(epoch_line(report));
   }
 
-  Status evaluated(const EvaluationReport& report) override {
-    progress.say(evaluation_text(report, plan));
+  Status evaluated(const EvaluationReport& measured) override {
+    EvaluationReport report = measured;
+    for (size_t i = 0; i < report.result.metrics.size(); ++i) report.result.metrics[i] *= to_.units[i];
+    to_.progress.say(evaluation_text(report, to_.plan));
     std::vector<std::string> tags = {"eval/loss"};
-    for (const std::string& metric : plan.metrics) tags.push_back("eval/" + metric);
+    for (const std::string& metric : to_.plan.metrics) tags.push_back("eval/" + metric);
     std::vector<Scalar> scalars = {{tags[0], report.result.loss}};
     for (size_t i = 0; i < report.result.metrics.size(); ++i)
       scalars.push_back({tags[i + 1], report.result.metrics[i]});
-    GACC_TRY(events.write(report.updates, scalars));
-    return log.write(eval_line(report, plan, keeps_best));
+    GACC_TRY(to_.events.write(report.updates, scalars));
+    return to_.log.write(eval_line(report, to_.plan, keeps_best_));
   }
 
   void diverged(int64_t epoch, double loss, double first_loss) override {
-    progress.clear();
+    to_.progress.clear();
     print_stderr(
         "gacc-exec: warning: epoch {}: the loss {:.6g} is far above the first update's {:.6g}; a lower "
         "learning rate (--lr) may help, or data that are normalised\n",
         epoch, loss, first_loss);
   }
+
+ private:
+  const Sinks to_;
+  int64_t updates_;
+  const bool keeps_best_;
+  std::optional<double> last_loss_;
 };
 
 }  // namespace gacc

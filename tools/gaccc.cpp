@@ -29,6 +29,7 @@
 #include "passes/pass.h"
 #include "passes/pipeline.h"
 #include "passes/recompute.h"
+#include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"
 #include "tools/command_line.h"
@@ -298,9 +299,23 @@ class Compilation {
   }
 
   int finish() {
+    std::string notes;
+    for (const Output& output : outputs_)
+      if (output.path != "-")
+        notes += fmt::format("gaccc: wrote {}{}\n", output.path, replaced_text(output.path));
     const Status status = write_outputs(outputs_);
-    if (status) clock_.phase("write");
-    return exit_status(status);
+    if (!status) return exit_status(status);
+    clock_.phase("write");
+    to_stderr(notes);
+    return kDone;
+  }
+
+  // Says whose artifact a file is that will be replaced, if it is another model's.
+  std::string replaced_text(const std::string& path) const {
+    if (!is_artifact(path)) return "";
+    const Result<Artifact> old = load_artifact(path);
+    if (!old || old->plan.model == compiler_->module().name) return "";
+    return fmt::format(", in place of the artifact of the model {}", old->plan.model);
   }
 
   // Command line and model file, to a module of phase `model`.

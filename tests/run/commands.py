@@ -14,7 +14,21 @@ TOOLS = ["gaccc", "gacc-opt", "gacc-exec"]
 def test_help_and_version(folder):
     for tool in TOOLS:
         expect(tool in run(tool, "--help", cwd=folder).stdout, f"{tool} --help names itself")
-        expect(re.search(r"\d+\.\d+", run(tool, "--version", cwd=folder).stdout), f"{tool} --version prints a number")
+        version = run(tool, "--version", cwd=folder).stdout
+        expect(re.search(r"\d+\.\d+", version), f"{tool} --version prints a number")
+        expect(run(tool, "-V", cwd=folder).stdout == version, f"{tool} -V is --version")
+
+
+def test_the_compiler_says_what_it_wrote(folder):
+    """On standard error; and whose artifact is gone, where that was another model's."""
+    model, other = harness.example("regression"), harness.example("mnist_mlp")
+    for words, wrote in (([model], ["regression.ptx"]), ([model, "-o", "step.ptx"], ["step.ptx"]), ([model, "-o", "-"], []),
+                         ([model, "--plan"], []), ([model, "-o", "step.ptx", "--report", "page.html"], ["step.ptx", "page.html"])):
+        done = run("gaccc", *words, cwd=folder)
+        said = [line.removeprefix("gaccc: wrote ") for line in done.stderr.splitlines() if line.startswith("gaccc: wrote ")]
+        expect(sorted(said) == sorted(wrote) and "wrote" not in done.stdout, f"{words}: {done.stderr}")
+    done = run("gaccc", other, "-o", "step.ptx", cwd=folder)
+    expect(done.stderr == "gaccc: wrote step.ptx, in place of the artifact of the model regression\n", done.stderr)
 
 
 def test_wrong_command_lines_give_2(folder):
@@ -172,7 +186,7 @@ def test_readme_promises(folder):
     (folder / "model.toml").write_text(re.search(r"^```toml\n(.*?)^```", text, re.M | re.S)[1])
     run("gaccc", "model.toml", "-o", "step.ptx", cwd=folder)
     table = text[text.index("| promise |"):].split("\n\n")[0].splitlines()[2:]
-    says = ("3 checks passed, 0 failed", "as planned", "3 checks passed, 0 failed", "", "")
+    says = ("3 checks passed, 0 failed", "as planned", "3 checks passed, 0 failed", "", "every access kept to the plan")
     expect(len(table) == len(says), "each promise has its words")
     for row, words in zip(table, says):
         command = " && ".join(re.findall("`([^`]*)`", row.split("|")[2])).replace("SPEC", "synthetic:digits,limit=700")

@@ -130,7 +130,8 @@ def test_statistics_are_kept(folder):
     for source in (("--load", weights), ("--checkpoint", folder / "run", "--resume")):
         run("gacc-exec", step, "--eval", f"{spec},limit=10", *source, "--log", log)
         expect(eval_loss(log) == [straight], f"evaluated alone: {eval_loss(log)} for {straight}")
-    harness.one_error(run("gacc-exec", step, "--eval", spec, code=1),
+    run("gacc-exec", step, "--init-only", "--save", folder / "initial.safetensors")
+    harness.one_error(run("gacc-exec", step, "--eval", spec, "--load", folder / "initial.safetensors", code=1),
                       f'{folder}/first.csv: the input "x" is normalised by its training data, and nothing says how: give --data, '
                       "or --load a file that gacc-exec has saved after training")
     run("gacc-exec", step, "--data", spec, "--epochs", 1, "--checkpoint", folder / "cut")

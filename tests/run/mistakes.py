@@ -16,6 +16,12 @@ def test_options(folder):
                          (["--data"], "--data lacks its value"),
                          (["--data", "synthetic:digits", "--predict", ""], "--predict is empty"),
                          (["--save", ""], "--save is empty"),
+                         (["--precision", "f16"], "there is no --precision: the model file says it; compile with gaccc MODEL "
+                          "--set precision.compute=VALUE"),
+                         (["--weight-decay", 1], "there is no --weight-decay: the model file says it; compile with gaccc MODEL "
+                          "--set optimizer.weight_decay=VALUE"),
+                         (["--clip_norm=1"], "there is no --clip_norm: the model file says it; compile with gaccc MODEL "
+                          "--set train.clip_norm=VALUE"),
                          (["--data", "a", "b"], 'nothing takes the argument "b"')):
         done = run("gacc-exec", "step.ptx", *words, code=2, cwd=folder)
         expect(done.stderr == f"gacc-exec: error: {error}{LIST}", f"{words}: {done.stderr}")
@@ -28,6 +34,48 @@ def test_options(folder):
     run("gaccc", "--schema", "-o", "schema.txt", code=2, cwd=folder)
     done = run("gaccc", "m.toml", "--epochs", 3, code=2, cwd=folder)
     expect(done.stderr == "gaccc: error: there is no --epochs: write --set train.epochs=N\ngaccc --help lists the options\n", done.stderr)
+
+
+def test_files_that_end_as_other_formats_do(folder):
+    first = ["step.ptx", "--data", "synthetic:digits"]
+    torch = " (PyTorch reads it by safetensors.torch.load_file)"
+    for words, error in ((["--save", "w.pt"], f"--save w.pt: no pt files are written, but .safetensors: w.safetensors{torch}"),
+                         (["--save", "out/w.BIN"], f"--save out/w.BIN: no bin files are written, but .safetensors: out/w.safetensors{torch}"),
+                         (["--save", "w.npz"], "--save w.npz: no npz files are written, but .safetensors: w.safetensors"),
+                         (["--save", "w.gguf"], "--save w.gguf: no gguf files are written, but .safetensors: w.safetensors"),
+                         (["--save-best", "w.ckpt", "--eval", "synthetic:digits"],
+                          f"--save-best w.ckpt: no ckpt files are written, but .safetensors: w.safetensors{torch}"),
+                         (["--dump-grads", "g.npy"], "--dump-grads g.npy: no npy files are written, but .safetensors: g.safetensors"),
+                         (["--save-adapter", "a.gguf"], "--save-adapter a.gguf: no gguf files are written, but .safetensors: a.safetensors"),
+                         (["--load", "w", "--predict", "p.json"], "--predict p.json: no json files are written, but .npy, .csv: p.npy")):
+        done = run("gacc-exec", *first, *words, code=2, cwd=folder)
+        expect(done.stderr == f"gacc-exec: error: {error}\n", f"{words}: {done.stderr}")
+    expect(not list(folder.iterdir()), "a refused command wrote a file")
+
+
+def test_weights_that_nobody_trained(folder):
+    """Are not evaluated, and adapters on them are warned of."""
+    artifact = harness.compile_model(harness.example("regression"), folder / "step.ptx")
+    data = harness.make_data(harness.example("regression"), 40, folder)
+    done = run("gacc-exec", artifact, "--eval", data, code=2)
+    expect(done.stderr == "gacc-exec: error: --eval without --data evaluates once: --load FILE, or --checkpoint FOLDER --resume, "
+           "gives it the trained parameters\n", done.stderr)
+    adapted = harness.compile_model(harness.example("regression"), folder / "lora.ptx", lora__match='["*"]', lora__rank=2, lora__alpha=2)
+    warning = "warning: the model has adapters, and without --load they are trained on weights drawn at random\n"
+    expect(warning in run("gacc-exec", adapted, "--data", data, "--updates", 1).stderr, "no warning")
+    run("gacc-exec", artifact, "--data", data, "--updates", 1, "--save", folder / "w")
+    expect("warning" not in run("gacc-exec", adapted, "--data", data, "--updates", 1, "--load", folder / "w").stderr, "a warning with --load")
+
+
+def test_too_many_ranks_start_none(folder):
+    """The artifact says how many it can have, before there is any process."""
+    artifact = harness.compile_model(harness.example("regression"), folder / "step.ptx")
+    for ranks in (48, 99999999999):
+        done = run("gacc-exec", artifact, "--data", "synthetic:digits", "--ranks", ranks, code=1, env={"PATH": str(folder)})
+        harness.one_error(done, f"{ranks} ranks, and every rank needs a lane: the artifact has train.lanes = 1")
+    done = run("gacc-exec", artifact, "--data", "synthetic:digits", "--ranks", 2, "--verify", code=1)
+    harness.one_error(done, "--verify works in one process")
+    run("gacc-exec", "-", "--data", "synthetic:digits", "--ranks", 2, code=2)
 
 
 def test_files_of_other_kinds(folder):

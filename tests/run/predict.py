@@ -436,6 +436,55 @@ def test_a_large_head_in_parts(folder):
     expect("\n  answer(" in with_it and training(with_it) == training(without), "the plan of training differs")
 
 
+def test_labels_are_not_looked_at(folder):
+    """They may be missing, empty, text or damaged, and no row is left out for them."""
+    model = folder / "m.toml"
+    model.write_text(harness.classifier("m", [2], 2, '[[layers]]\ntype = "linear"\nname = "o"\nfeatures = 2'))
+    step = harness.compile_model(model, folder / "step.ptx")
+    run("gacc-exec", step, "--init-only", "--save", folder / "w")
+    out, file = folder / "p.csv", folder / "a.csv"
+
+    def outputs(spec):
+        run("gacc-exec", step, "--data", spec, "--load", folder / "w", "--predict", out)
+        rows = out.read_text().splitlines()
+        expect(rows[0] == "y_0,y_1", rows[0])
+        return [[float(each) for each in row.split(",")] for row in rows[1:]]
+
+    harness.write_npy(folder / "x.npy", array.array("f", [1, 2, 3, 4]), [2, 2])
+    wanted = outputs(f"npy:x={folder}/x.npy")
+    expect(len(wanted) == 2 and wanted[0] != wanted[1], wanted)
+    for text, spec in (("a,b\n1,2\n3,4\n", ""), ("a,b,y\n1,2,\n3,4,\n", ",label=y"), ("a,b,y\n1,2,\n3,4,\n", ""),
+                       ("a,b,z\n1,2,nan\n3,4,nan\n", ",label=z"), ("a,b,y\n1,2,cat\n3,4,dog\n", ",label=y"),
+                       ("a,b,y\n1,2,0\n3,4,\n", ",label=y,missing=drop"), ("a,b\n1,2\n3,4\n", ",label=y")):
+        file.write_text(text)
+        expect(outputs(f"csv:{file}{spec}") == wanted, f"{text!r} {spec}")
+    (folder / "y.npy").write_bytes(b"no array")
+    expect(outputs(f"npy:x={folder}/x.npy,y={folder}/y.npy") == wanted, "a damaged file of labels")
+
+
+def test_mnist_without_labels(folder):
+    text = """
+model = { name = "m", seed = 1 }
+inputs.image = { shape = [2, 3] }
+inputs.label = { dtype = "i32" }
+loss = { type = "cross_entropy", target = "label" }
+optimizer = { type = "sgd", lr = 0.1 }
+[[layers]]
+type = "flatten"
+[[layers]]
+type = "linear"
+features = 3
+"""
+    (folder / "m.toml").write_text(text)
+    step = harness.compile_model(folder / "m.toml", folder / "step.ptx")
+    run("gacc-exec", step, "--init-only", "--save", folder / "w")
+    (folder / "train-images-idx3-ubyte").write_bytes(bytes([0, 0, 8, 3]) + struct.pack(">3I", 2, 2, 3) + bytes(range(12)))
+    for spec, samples in ((f"mnist:{folder}", 2), (f"mnist:{folder},limit=1", 1)):
+        run("gacc-exec", step, "--data", spec, "--load", folder / "w", "--predict", folder / "p.csv")
+        rows = (folder / "p.csv").read_text().splitlines()
+        expect(rows[0] == "label_0,label_1,label_2" and len(rows) == 1 + samples, rows)
+
+
 def test_questions_that_make_no_sense(folder):
     artifact, weights, data = trained(folder, harness.classifier("mlp", [7], 5, MLP, "micro_batch = 4"), 9)
     out = folder / "out.npy"

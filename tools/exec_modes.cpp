@@ -1,0 +1,255 @@
+// What a run does with its session, mode by mode.
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <tuple>
+
+#include "runtime/atomic_file.h"
+#include "runtime/plugin.h"
+#include "runtime/profile.h"
+#include "runtime/progress.h"
+#include "runtime/self_check.h"
+#include "tools/exec_reporter.h"
+#include "tools/exec_run.h"
+
+namespace gacc {
+
+namespace {
+
+// Shows on standard output what other ranks show, too.
+Progress display_of(const Run& run) { return {run.artifact.plan, run.given.quiet, run.first()}; }
+
+// ---- training
+
+void say_nothing_to_do(const Run& run) {
+  const TrainOptions& options = run.options;
+  const TrainResult& result = run.result;
+  std::optional<int64_t> epochs = options.epochs;
+  if (!epochs && !options.updates && !options.launches) epochs = run.artifact.plan.epochs;
+  for (const auto& [noun, option, done, most] : {std::tuple("epoch", "--epochs", result.epochs, epochs),
+                                                 {"update", "--updates", result.updates, options.updates},
+                                                 {"launch", "--launches", result.launches, options.launches}})
+    if (most && done >= *most)
+      return run.say("gacc-exec: nothing to do: {} of {} {} done; a larger {} goes on\n", done,
+                     counted(*most, noun), *most == 1 ? "is" : "are", option);
+  const int64_t worse = result.best.worse;
+  run.say("gacc-exec: nothing to do: {} in a row {} not better than the best; a larger --patience goes on\n",
+          counted(worse, "evaluation"), worse == 1 ? "was" : "were");
+}
+
+// Has the training loop write checkpoints and the best parameters.
+void set_hooks(Run& run, Session& session, Progress& progress) {
+  const Plan& plan = run.artifact.plan;
+  if (!run.given.checkpoint.empty()) {
+    if (run.first()) {
+      run.options.checkpoint = [&](const TrainState& state) -> Status {
+        GACC_TRY(run.log.sync());  // the log must not be behind the checkpoint, whatever happens
+        return run.checkpoint.write(session, plan, state,
+                                    {run.log.position(), run.device->gemm_choices(), run.facts}, progress);
+      };
+      run.options.window_opens = [&] { run.checkpoint.window_opens(run.log.position()); };
+    } else if (plan.shard > 0) {  // the first rank's has a part of this one
+      run.options.checkpoint = [&](const TrainState&) { return share_for_checkpoint(plan, session); };
+    }
+  }
+  if (!run.given.save_best.empty())
+    run.options.save_best = [&] { return run.checkpoint.save_best(session, run.own_metadata()); };
+  else if (run.saves_best && plan.shard > 0)  // what the first rank writes has a part of these
+    run.options.save_best = [&] { return session.parameters().status(); };
+}
+
+// Returns what the run did and with what loss, for its last line.
+std::string done_text(const Run& run, const Reporter& reporter) {
+  const TrainResult& result = run.result;
+  std::string text =
+      fmt::format("done: {}, {}, {} in {:.2f} s", counted(result.updates, "update"),
+                  counted(result.epochs, "epoch"), counted(result.samples, "sample"), result.seconds);
+  if (result.skipped > 0) text += fmt::format(", {} skipped", counted(result.skipped, "update"));
+  if (reporter.last_loss()) text += fmt::format("; loss {:.6g} in the last update", *reporter.last_loss());
+  return text;
+}
+
+// Trains, and says how it ended.
+Status launch_all(Run& run, Session& session, Progress& progress) {
+  const Plan& plan = run.artifact.plan;
+  const TrainOptions& options = run.options;
+  TrainResult& result = run.result;
+  const int64_t before = options.resume ? options.resume->launches : 0;
+  Reporter reporter({plan, run.log, run.events, progress, run.metric_units},
+                    options.resume ? options.resume->updates : 0, options.keeps_best());
+  progress.begin(options, expected_launches(plan, run.data.samples, options));
+  const Status status =
+      train(session, plan, run.data, run.given.eval.empty() ? nullptr : &run.eval, options, reporter, result);
+  progress.clear();
+  if (!status) return status;
+  if (options.resume && !result.interrupted && result.launches == before)
+    say_nothing_to_do(run);
+  else if (options.patience && result.best.worse >= *options.patience)
+    progress.say(fmt::format("no better {} in {}: stopped; the best was {:.6g}, at update {}", options.best,
+                             counted(result.best.worse, "evaluation"),
+                             result.best.value * reporter.unit_of(options.best), result.best.updates));
+  if (result.open_launches > 0)
+    progress.say(fmt::format("the last window ({} of {} launches) was still open and is not applied",
+                             result.open_launches, plan.accumulate));
+  run.done = done_text(run, reporter);
+  return {};
+}
+
+Status write_gradients(Run& run) {
+  const std::string& path = run.given.dump_grads;
+  if (path.empty()) return {};
+  if (!run.result.gradients.empty()) {
+    GACC_TRY(save_safetensors(path, run.result.gradients, to_metadata(run.facts)));
+    run.wrote(path);
+  } else if (run.checkpoint.resumes()) {  // a run that had nothing left to do
+    run.say("gacc-exec: note: nothing was launched: {} is not written\n", path);
+  } else if (!run.result.interrupted) {
+    return Status::error("--dump-grads {}: nothing was launched, so there are no gradients", path);
+  }
+  return {};
+}
+
+Status write_parameters(Run& run, Session& session) {
+  const Plan& plan = run.artifact.plan;
+  const Arguments& given = run.given;
+  std::vector<NamedTensor> tensors;
+  if (run.saves && (run.first() || plan.shard > 0)) tensors = GACC_TRY(session.parameters());
+  if (!given.save_adapter.empty()) {
+    GACC_TRY(save_adapter(given.save_adapter, plan, tensors));
+    run.wrote(given.save_adapter);
+  }
+  if (given.save.empty()) return {};
+  if (given.merge) merge_adapters(plan, tensors);
+  const bool published = !given.save_as.empty();
+  if (published) GACC_TRY(to_published(plan, run.loaded, tensors));
+  GACC_TRY(save_safetensors(given.save, tensors, published ? to_metadata(run.facts) : run.own_metadata()));
+  run.wrote(given.save);
+  return {};
+}
+
+Status write_profile(Run& run) {
+  if (run.given.profile.empty()) return {};
+  std::vector<Timing> timings;
+  GACC_TRY(run.device->read_profile(timings));
+  GACC_TRY(write_file_atomically(run.given.profile, profile_text(run.artifact.plan, *run.device, timings)));
+  run.wrote(run.given.profile);
+  return {};
+}
+
+// Says where the trained parameters are, if they are not what somebody would expect.
+void say_what_is_kept(Run& run) {
+  const Arguments& given = run.given;
+  const bool keeps =
+      run.saves || !given.checkpoint.empty() || (run.saves_best && !run.result.best.metric.empty());
+  if (run.saves_best && !run.result.best.metric.empty()) run.wrote(given.save_best);
+  if (!given.checkpoint.empty())
+    run.written += fmt::format("; the run's state is in {}", run.checkpoint.file());
+  if (!keeps) run.written += "; the weights are not kept (--save FILE, or --checkpoint FOLDER, keeps them)";
+  if (run.saves && given.trains() && run.result.updates == 0 && !run.result.interrupted)
+    run.say("gacc-exec: warning: no update was made: {} has the {} weights\n",
+            given.save.empty() ? given.save_adapter : given.save, given.load.empty() ? "initial" : "loaded");
+}
+
+// Returns the transport of the sums of ranks; on a link the host does not wait for them.
+std::string sums_text(const RankExchange& exchange) {
+  if (exchange.link() != nullptr) return ", by " + exchange.link()->name();
+  const double each = 1000 / static_cast<double>(exchange.sums());
+  return fmt::format(", {:.3g} ms each, after {:.3g} ms for the slowest rank", each * exchange.seconds(),
+                     each * exchange.waited());
+}
+
+void say_costs(const Run& run, Progress& progress) {
+  if (run.given.quiet) return;
+  const RankExchange& exchange = *run.exchange;
+  if (run.ranks.size() > 1 && exchange.sums() > 0)
+    progress.say(fmt::format("{} ranks: {}, {} bytes sent by each for one{}", run.ranks.size(),
+                             counted(exchange.sums(), "sum"), exchange.bytes_sent() / exchange.sums(),
+                             sums_text(exchange)));
+  const bool measured = run.device->kind() == "cpu";
+  const std::string memory = measured ? process_memory_text(run.artifact.plan.arena_bytes) : "";
+  if (!memory.empty()) progress.say(memory);
+}
+
+}  // namespace
+
+Status train_parameters(Run& run, Session& session) {
+  GACC_TRY(run.begin_log());
+  Progress progress = display_of(run);
+  set_hooks(run, session, progress);
+  if (run.given.mode() == Mode::init_only) {
+    run.done = "done: initialised, nothing was launched";
+  } else {
+    if (!run.given.save_best.empty()) GACC_TRY(run.checkpoint.restore_best());
+    GACC_TRY(launch_all(run, session, progress));
+  }
+  GACC_TRY(write_gradients(run));
+  GACC_TRY(write_parameters(run, session));
+  GACC_TRY(write_profile(run));
+  say_what_is_kept(run);
+  say_costs(run, progress);
+  GACC_TRY(run.events.close());
+  return run.log.write(end_line(run.result, run.device->peak_bytes()));
+}
+
+Status evaluate_parameters(Run& run, Session& session) {
+  GACC_TRY(run.begin_log());
+  const Plan& plan = run.artifact.plan;
+  TrainResult& result = run.result;
+  Progress progress = display_of(run);
+  Reporter reporter({plan, run.log, run.events, progress, run.metric_units});
+  EvaluationReport report;
+  if (run.checkpoint.resumes()) {
+    const TrainState& state = run.checkpoint.earlier().train;
+    report.epoch = state.epochs + (state.position > 0);
+    report.updates = state.updates;
+    result.epochs = state.epochs;
+    result.updates = state.updates;
+    result.skipped = state.skipped;
+  }
+  Status status = evaluate_once(session, plan, run.eval, run.options, report, result.interrupted);
+  result.seconds = report.seconds;
+  if (status && !result.interrupted) status = reporter.evaluated(report);
+  return status ? run.log.write(end_line(result, run.device->peak_bytes())) : status;
+}
+
+Status write_predictions(Run& run, Session& session) {
+  const std::string& path = run.given.predict;
+  GACC_TRY(predict(session, run.artifact.plan, run.data, path, run.outputs, run.options.interrupted,
+                   run.result.interrupted));
+  const std::string& remark = run.outputs.remark;
+  run.done = fmt::format("wrote the outputs of {} to {}{}{}", counted(run.data.samples, "sample"), path,
+                         remark.empty() ? "" : ", ", remark);
+  return {};
+}
+
+Status generate_text(Run& run, Session& session) {
+  const auto begin = std::chrono::steady_clock::now();
+  GACC_TRY(generate(session, run.artifact.plan, run.text, run.result.interrupted));
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+  if (std::ferror(stdout)) return Status::error("cannot write standard output");
+  if (run.text.tokens == 0 || run.result.interrupted) return {};
+  if (!run.given.quiet) run.say("\n");
+  run.done = fmt::format("{}, {:.3g} ms each", counted(run.text.tokens, "token"),
+                         1000 * passed.count() / static_cast<double>(run.text.tokens));
+  return {};
+}
+
+Status verify_artifact(Run& run) {
+  const VerifyOptions options{.device = std::string(run.device->kind()),
+                              .device_options = run.device_options,
+                              .seed = run.options.seed,
+                              .lr = run.artifact.plan.lr,
+                              .shuffle = run.options.shuffle,
+                              .loaded = run.given.load.empty() ? nullptr : &run.loaded,
+                              .compiler_folder = executable_folder(),
+                              .interrupted = run.options.interrupted,
+                              .print = print_text};
+  run.device.reset();  // one at a time: the arena may fill the machine
+  const VerifyResult result = GACC_TRY(verify(run.artifact, run.data, options));
+  if (result.failed == 0) return {};
+  return Status::error("--verify: {} of {} checks failed", result.failed, result.failed + result.passed);
+}
+
+}  // namespace gacc

@@ -1,0 +1,366 @@
+#include "tools/exec_run.h"
+
+#include <unistd.h>
+
+#include <bit>
+
+#include "compiler/compare_plan.h"
+#include "runtime/artifact.h"
+#include "runtime/atomic_file.h"
+#include "runtime/data/text.h"
+#include "runtime/plugin.h"
+#include "runtime/self_check.h"
+
+namespace gacc {
+
+namespace {
+
+// Fails where a file could not be put in place later, long before there is anything to write.
+Status check_writable(const std::string& path) { return path.empty() ? Status() : AtomicFile().open(path); }
+
+}  // namespace
+
+void print_text(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+Status check_ranks(const Plan& plan, Mode mode, int64_t ranks) {
+  if (ranks == 1) return {};
+  for (const auto& [one, option] :
+       {std::pair(Mode::verify, "--verify"), {Mode::predict, "--predict"}, {Mode::generate, "--generate"}})
+    if (mode == one) return Status::error("{} works in one process: start it without a launcher", option);
+  if (ranks <= plan.lanes) return {};
+  const std::string all = fmt::format(
+      "{} ranks, and every rank needs a lane: the artifact has train.lanes = {}, with train.accumulate = {} "
+      "and "
+      "train.micro_batch = {}. Start at most {}",
+      ranks, plan.lanes, plan.accumulate, plan.micro_batch, plan.lanes);
+  constexpr int64_t kOffered = 1 << 20;  // more is hardly meant
+  if (ranks > kOffered) return Status::error("{}", all);
+  const auto enough = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(ranks)));
+  return Status::error(
+      "{}, or compile with --set train.lanes={}, which needs train.accumulate={} at least (a smaller "
+      "train.micro_batch keeps the effective batch)",
+      all, enough, enough);
+}
+
+Run::Run(const Arguments& arguments, Collective& all, std::function<bool()> interrupted)
+    : ranks(all),
+      tunes(!arguments.tune_gemm.empty()),
+      saves(!arguments.save.empty() || !arguments.save_adapter.empty()),
+      saves_best(!arguments.save_best.empty()),
+      given(all.rank() == 0 ? arguments : without_outputs(arguments)),
+      checkpoint(given, all.rank() == 0),
+      options(arguments.train),
+      text(arguments.text),
+      agreed_(facts_of_options(arguments)) {
+  options.keep_gradients = !arguments.dump_grads.empty();
+  options.interrupted = std::move(interrupted);
+}
+
+int Run::execute() {
+  Status status = prepare_together();
+  if (status) status = given.mode() == Mode::verify ? verify_artifact(*this) : work();
+  if (device) status = finish_device(std::move(status));
+  // The log tells of a run that began, however it ended; before that nothing is left of it.
+  if (const Status closed = began_ ? log.commit() : Status(); status) status = closed;
+  if (!status) {
+    if (ranks.fail(status.text())) fail(kFailed, status.text());
+    return ranks.end(kFailed);
+  }
+  say_end();
+  return ranks.end(result.interrupted ? kInterrupted : kDone);
+}
+
+void Run::say_end() const {
+  if (!first()) return;
+  const bool writes_all = given.mode() == Mode::train || given.mode() == Mode::init_only;
+  if (result.interrupted) {
+    if (!writes_all) return say("gacc-exec: interrupted\n");
+    const std::string resumes =
+        given.checkpoint.empty() ? "" : fmt::format("; --resume continues from {}", checkpoint.file());
+    return say("gacc-exec: interrupted in epoch {} after {}{}{}\n", result.epochs + 1,
+               counted(result.updates, "update"), written, resumes);
+  }
+  std::string line = done + written;
+  if (given.device == "emulate")
+    line += fmt::format("{}every access kept to the plan", line.empty() ? "" : "; ");
+  if (line.empty()) return;
+  if (writes_all) return print_text(line + "\n");
+  if (!given.quiet) say("gacc-exec: {}\n", line);
+}
+
+Status Run::prepare_together() {
+  place_ = GACC_TRY(find_place(ranks));
+  const Status status = prepare();
+  return agree(ranks, status, status ? facts_of_rank() : Facts());
+}
+
+Metadata Run::own_metadata() const {
+  Metadata metadata = to_metadata(facts);
+  mark_own_names(artifact.plan, metadata);
+  return metadata;
+}
+
+Status Run::prepare() {
+  artifact = GACC_TRY(load_artifact(given.artifact));
+  const ir::Module module = GACC_TRY(check_artifact(artifact, given.artifact));
+  Plan& plan = artifact.plan;
+  lr_of_model_ = plan.lr;
+  if (given.seed) plan.seed = *given.seed;
+  if (given.lr) plan.lr = *given.lr;
+  options.shuffle = plan.shuffle && !given.no_shuffle;
+  options.seed = static_cast<uint64_t>(plan.seed);
+
+  GACC_TRY(check_ranks(plan, given.mode(), ranks.size()));
+  GACC_TRY(check_best());
+  if (given.mode() == Mode::predict) GACC_TRY(check_predict(plan));
+  if (given.mode() == Mode::generate) {
+    text.tokens = *given.generate;
+    text.seed = options.seed;
+    text.interrupted = options.interrupted;
+    text.print = print_text;
+    GACC_TRY(check_generate(plan, text));
+  }
+  for (const std::string* path :
+       {&given.save, &given.save_best, &given.predict, &given.dump_grads, &given.profile})
+    GACC_TRY(check_writable(*path));
+  GACC_TRY(checkpoint.open());
+  const bool resumes = checkpoint.resumes();
+  if (resumes && given.trains()) options.resume = &checkpoint.earlier().train;
+  if (!given.log.empty())
+    GACC_TRY(log.open(given.log, resumes ? std::optional(checkpoint.earlier().log) : std::nullopt));
+  GACC_TRY(load_parameters());
+  if (given.mode() != Mode::init_only) {
+    if (!given.data.empty())
+      GACC_TRY(load_data(given.data, given.asks() ? DataUse::prediction : DataUse::training, data));
+    if (!given.eval.empty()) GACC_TRY(load_data(given.eval, DataUse::evaluation, eval));
+    GACC_TRY(checkpoint.check(artifact, data, options, lr_of_model_));
+  }
+  if (given.mode() == Mode::predict) outputs = GACC_TRY(output_form(plan, "", given.predict, facts));
+  find_units();
+  if (given.trains()) {
+    if (resumes && log.is_open() && !log.continues())
+      say("gacc-exec: {} is not the log of the run before: a new one begins\n", given.log);
+    if (plan.plateau && given.eval.empty())
+      say("gacc-exec: note: without --eval the schedule \"plateau\" never cuts the rate\n");
+    GACC_TRY(check_can_update(plan, data.samples, options));
+  }
+  if (!given.tensorboard.empty()) {
+    std::optional<int64_t> step;  // what an earlier run has shown beyond it is shown anew
+    if (given.resume) step = resumes ? checkpoint.earlier().train.updates : 0;
+    GACC_TRY(events.open(given.tensorboard, step));
+  }
+  std::string note;
+  device_options.threads = given.threads > 0 ? given.threads : place_.threads;
+  device_options.local_rank = place_.local_rank;
+  if (given.gemm != "auto")
+    device_options.gemm = given.gemm == "cublas" ? GemmChoice::cublas : GemmChoice::builtin;
+  GACC_TRY(read_gemm_choices());
+  device = GACC_TRY(open_device(given.device, device_options, artifact, &note));
+  if (!note.empty() && !given.quiet) say("{}\n", note);
+  return device->kind() == "cpu" ? Status() : compare_programs(module, artifact, given.artifact);
+}
+
+// Returns what decides bits or the course of the run.
+Facts Run::facts_of_rank() const {
+  if (ranks.size() == 1) return {};
+  Facts all;
+  const auto add = [&](const char* name, const auto& value) {
+    all.emplace_back(name, fmt::format("{}", value));
+  };
+  add("gacc", GACC_VERSION);
+  add("the artifact's checksum", fmt::format("{:08x}", crc32_of(artifact.ptx, crc32_of(artifact.ir))));
+  add("the device", device ? device->alike() : "none");
+  for (const auto& [name, value] : settings_of(artifact, data, options)) all.emplace_back(name, value);
+  for (const auto& [name, value] : settings_of(artifact, eval, options))
+    if (name.starts_with("the training data's")) all.emplace_back("--eval: " + name, value);
+  add("the number of samples of --eval", eval.samples);
+  add("the learning rate", artifact.plan.lr);
+  all.insert(all.end(), agreed_.begin(), agreed_.end());
+  uint32_t parameters = 0;
+  for (const std::vector<StoredTensor>* tensors : {&loaded.tensors(), &adapter.tensors()})
+    for (const StoredTensor& tensor : *tensors)
+      for (const std::string_view part : {std::string_view(tensor.name), tensor.bytes})
+        parameters = crc32_of(part, parameters);
+  add("--load: the parameters' checksum", fmt::format("{:08x}", parameters));
+  add("launches before the checkpoint", checkpoint.resumes() ? checkpoint.earlier().train.launches : 0);
+  return all;
+}
+
+Status Run::check_best() const {
+  std::vector<std::string> known = artifact.plan.metrics;
+  known.insert(known.begin(), "loss");
+  if (std::ranges::find(known, options.best) != known.end()) return {};
+  return Status::error("--best {}: the model has no such metric{} (it has {})", options.best,
+                       hint(options.best, known), listed(known));
+}
+
+// Opens the file of --load, and reads what is known of the data: in a run that goes on, from its checkpoint.
+Status Run::load_parameters() {
+  const std::string& file = given.load;
+  const Plan& plan = artifact.plan;
+  Metadata metadata;
+  if (!file.empty()) {
+    GACC_TRY(loaded.open(file, plan));
+    metadata = loaded.metadata();
+    if (const size_t kept = loaded.missing().size(); kept > 0)
+      say("gacc-exec: {} lacks {}, which keep{} their start: {}\n", file, counted(kept, "parameter"),
+          kept == 1 ? "s" : "", fmt::join(loaded.missing(), ", "));
+  }
+  if (!given.load_adapter.empty()) GACC_TRY(adapter.open(given.load_adapter, plan));
+  GACC_TRY(check_saving());
+  const bool resumes = checkpoint.resumes();
+  if (given.trains() && !plan.adapters.empty() && file.empty() && !resumes)
+    say("gacc-exec: warning: the model has adapters, and without --load they are trained on weights drawn at "
+        "random\n");
+  if (resumes) metadata = checkpoint.earlier().data;
+  return read_facts(metadata, resumes ? checkpoint.file() : file, plan, facts);
+}
+
+// Checks that the parameters can be written as they are asked for.
+Status Run::check_saving() const {
+  const Plan& plan = artifact.plan;
+  const bool adapts = !plan.adapters.empty();
+  if (given.merge && !adapts) return Status::error("--merge: the model has no adapters");
+  if (!given.save_as.empty()) {
+    if (adapts && !given.merge)
+      return Status::error(
+          "--save-as published: the model has adapters. --merge adds them to the weights, --save-adapter "
+          "writes them alone");
+    GACC_TRY(check_published(plan, loaded));
+  }
+  if (given.save_adapter.empty()) return {};
+  if (const Status status = check_adapters(plan); !status)
+    return Status::error("--save-adapter: {}", status.text());
+  return prepare_adapter(given.save_adapter);
+}
+
+Status Run::load_data(const std::string& spec, DataUse use, Dataset& to) {
+  Status status = load_dataset(spec, artifact.plan, use, facts, to);
+  for (const std::string& remark : to.remarks) say("gacc-exec: {}\n", remark);
+  if (!status && use == DataUse::evaluation) return Status::error("--eval: {}", status.text());
+  return status;
+}
+
+// Finds the units of metrics where the target is normalised by its data: mae and rmse are shown in its own, if these
+// are one number.
+void Run::find_units() {
+  const Plan& plan = artifact.plan;
+  metric_units.assign(plan.metrics.size(), 1);
+  if (given.mode() != Mode::train && given.mode() != Mode::evaluate) return;
+  for (const PlanInput& input : plan.inputs) {
+    if (!input.target || !input.normalize_data) continue;
+    const std::vector<double>& std = facts[input.name].std;
+    const bool one = std.size() == 1;
+    for (size_t i = 0; i < plan.metrics.size(); ++i)
+      if (one && (plan.metrics[i] == "mae" || plan.metrics[i] == "rmse")) metric_units[i] = std[0];
+    say("gacc-exec: note: the target {} is normalised by its data: losses are in units of its deviation{}\n",
+        gacc::quoted(input.name),
+        one ? fmt::format(" ({:.6g}), mae and rmse in its own", std[0]) : "s, mae and rmse too");
+  }
+}
+
+// ---- the algorithms of matrix products
+
+// Reads them: a run that goes on takes those that it began with.
+Status Run::read_gemm_choices() {
+  const std::string& file = given.tune_gemm;
+  device_options.tune_gemm = !file.empty();
+  if (checkpoint.resumes() && !checkpoint.earlier().gemm_choices.empty()) {
+    device_options.gemm_choices = checkpoint.earlier().gemm_choices;
+    device_options.gemm_choices_from = checkpoint.file();
+    return {};
+  }
+  if (file.empty()) return {};
+  GACC_TRY(check_writable(file));
+  if (access(file.c_str(), F_OK) != 0) return {};
+  device_options.gemm_choices_from = file;
+  device_options.gemm_choices = GACC_TRY(read_file(file));
+  return device_options.gemm_choices.empty() ? Status::error("{} is empty", file) : Status();
+}
+
+// Takes those that the first rank has measured; the bits of products depend on them.
+Status Run::take_gemm_choices() {
+  device_options.gemm_choices = GACC_TRY(broadcast(ranks, ""));
+  device_options.gemm_choices_from = "rank 0";
+  device.reset();  // one at a time: the arena may fill the machine
+  device = GACC_TRY(open_device(given.device, device_options, artifact));
+  return {};
+}
+
+Status Run::write_gemm_choices() {
+  const std::string& file = given.tune_gemm;
+  if (file.empty()) return {};
+  const std::string choices = device->gemm_choices();
+  if (choices.empty()) {
+    say("gacc-exec: note: --tune-gemm: {} has no algorithms of matrix products to choose among\n",
+        device->name());
+    return {};
+  }
+  const bool holds_it = device_options.gemm_choices_from == file && device_options.gemm_choices == choices;
+  return holds_it ? Status() : write_file_atomically(file, choices);
+}
+
+// ---- the session
+
+Status Run::open_session(Session& session) {
+  const Plan& plan = artifact.plan;
+  exchange.emplace(ranks, *device, plan);
+  if (ranks.size() > 1) session.set_lanes(lanes_of_rank(ranks.rank(), plan.lanes, ranks.size()), &*exchange);
+  GACC_TRY(session.open(artifact));
+  if (ranks.size() > 1) {
+    options.ranks = &ranks;
+    const std::string why = GACC_TRY(exchange->open_link());
+    if (!why.empty() && device->kind().starts_with("cuda") && !given.quiet)
+      say("gacc-exec: the sums of ranks go through the host: {}\n", why);
+  }
+  if (tunes && first()) GACC_TRY(broadcast(ranks, device->gemm_choices()));
+  if (const std::string note = device->load_note(); !note.empty() && !given.quiet) say("{}\n", note);
+  GACC_TRY(write_gemm_choices());
+  return given.profile.empty() ? Status() : device->start_profile();
+}
+
+// Gives the session its parameters: drawn, loaded, or those of the checkpoint.
+Status Run::start_session(Session& session) {
+  const Plan& plan = artifact.plan;
+  GACC_TRY(session.init(static_cast<uint64_t>(plan.seed), static_cast<float>(plan.lr)));
+  if (checkpoint.resumes()) return checkpoint.restore(plan, session);
+  if (!given.load.empty()) GACC_TRY(loaded.write(session));
+  return given.load_adapter.empty() ? Status() : adapter.write(session);
+}
+
+Status Run::begin_log() {
+  began_ = true;
+  if (log.continues()) return {};
+  return log.write(start_line(artifact.plan, {GACC_VERSION, std::string(device->kind()), given.data,
+                                              given.eval, given.load, facts, ranks.size()}));
+}
+
+Status Run::work() {
+  if (tunes && !first()) GACC_TRY(take_gemm_choices());
+  Session session(*device, artifact.plan);
+  GACC_TRY(open_session(session));
+  GACC_TRY(start_session(session));
+  switch (given.mode()) {
+    case Mode::predict:
+      return write_predictions(*this, session);
+    case Mode::generate:
+      return generate_text(*this, session);
+    case Mode::evaluate:
+      return evaluate_parameters(*this, session);
+    default:
+      return train_parameters(*this, session);
+  }
+}
+
+// Prints what a checking device found first: it may explain the error of the run.
+Status Run::finish_device(Status status) {
+  std::string reports;
+  const Status finished = device->finish(reports);
+  if (!reports.empty()) print_stderr("{}{}", reports, reports.back() == '\n' ? "" : "\n");
+  return status ? finished : status;
+}
+
+}  // namespace gacc

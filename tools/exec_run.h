@@ -1,0 +1,106 @@
+// One run of gacc-exec. `Run` prepares everything that can be wrong, opens the session, and hands it to the
+// function of the run's mode (exec_modes.cpp); then it says how the run ended.
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ir/module.h"
+#include "runtime/data/dataset.h"
+#include "runtime/device.h"
+#include "runtime/launcher.h"
+#include "runtime/log.h"
+#include "runtime/rank_sums.h"
+#include "runtime/standard_streams.h"
+#include "runtime/tensorboard.h"
+#include "runtime/weights/adapters.h"
+#include "runtime/weights/weights.h"
+#include "tools/exec_arguments.h"
+#include "tools/exec_checkpoint.h"
+
+namespace gacc {
+
+// Checks that the artifact can be run by so many ranks, in the mode that is asked for.
+Status check_ranks(const Plan& plan, Mode mode, int64_t ranks);
+
+// Writes on standard output, at once.
+void print_text(std::string_view text);
+
+class Run {
+ public:
+  // `interrupted`: tells whether the user asked the run to end. The ranks must outlive the run.
+  Run(const Arguments& arguments, Collective& ranks, std::function<bool()> interrupted);
+  // Returns the exit status; everything is printed.
+  int execute();
+
+  // ---- for the modes
+  bool first() const { return ranks.rank() == 0; }
+  // Says a line on standard error, of the first rank.
+  template <class... Args>
+  void say(fmt::format_string<Args...> form, Args&&... args) const {
+    if (first()) print_stderr(form, std::forward<Args>(args)...);
+  }
+  // The parameters' metadata, under our names.
+  Metadata own_metadata() const;
+  // Notes a file for the last line of the run.
+  void wrote(const std::string& path) { written += fmt::format("; wrote {}", path); }
+  // Begins the log.
+  Status begin_log();
+
+  Collective& ranks;
+  // What other ranks take part in, though the first one alone writes it.
+  const bool tunes, saves, saves_best;
+  const Arguments given;
+  Artifact artifact;
+  Dataset data, eval;
+  DataFacts facts;  // what the training data have taught, in this run or before
+  Weights loaded;
+  Adapter adapter;  // of --load-adapter
+  DeviceOptions device_options;
+  std::unique_ptr<Device> device;
+  std::optional<RankExchange> exchange;
+  LogFile log;
+  EventFile events;
+  RunCheckpoint checkpoint;
+  TrainOptions options;
+  GenerateOptions text;
+  OutputForm outputs;                // of --predict
+  std::vector<double> metric_units;  // one for each metric, by which it is multiplied to be shown
+  TrainResult result;
+  std::string done;     // the last line: what the run did; empty where results say it
+  std::string written;  // the files, after it
+
+ private:
+  Status prepare_together();
+  Status prepare();
+  Status check_best() const;
+  Status load_parameters();
+  Status check_saving() const;
+  Status load_data(const std::string& spec, DataUse use, Dataset& to);
+  void find_units();
+  Facts facts_of_rank() const;
+  Status read_gemm_choices();
+  Status take_gemm_choices();
+  Status write_gemm_choices();
+  Status open_session(Session& session);
+  Status start_session(Session& session);
+  Status work();
+  Status finish_device(Status status);
+  void say_end() const;
+
+  const Facts agreed_;  // of the command line, before the outputs of other ranks went
+  RankPlace place_;
+  double lr_of_model_ = 0;
+  bool began_ = false;  // the log
+};
+
+// ---- the modes: what is done with a session that has its parameters
+Status train_parameters(Run& run, Session& session);  // also --init-only, which launches nothing
+Status evaluate_parameters(Run& run, Session& session);
+Status write_predictions(Run& run, Session& session);
+Status generate_text(Run& run, Session& session);
+Status verify_artifact(Run& run);  // with sessions of its own
+
+}  // namespace gacc
