@@ -107,7 +107,7 @@ def of_messages(tokenizer: Tokenizer, messages: Any, place: str) -> Sample:
     known = isinstance(messages, list) and all(isinstance(m, dict) and "role" in m and "content" in m for m in messages)
     if not known or not messages:
         raise Refused(f"{place}: `messages` is no list of tables with `role` and `content`")
-    ids, counts = tokenizer.chat(messages, prompt=False), []
+    ids, counts, ends = tokenizer.chat(messages, prompt=False), [], tokenizer.ends()
     for number, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
@@ -117,7 +117,10 @@ def of_messages(tokenizer: Tokenizer, messages: Any, place: str) -> Sample:
             if part != ids[:len(part)] or len(part) < len(counts):
                 raise Refused(f"{place}: the template writes turn {number + 1} in another way when more turns follow, "
                               "so that its tokens cannot be told; write it as `prompt` and `completion`")
-            counts += [counted] * (len(part) - len(counts))
+            begin, turn = len(counts), ids[len(counts):len(part)]
+            # Nothing behind the token that ends the turn: a model that stops there never writes it.
+            last = max((at for at, token in enumerate(turn) if token in ends), default=len(turn) - 1)
+            counts += [counted and at <= last for at in range(len(part) - begin)]
     return Sample(ids, counts + [False] * (len(ids) - len(counts)), place)
 
 
