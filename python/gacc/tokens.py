@@ -107,7 +107,8 @@ def of_messages(tokenizer: Tokenizer, messages: Any, place: str) -> Sample:
     known = isinstance(messages, list) and all(isinstance(m, dict) and "role" in m and "content" in m for m in messages)
     if not known or not messages:
         raise Refused(f"{place}: `messages` is no list of tables with `role` and `content`")
-    ids, counts, ends = tokenizer.chat(messages, prompt=False), [], tokenizer.ends()
+    ids, counts = tokenizer.chat(messages, prompt=False), []
+    ends = tokenizer.ends()
     for number, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
