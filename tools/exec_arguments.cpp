@@ -15,9 +15,9 @@
 #include "ir/schema/optimizer.h"
 #include "ir/schema/rate_schedule.h"
 #include "runtime/artifact.h"
-#include "runtime/checkpoint.h"
 #include "runtime/data/spec.h"
-#include "runtime/log.h"
+#include "runtime/store/checkpoint.h"
+#include "runtime/tell/log.h"
 #include "runtime/weights/adapters.h"
 
 namespace gacc {

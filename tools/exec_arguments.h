@@ -11,9 +11,9 @@
 #include <variant>
 #include <vector>
 
-#include "runtime/collective.h"
-#include "runtime/predict.h"
-#include "runtime/train.h"
+#include "runtime/ranks/collective.h"
+#include "runtime/run/predict.h"
+#include "runtime/run/train.h"
 #include "tools/command_line.h"
 
 namespace gacc {

@@ -3,9 +3,9 @@
 #include <optional>
 #include <string>
 
-#include "runtime/checkpoint.h"
 #include "runtime/data/data_facts.h"
-#include "runtime/progress.h"
+#include "runtime/store/checkpoint.h"
+#include "runtime/tell/progress.h"
 #include "tools/exec_arguments.h"
 
 namespace gacc {

@@ -8,9 +8,9 @@
 
 #include "runtime/atomic_file.h"
 #include "runtime/plugin.h"
-#include "runtime/profile.h"
-#include "runtime/progress.h"
-#include "runtime/self_check.h"
+#include "runtime/run/self_check.h"
+#include "runtime/tell/profile.h"
+#include "runtime/tell/progress.h"
 #include "tools/exec_reporter.h"
 #include "tools/exec_run.h"
 
@@ -26,8 +26,7 @@ Progress display_of(const Run& run) { return {run.artifact.plan, run.given.quiet
 void say_nothing_to_do(const Run& run) {
   const TrainOptions& options = run.options;
   const TrainResult& result = run.result;
-  std::optional<int64_t> epochs = options.epochs;
-  if (!epochs && !options.updates && !options.launches) epochs = run.artifact.plan.epochs;
+  const std::optional<int64_t> epochs = epoch_limit(run.artifact.plan, options);
   for (const auto& [noun, option, done, most] : {std::tuple("epoch", "--epochs", result.epochs, epochs),
                                                  {"update", "--updates", result.updates, options.updates},
                                                  {"launch", "--launches", result.launches, options.launches}})
@@ -79,7 +78,9 @@ Status launch_all(Run& run, Session& session, Progress& progress) {
   const int64_t before = options.resume ? options.resume->launches : 0;
   Reporter reporter({plan, run.log, run.events, progress, run.metric_units},
                     options.resume ? options.resume->updates : 0, options.keeps_best());
-  progress.begin(options, expected_launches(plan, run.data.samples, options));
+  progress.begin(epoch_limit(plan, options).value_or(0), options.updates.value_or(0),
+                 expected_launches(plan, run.data.samples, options),
+                 options.resume ? static_cast<TrainCounts>(*options.resume) : TrainCounts());
   const Status status =
       train(session, plan, run.data, run.given.eval.empty() ? nullptr : &run.eval, options, reporter, result);
   progress.clear();

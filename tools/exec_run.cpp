@@ -7,9 +7,9 @@
 #include "compiler/compare_plan.h"
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
-#include "runtime/data/text.h"
-#include "runtime/plugin.h"
-#include "runtime/self_check.h"
+#include "runtime/run/open_device.h"
+#include "runtime/run/self_check.h"
+#include "runtime/text.h"
 
 namespace gacc {
 

@@ -1,5 +1,5 @@
 // gacc-exec: runs a compiled step on data. Signals and ranks are handled here, options in exec_arguments.h, the
-// run in exec_run.h; the training itself is runtime/train.h. Links neither LLVM nor a GPU library: devices are
+// run in exec_run.h; the training itself is runtime/run/train.h. Links neither LLVM nor a GPU library: devices are
 // plug-ins.
 #include <fmt/format.h>
 #include <signal.h>
@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "runtime/artifact.h"
-#include "runtime/collective.h"
-#include "runtime/launcher.h"
+#include "runtime/ranks/collective.h"
+#include "runtime/ranks/launcher.h"
 #include "tools/command_line.h"
 #include "tools/exec_arguments.h"
 #include "tools/exec_run.h"
