@@ -223,10 +223,10 @@ Answer take_arrays(const char* call, const gacc_array* arrays, size_t count, std
 }
 
 Answer fill_batch(gacc_session& session, const char* call, const gacc_array* arrays, size_t count,
-                  int64_t samples, Program program) {
+                  int64_t samples, Program program, int64_t first = 0) {
   std::vector<UserArray> given;
   GACC_TRY(take_arrays(call, arrays, count, given));
-  return session.batch.fill(given, samples, session.facts, program);
+  return session.batch.fill(given, samples, session.facts, program, first);
 }
 
 // What must agree for a session to go on from a checkpoint: the model, not the data.
@@ -411,7 +411,8 @@ gacc_error gacc_session_update(gacc_session* session, gacc_window* window) {
 
 gacc_error gacc_session_eval(gacc_session* session, const gacc_array* arrays, size_t count, int64_t samples) {
   return with_session(session, "gacc_session_eval", true, [&](gacc_session& run) -> Answer {
-    GACC_TRY(fill_batch(run, "gacc_session_eval", arrays, count, samples, Program::eval));
+    GACC_TRY(fill_batch(run, "gacc_session_eval", arrays, count, samples, Program::eval,
+                        run.session->eval_samples()));
     if (run.session->eval_samples() == 0) GACC_TRY(after(run, run.session->begin_eval()));
     return after(run, run.session->eval(run.batch.inputs(), samples));
   });
@@ -457,7 +458,7 @@ gacc_error gacc_session_predict(gacc_session* session, const gacc_array* arrays,
         array.bytes =
             array.bytes.subspan(static_cast<size_t>(first) * sample, static_cast<size_t>(some) * sample);
       }
-      GACC_TRY(run.batch.fill(part, some, run.facts, Program::predict));
+      GACC_TRY(run.batch.fill(part, some, run.facts, Program::predict, first));
       const std::span to(outputs + first * each, static_cast<size_t>(some * each));
       GACC_TRY(after(run, run.session->run_predict(run.batch.inputs(), some)));
       GACC_TRY(after(run, run.session->read_outputs(0, to)));

@@ -24,6 +24,9 @@ Result<std::string> find_plugin(const Plugin& plugin) {
     std::string path = home() + place + std::string(plugin.file);
     if (access(path.c_str(), F_OK) == 0) return path;
   }
+  if (home().find("/gacc/tree/") != std::string::npos)  // as scripts/wheel lays out a wheel
+    return Status::error("{} {} is missing: this wheel was made of a build without it", plugin.what,
+                         plugin.file);
   return Status::error("{} {} is missing: it belongs into {} or {}/../lib/gacc (Debian package {})",
                        plugin.what, plugin.file, home(), home(), plugin.package);
 }

@@ -4,13 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <limits>
-#include <map>
 
 #include "ir/schema/optimizer.h"
 #include "ir/schema/rate_schedule.h"
@@ -91,13 +91,11 @@ OptionFiles writes(FilesOf of, Endings endings = {}, std::string_view in_place_o
 }
 OptionFiles updates(FilesOf of) { return {FileUse::updates, of, "", {}}; }
 
-// Endings of formats, with what is said to whoever asks for one that is not written.
-const std::map<std::string_view, std::string_view> kFormats = {
-    {".safetensors", ""}, {".npy", ""},      {".csv", ""},     {".npz", ""},     {".json", ""},
-    {".jsonl", ""},       {".txt", ""},      {".tsv", ""},     {".h5", ""},      {".hdf5", ""},
-    {".onnx", ""},        {".pkl", ""},      {".parquet", ""}, {".msgpack", ""}, {".ptx", ""},
-    {".toml", ""},        {".gir", ""},      {".gguf", ""},    {".pt", "torch"}, {".pth", "torch"},
-    {".bin", "torch"},    {".ckpt", "torch"}};
+// Endings of formats: PyTorch's, which it reads otherwise too, and others.
+constexpr std::string_view kTorch[] = {".pt", ".pth", ".bin", ".ckpt"};
+constexpr std::string_view kFormats[] = {".safetensors", ".npy",  ".npz",     ".csv",  ".tsv",  ".json",
+                                         ".jsonl",       ".txt",  ".h5",      ".hdf5", ".onnx", ".pkl",
+                                         ".parquet",     ".gguf", ".msgpack", ".ptx",  ".toml", ".gir"};
 
 // Returns what is wrong with the ending of a file to be written, or "".
 std::string wrong_ending(const OptionRow& row, const std::string& path) {
@@ -106,9 +104,9 @@ std::string wrong_ending(const OptionRow& row, const std::string& path) {
   std::filesystem::path file = path;
   std::string ending = file.extension().string();
   std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
-  const auto known = kFormats.find(ending);
-  if (known == kFormats.end() || std::ranges::find(own, ending) != own.end()) return "";
-  const bool torch = known->second == "torch" && own.front() == ".safetensors";
+  const auto in = [&](const auto& list) { return std::ranges::find(list, ending) != std::end(list); };
+  if (in(own) || !(in(kTorch) || in(kFormats))) return "";
+  const bool torch = in(kTorch) && own.front() == ".safetensors";
   return fmt::format("{} {}: no {} files are written, but {}: {}{}", row.name, path, ending.substr(1),
                      fmt::join(own, ", "), file.replace_extension(own.front()).string(),
                      torch ? " (PyTorch reads it by safetensors.torch.load_file)" : "");
@@ -116,27 +114,14 @@ std::string wrong_ending(const OptionRow& row, const std::string& path) {
 
 // ---- modes
 
-struct ModeText {
-  std::string_view option;  // that asks for it
-  std::string_view does;
-};
-ModeText text_of(Mode mode) {
-  switch (mode) {
-    case Mode::train:
-      return {"--data", "training"};
-    case Mode::evaluate:
-      return {"--eval", "--eval without --data evaluates once"};
-    case Mode::init_only:
-      return {"--init-only", "--init-only launches nothing"};
-    case Mode::predict:
-      return {"--predict", "--predict writes the model's outputs"};
-    case Mode::generate:
-      return {"--generate", "--generate goes on with a text"};
-    case Mode::verify:
-      return {"--verify", "--verify chooses its own launches and writes nothing"};
-  }
-  return {};
-}
+// Says what a run does, in the order of Mode.
+constexpr std::string_view kDoes[] = {"--data trains",
+                                      "--eval without --data evaluates once",
+                                      "--init-only launches nothing",
+                                      "--predict writes the model's outputs",
+                                      "--generate goes on with a text",
+                                      "--verify chooses its own launches and writes nothing"};
+std::string_view what_it_does(Mode mode) { return kDoes[static_cast<size_t>(mode)]; }
 
 // ---- values
 
@@ -211,7 +196,7 @@ std::string wrong_mode(const CLI::App& app, Arguments& given) {
 // Returns what a run that trains nothing lacks to have trained parameters, or "".
 std::string wrong_parameters(const Arguments& given) {
   if (!given.asks() && given.mode() != Mode::evaluate) return "";
-  const std::string_view what = text_of(given.mode()).does;
+  const std::string_view what = what_it_does(given.mode());
   const bool loads = !given.load.empty() || !given.load_adapter.empty(), has_run = !given.checkpoint.empty();
   if (has_run && !given.resume)
     return fmt::format("{}: --checkpoint goes with it only to --resume from", what);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -93,6 +94,8 @@ struct OptionRow {
 
   bool writes() const { return files.use && *files.use != FileUse::reads; }
 };
+
+static_assert(!std::is_default_constructible_v<Modes>, "a row without its last column would compile");
 
 // Returns the table of all options, over the members of `to`.
 std::vector<OptionRow> option_table(Arguments& to);

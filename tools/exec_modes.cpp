@@ -145,7 +145,7 @@ void say_what_is_kept(Run& run) {
   const bool keeps =
       run.saves || !given.checkpoint.empty() || (run.saves_best && !run.result.best.metric.empty());
   if (run.saves_best && !run.result.best.metric.empty()) run.wrote(given.save_best);
-  if (!given.checkpoint.empty())
+  if (!given.checkpoint.empty() && !run.result.interrupted)
     run.written += fmt::format("; the run's state is in {}", run.checkpoint.file());
   if (!keeps) run.written += "; the weights are not kept (--save FILE, or --checkpoint FOLDER, keeps them)";
   if (run.saves && given.trains() && run.result.updates == 0 && !run.result.interrupted)

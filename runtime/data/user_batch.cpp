@@ -9,7 +9,7 @@
 namespace gacc {
 
 Status UserBatch::fill(std::span<const UserArray> arrays, int64_t samples, const DataFacts& facts,
-                       Program program) {
+                       Program program, int64_t first) {
   const int64_t most = plan_.most_samples(program);
   if (samples < 1 || samples > most)
     return Status::error("a launch takes 1 to {} samples, {} were given", most, samples);
@@ -26,12 +26,13 @@ Status UserBatch::fill(std::span<const UserArray> arrays, int64_t samples, const
     if (!plan_.inputs[i].offset(program)) continue;
     const auto array = std::ranges::find(arrays, names[i], &UserArray::name);
     if (array == arrays.end()) return Status::error("there is no array for the input {}", quoted(names[i]));
-    GACC_TRY(take(i, *array, samples, facts));
+    GACC_TRY(take(i, *array, samples, facts, first));
   }
   return {};
 }
 
-Status UserBatch::take(size_t input, const UserArray& array, int64_t samples, const DataFacts& facts) {
+Status UserBatch::take(size_t input, const UserArray& array, int64_t samples, const DataFacts& facts,
+                       int64_t first) {
   const PlanInput& plan = plan_.inputs[input];
   const int64_t each = element_bytes(array.dtype), elements = checked_product(plan.shape);
   if (each == 0)
@@ -46,7 +47,7 @@ Status UserBatch::take(size_t input, const UserArray& array, int64_t samples, co
                          samples == 1 ? "is" : "are", counted(bytes, "byte"), array.bytes.size());
   const auto place = [&](int64_t element) {
     return fmt::format("the input {}: element {} of sample {}", quoted(plan.name), element % elements,
-                       element / elements);
+                       first + element / elements);
   };
   GACC_TRY(check_values(plan, array.dtype, array.bytes, place));
   if (array.dtype == plan.dtype && plan.mean.empty() && plan.std.empty() && !plan.normalize_data) {

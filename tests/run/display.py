@@ -132,6 +132,12 @@ shape = []
     expect(abs(sum(map(abs, errors)) / 8 - shown["mae"]) < 1e-3 * shown["mae"], f"{errors} for {shown}")
     done = run("gacc-exec", step, "--data", data, "--load", weights, "--predict", folder / "p.npy")
     expect('in units of the normalised target "y"; a file that ends in .csv has its own' in done.stderr, done.stderr)
+    other = folder / "other.toml"  # another layer has no units, and its own name
+    other.write_text(model.read_text().replace("type = \"linear\"", "type = \"linear\"\nname = \"inner\"") + '[predict]\nlayer = "inner"\n')
+    step = harness.compile_model(other, folder / "other.ptx")
+    run("gacc-exec", step, "--data", data, "--epochs", 1, "--save", weights)
+    done = run("gacc-exec", step, "--data", data, "--load", weights, "--predict", folder / "p.csv")
+    expect("units" not in done.stderr and (folder / "p.csv").read_text().startswith("inner\n"), done.stderr)
 
 
 harness.main(globals())

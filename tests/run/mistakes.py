@@ -1,4 +1,7 @@
 """What people do wrong at the command line, and the words they are told: what is wrong, where, and what would be right."""
+import shutil
+import subprocess
+
 import harness
 from harness import expect, run
 
@@ -76,6 +79,17 @@ def test_too_many_ranks_start_none(folder):
     done = run("gacc-exec", artifact, "--data", "synthetic:digits", "--ranks", 2, "--verify", code=1)
     harness.one_error(done, "--verify works in one process")
     run("gacc-exec", "-", "--data", "synthetic:digits", "--ranks", 2, code=2)
+
+
+def test_a_wheel_without_a_plug_in(folder):
+    """Names no package of a distribution."""
+    artifact = harness.compile_model(harness.example("regression"), folder / "step.ptx")
+    programs = folder / "site-packages/gacc/tree/bin"
+    programs.mkdir(parents=True)
+    shutil.copy(harness.BIN / "gacc-exec", programs)
+    data = harness.make_data(harness.example("regression"), 40, folder)
+    done = subprocess.run([programs / "gacc-exec", artifact, "--data", data, "--device", "cpu"], capture_output=True, text=True)
+    expect(done.returncode == 1 and "libgacc-host.so is missing: this wheel was made of a build without it\n" in done.stderr, done.stderr)
 
 
 def test_files_of_other_kinds(folder):

@@ -189,6 +189,10 @@ def test_errors_say_what_and_where(folder):
     raises(ValueError, "no batch in epoch 1")(lambda: train([]))
     # An evaluation that ends by an error leaves nothing to the next one.
     raises(gacc.Error, "label")(lambda: run_.evaluate_over([(x, label), (x, label + 7)]))
+    # Micro-batches are of 4 samples, and the sample is named by its number in the array.
+    wrong = np.array([0, 1, 2, 0, 1, 9, 0])
+    raises(gacc.Error, "element 0 of sample 5")(lambda: run_.evaluate(x=data(7)[0], label=wrong))
+    raises(gacc.Error, "of sample 6")(lambda: run_.predict(x=np.where(np.arange(7)[:, None, None] == 6, np.nan, np.zeros((7, 2, 3), np.float32))))
     expect(run_.evaluate(x=x, label=label).samples == 4, "the evaluation began anew")
     run_.close()
     raises(gacc.Error, "null")(lambda: run_.step(x=x, label=label))
