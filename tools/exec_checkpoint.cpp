@@ -4,6 +4,7 @@
 
 #include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"
+#include "runtime/store/finite.h"
 
 namespace gacc {
 
@@ -57,12 +58,6 @@ Status RunCheckpoint::check(Artifact& artifact, const Dataset& data, const Train
   return {};
 }
 
-Status RunCheckpoint::restore(const Plan& plan, Session& session) const {
-  GACC_TRY(earlier_.restore(plan, session));
-  if (plan.lr == earlier().rate.used) return {};
-  return session.write_state(state::lr, static_cast<float>(plan.lr));
-}
-
 Status RunCheckpoint::write(Session& session, const Plan& plan, const TrainState& state, const Beside& beside,
                             Progress& progress) {
   const bool inside = opening_ && session.launches() > 0;
@@ -85,8 +80,8 @@ Status RunCheckpoint::write(Session& session, const Plan& plan, const TrainState
 }
 
 Status RunCheckpoint::save_best(Session& session, const Metadata& metadata) {
-  const std::vector<NamedTensor> tensors = GACC_TRY(session.parameters());
   const std::string& path = given_.save_best;
+  const std::vector<NamedTensor> tensors = GACC_TRY(parameters_for(path, session));
   if (given_.checkpoint.empty()) return save_safetensors(path, tensors, metadata);
   if (opening_ && !opening_->best) opening_->best = best_;
   best_ = GACC_TRY(safetensors_bytes(path, tensors, metadata));

@@ -23,8 +23,8 @@ class RunCheckpoint {
   // Checks that it is this model's, data's and command's. The plan gets the learning rate of the run, which may be
   // another one than the model's (`of_model`).
   Status check(Artifact& artifact, const Dataset& data, const TrainOptions& options, double of_model);
-  // Puts the buffers into an initialised session.
-  Status restore(const Plan& plan, Session& session) const;
+  // Returns what the session begins with, or null.
+  const CheckpointReader* reader() const { return resumes_ ? &earlier_ : nullptr; }
 
   // What a checkpoint has besides the session and the loop's state.
   struct Beside {

@@ -9,6 +9,7 @@
 #include "runtime/atomic_file.h"
 #include "runtime/plugin.h"
 #include "runtime/run/self_check.h"
+#include "runtime/store/finite.h"
 #include "runtime/tell/profile.h"
 #include "runtime/tell/progress.h"
 #include "tools/exec_reporter.h"
@@ -118,11 +119,13 @@ Status write_parameters(Run& run, Session& session) {
   std::vector<NamedTensor> tensors;
   if (run.saves && (run.first() || plan.shard > 0)) tensors = GACC_TRY(session.parameters());
   if (!given.save_adapter.empty()) {
+    GACC_TRY(check_finite(tensors, given.save_adapter));
     GACC_TRY(save_adapter(given.save_adapter, plan, tensors));
     run.wrote(given.save_adapter);
   }
   if (given.save.empty()) return {};
   if (given.merge) merge_adapters(plan, tensors);
+  GACC_TRY(check_finite(tensors, given.save));
   const bool published = !given.save_as.empty();
   if (published) GACC_TRY(to_published(plan, run.loaded, tensors));
   GACC_TRY(save_safetensors(given.save, tensors, published ? to_metadata(run.facts) : run.own_metadata()));

@@ -7,6 +7,7 @@
 #include "compiler/compare_plan.h"
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
+#include "runtime/run/begin.h"
 #include "runtime/run/open_device.h"
 #include "runtime/run/self_check.h"
 #include "runtime/text.h"
@@ -145,7 +146,8 @@ Status Run::prepare() {
     if (!given.eval.empty()) GACC_TRY(load_data(given.eval, DataUse::evaluation, eval));
     GACC_TRY(checkpoint.check(artifact, data, options, lr_of_model_));
   }
-  if (given.mode() == Mode::predict) outputs = GACC_TRY(output_form(plan, predicted_layer(module), given.predict, facts));
+  if (given.mode() == Mode::predict)
+    outputs = GACC_TRY(output_form(plan, predicted_layer(module), given.predict, facts));
   find_units();
   if (given.trains()) {
     if (resumes && log.is_open() && !log.continues())
@@ -329,15 +331,6 @@ Status Run::open_session(Session& session) {
   return given.profile.empty() ? Status() : device->start_profile();
 }
 
-// Gives the session its parameters: drawn, loaded, or those of the checkpoint.
-Status Run::start_session(Session& session) {
-  const Plan& plan = artifact.plan;
-  GACC_TRY(session.init(static_cast<uint64_t>(plan.seed), static_cast<float>(plan.lr)));
-  if (checkpoint.resumes()) return checkpoint.restore(plan, session);
-  if (!given.load.empty()) GACC_TRY(loaded.write(session));
-  return given.load_adapter.empty() ? Status() : adapter.write(session);
-}
-
 Status Run::begin_log() {
   began_ = true;
   if (log.continues()) return {};
@@ -347,9 +340,16 @@ Status Run::begin_log() {
 
 Status Run::work() {
   if (tunes && !first()) GACC_TRY(take_gemm_choices());
-  Session session(*device, artifact.plan);
+  const Plan& plan = artifact.plan;
+  exchange.emplace(ranks, *device, plan);
+  Session session(*device, plan, ranks.size() > 1 ? &*exchange : nullptr);
   GACC_TRY(open_session(session));
-  GACC_TRY(start_session(session));
+  GACC_TRY(begin(session, plan,
+                 {.seed = static_cast<uint64_t>(plan.seed),
+                  .lr = plan.lr,
+                  .checkpoint = checkpoint.reader(),
+                  .weights = given.load.empty() ? nullptr : &loaded,
+                  .adapter = given.load_adapter.empty() ? nullptr : &adapter}));
   switch (given.mode()) {
     case Mode::predict:
       return write_predictions(*this, session);

@@ -85,7 +85,6 @@ class Run {
   Status take_gemm_choices();
   Status write_gemm_choices();
   Status open_session(Session& session);
-  Status start_session(Session& session);
   Status work();
   Status finish_device(Status status);
   void say_end() const;

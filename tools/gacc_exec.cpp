@@ -25,16 +25,19 @@ using namespace gacc;
 
 std::atomic<bool> interrupt_seen = false;
 
-// The first Ctrl-C or SIGTERM ends the run in order, a second one ends it at once. A thread of its own waits
+// The first Ctrl-C, SIGTERM or SIGHUP ends the run in order, a second one ends it at once. A thread of its own waits
 // for them, and all others block them: code of oneDNN loses what it keeps on the stack when a signal arrives
 // (observed as a damaged heap, in about one of thirty interrupted runs).
 void handle_interrupts() {
   signal(SIGPIPE, SIG_IGN);  // a closed standard output must not end the training
   sigset_t interrupts;
   sigemptyset(&interrupts);
-  for (const int number : {SIGINT, SIGTERM}) {
-    signal(number, SIG_DFL);  // also where the shell has them ignored, as for `gacc-exec ... &`
-    sigaddset(&interrupts, number);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    // nohup means what it says; but a shell has SIGINT ignored for every `gacc-exec ... &`.
+    if (signal(number, SIG_DFL) == SIG_IGN && number == SIGHUP)
+      signal(number, SIG_IGN);
+    else
+      sigaddset(&interrupts, number);
   }
   pthread_sigmask(SIG_BLOCK, &interrupts, nullptr);
   std::thread([interrupts] {

@@ -169,6 +169,12 @@ void Progress::clear() {
   drawn_ = false;
 }
 
+void Progress::warn(std::string_view line) {
+  if (!shows_) return;
+  clear();
+  print_stderr("{}\n", line);
+}
+
 void Progress::say(std::string_view line) {
   if (!shows_) return;
   clear();

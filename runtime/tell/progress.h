@@ -1,4 +1,4 @@
-// What the user sees while a run goes on: one line on standard error, redrawn at most ten times a second when
+// The display of a run while it goes on: one line on standard error, redrawn at most ten times a second when
 // that is a terminal, else one on standard output every few seconds; and there a lasting line for every epoch
 // and evaluation. Quiet runs show only the latter.
 #pragma once
@@ -48,6 +48,8 @@ class Progress {
   void updated(const UpdateReport& report);
   // Removes the moving line, prints a lasting one on standard output.
   void say(std::string_view line);
+  // The same on standard error.
+  void warn(std::string_view line);
   void clear();
 
  private:
