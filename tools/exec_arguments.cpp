@@ -187,8 +187,8 @@ std::string wrong_mode(const CLI::App& app, Arguments& given) {
   const Mode mode = given.mode();
   for (const OptionRow& row : option_table(given)) {
     if (row.modes.has(mode) || !is_given(app, row.name)) continue;
-    if (mode == Mode::train) return fmt::format("{} needs {}", row.name, text_of(Mode::generate).option);
-    return fmt::format("{}: {} does not go with it", text_of(mode).does, row.name);
+    if (mode == Mode::train) return fmt::format("{} needs --generate", row.name);
+    return fmt::format("{}: {} does not go with it", what_it_does(mode), row.name);
   }
   return "";
 }

@@ -315,9 +315,6 @@ Status Run::write_gemm_choices() {
 // ---- the session
 
 Status Run::open_session(Session& session) {
-  const Plan& plan = artifact.plan;
-  exchange.emplace(ranks, *device, plan);
-  if (ranks.size() > 1) session.set_lanes(lanes_of_rank(ranks.rank(), plan.lanes, ranks.size()), &*exchange);
   GACC_TRY(session.open(artifact));
   if (ranks.size() > 1) {
     options.ranks = &ranks;
