@@ -680,7 +680,9 @@ Result<std::vector<NamedTensor>> Session::parameters() {
 
 Status Session::write_parameter(const PlanBuffer& parameter, int64_t first, std::span<const float> values) {
   std::vector<uint16_t> halves;
-  for (const PlanBuffer* buffer : {&parameter, plan_.find(BufferRole::half, parameter.name)}) {
+  // By its name: it may be another plan's of the same model, where it lies elsewhere and has another type.
+  for (const PlanBuffer* buffer :
+       {plan_.find(parameter.name), plan_.find(BufferRole::half, parameter.name)}) {
     if (buffer == nullptr) continue;
     std::span<const std::byte> bytes = std::as_bytes(values);
     if (buffer->dtype != "f32") {
