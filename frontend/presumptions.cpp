@@ -1,5 +1,7 @@
 // What the model presumes of weights from elsewhere that their shapes do not show: a folder's config.json is
 // compared with it (runtime/weights/config.h). And which weights two layers share.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "frontend/model_file.h"
@@ -33,14 +35,32 @@ void add_attention(const ir::OpView& view, Facts& facts) {
 }
 
 void add_rope(const ir::OpView& view, Facts& facts) {
-  static constexpr std::string_view kPlain[] = {"theta",   "rotated", "interleaved",
-                                                "inverse", "heads",   "kv_heads"};
   facts.add("theta", view.real("theta"));
   facts.add("partial",
             static_cast<double>(view.integer("rotated")) / static_cast<double>(ir::heads_of(view).channels));
   facts.add("interleaved", view.flag("interleaved"));
-  for (const auto& [key, _] : view.op.attrs)
-    if (std::ranges::count(kPlain, key) == 0) facts.add("scaling", key);
+}
+
+std::string json_text(const ir::Attr& value) {
+  if (const auto* number = std::get_if<int64_t>(&value)) return std::to_string(*number);
+  if (const auto* number = std::get_if<double>(&value)) return fmt::format("{}", *number);
+  if (const auto* flag = std::get_if<bool>(&value)) return fmt::format("{}", *flag);
+  if (const auto* list = std::get_if<std::vector<double>>(&value))
+    return fmt::format("[{}]", fmt::join(*list, ", "));
+  return "";
+}
+
+// The keys of each `rope.scaling`, which are those of config.json.
+void add_scaling(const std::vector<LayerSpec>& layers, Facts& facts) {
+  for (const LayerSpec& layer : layers) {
+    add_scaling(layer.layers, facts);
+    const Values* rope = layer.keys.find("rope");
+    const Values* scaling = rope == nullptr ? nullptr : rope->find("scaling");
+    if (scaling == nullptr || scaling->type == nullptr) continue;
+    facts.add("scaling.rope_type", scaling->type->name);
+    for (const Value& each : scaling->values)
+      if (each.value) facts.add(fmt::format("scaling.{}", each.key->name), json_text(*each.value));
+  }
 }
 
 // A value of [load.config], as JSON; "" for what is none of the four.
@@ -85,6 +105,7 @@ void note_presumptions(const ModelFile& model, const Parameters& parameters, ir:
     if (name == "layer_norm" || name == "rms_norm") facts.add("eps", view.real("eps"));
     if (op.info->activation) facts.add("activation", name);
   }
+  add_scaling(model.layers, facts);
   const Values* load = model.file.find("load");
   if (load != nullptr && load->given("config") && (*load)["config"].good)
     for (const Entry& entry : (*load)["config"].node->entries) {

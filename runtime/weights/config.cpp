@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/atomic_file.h"
-#include "runtime/data/text.h"
+#include "runtime/text.h"
 #include "runtime/weights/weights.h"
 
 namespace gacc {
@@ -197,7 +197,7 @@ class Comparison {
         const auto ours = kActivations.find(text);
         return said == (ours == kActivations.end() ? std::string_view(text) : ours->second);
       }
-      if (!value.is_number()) return false;
+      if (!value.is_number()) return json::parse(said, nullptr, /*allow_exceptions=*/false) == value;
       const double wanted = value.get<double>(), ours = std::strtod(said.c_str(), nullptr);
       return std::abs(ours - wanted) <= 1e-6 * std::abs(wanted);
     });
@@ -248,16 +248,23 @@ class Comparison {
   void compare_rope(const std::string& key, const json& value) {
     if (says_nothing(value)) return;
     if (!value.is_object()) return unknown(key, value);
-    for (const auto& [part, number] : value.items()) {
-      if (number.is_object()) return unknown(key, value);  // one for each type of layer
-      if (part == "rope_theta") compare_fact(key + ".rope_theta", number, "theta");
-      if (part == "partial_rotary_factor") compare_fact(key + ".partial_rotary_factor", number, "partial");
-    }
     const auto type = value.contains("rope_type") ? value.find("rope_type") : value.find("type");
     const bool plain = type == value.end() || type->is_null() || *type == "default";
-    if (!plain && !has("scaling"))
-      add(fmt::format("{} is {}; the model's rope is not scaled", key, value.dump()));
-    if (plain && has("scaling")) add(fmt::format("{} is {}; the model's rope is scaled", key, value.dump()));
+    if (plain && has("scaling.rope_type"))
+      add(fmt::format("{} is {}; the model's rope is scaled", key, value.dump()));
+    if (!plain && !has("scaling.rope_type"))
+      return add(fmt::format("{} is {}; the model's rope is not scaled", key, value.dump()));
+    for (const auto& [part, number] : value.items()) {
+      if (number.is_object()) return unknown(key, value);  // one for each type of layer
+      const std::string fact = part == "rope_theta"              ? "theta"
+                               : part == "partial_rotary_factor" ? "partial"
+                               : part == "type"                  ? "scaling.rope_type"
+                                                                 : "scaling." + part;
+      if (has(fact) || fact == "theta")
+        compare_fact(key + "." + part, number, fact);
+      else if (!plain && !says_nothing(number))
+        unknown(key + "." + part, number);
+    }
   }
 
   // A tied model loads untied weights only where they are the same, which the tensors show.

@@ -380,6 +380,15 @@ def test_a_folder_s_config_is_compared(folder):
         run("gacc-exec", folder / "r.ptx", "--init-only", "--load", place / "model.safetensors", "--device", "cpu")
     loads({}, "missing, which is 10000", artifact=build(ROTARY.replace("10000", "500000")), without=["rope_theta"])
     loads({}, "not causal", artifact=build(ROTARY.replace("causal = true\n", "")))
+    scaled = build(ROTARY.replace("theta = 10000", 'theta = 10000, scaling = { type = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = 8 }'))
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}
+    loads({"rope_scaling": scaling}, artifact=scaled)
+    loads({"rope_parameters": scaling | {"rope_theta": 1e4}}, artifact=scaled, without=["rope_theta", "rope_scaling"])
+    loads({}, "rope_theta is missing", artifact=build(ROTARY.replace("10000", "500000")), without=["rope_theta"])
+    scaled = build(ROTARY.replace("theta = 10000", 'theta = 10000, scaling = { type = "linear", factor = 8 }'))
+    loads({"rope_scaling": scaling}, 'rope_scaling.rope_type is "llama3", linear in the model', artifact=scaled)
+    loads({"rope_scaling": {"type": "linear", "factor": 4.0}}, "rope_scaling.factor is 4.0, 8 in the model", artifact=scaled)
+    loads({"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}, "is scaled", artifact=scaled, without=["rope_scaling"])
     # What the model file answers for.
     own = build(ROTARY + '[load.config]\nmodel_type = "mine"\nsomething_new = 3\n')
     loads({"model_type": "mine", "something_new": 3}, artifact=own)

@@ -1,9 +1,9 @@
 // Files of tokens: numbers of two or four bytes, or the bytes of a text.
 #include <algorithm>
 
-#include "runtime/data/byte_order.h"
+#include "runtime/byte_order.h"
 #include "runtime/data/source.h"
-#include "runtime/data/text.h"
+#include "runtime/text.h"
 
 namespace gacc {
 namespace {

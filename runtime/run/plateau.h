@@ -1,0 +1,33 @@
+// What training tells the rates (docs/training.md) that the device cannot know: how many updates an epoch
+// has, and, for schedule.type = "plateau", what the evaluations found. All of it is kept in state buffers of
+// the plan, so a checkpoint has it.
+#pragma once
+#include "runtime/plan.h"
+#include "runtime/session/session.h"
+#include "runtime/session/window.h"
+
+namespace gacc {
+
+// As torch.optim.lr_scheduler.ReduceLROnPlateau (relative threshold, no cooldown) counts.
+struct PlateauState {
+  bool seen = false;  // an evaluation came before
+  double best = 0;    // of them
+  int32_t bad = 0;    // evaluations in a row that were not better
+  int32_t cuts = 0;   // of the rate
+};
+PlateauState after_evaluation(const PlateauRules& rules, PlateauState state, double value);
+
+// Whether a larger value of the metric or the loss is the better one.
+bool larger_is_better(std::string_view metric);
+// The value of a metric, or of "loss", in an evaluation.
+double metric_of(const EvalReport& report, const Plan& plan, std::string_view metric);
+
+// Updates of an epoch, at least 1: what schedule.unit = "epochs" divides by.
+int64_t updates_per_epoch(const WindowRules& rules);
+
+// Before the first launch.
+Status begin_rates(Session& session, const Plan& plan, const WindowRules& rules);
+// After an evaluation.
+Status evaluated(Session& session, const Plan& plan, const EvalReport& report);
+
+}  // namespace gacc

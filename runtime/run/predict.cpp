@@ -1,0 +1,193 @@
+// See predict.h.
+#include "runtime/run/predict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numeric>
+
+#include "runtime/atomic_file.h"
+#include "runtime/data/loader.h"
+#include "runtime/data/philox.h"
+#include "runtime/text.h"
+
+namespace gacc {
+
+namespace {
+
+constexpr int64_t kMostBytes = 256;  // tokens of a vocabulary that is bytes
+
+// Version 1.0, whose elements begin at a multiple of 64 bytes.
+std::string npy_header(int64_t samples, const std::vector<int64_t>& shape) {
+  std::string extents = fmt::format("{},", samples);
+  for (const int64_t extent : shape) extents += fmt::format(" {},", extent);
+  if (!shape.empty()) extents.pop_back();
+  std::string text = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}", extents);
+  constexpr size_t kBefore = 10, kMultiple = 64;
+  text.append((kMultiple - (kBefore + text.size() + 1) % kMultiple) % kMultiple, ' ');
+  text += '\n';
+  const auto size = static_cast<unsigned>(text.size());
+  return std::string("\x93NUMPY\x01\0", 8) + static_cast<char>(size & 0xff) +
+         static_cast<char>(size >> 8 & 0xff) + text;
+}
+
+int64_t vocabulary(const Plan& plan) { return plan.predict.shape.back(); }
+
+// The number of the token that is drawn.
+Result<int32_t> draw(const std::vector<float>& logits, const GenerateOptions& options, uint64_t position) {
+  if (!std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); }))
+    return Status::error("token {} of the text: the model's logits are not finite", position + 1);
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto logit_of = [&](int32_t token) { return logits[static_cast<size_t>(token)]; };
+  std::ranges::stable_sort(order, std::greater(), logit_of);
+  if (options.temperature == 0) return order.front();
+  if (options.top_k && *options.top_k < static_cast<int64_t>(order.size()))
+    order.resize(static_cast<size_t>(*options.top_k));
+  const double top = logit_of(order.front());
+  std::vector<double> sums;  // of the probabilities so far, not yet divided by all of them
+  double sum = 0;
+  for (const int32_t each : order) {
+    sum += std::exp((double{logit_of(each)} - top) / options.temperature);
+    sums.push_back(sum);
+  }
+  const PhiloxCounter words = philox({static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32),
+                                      0, static_cast<uint32_t>(RandomStream::generate)},
+                                     options.seed);
+  const uint64_t bits = uint64_t{words[1]} << 32 | words[0];
+  const double number = static_cast<double>(bits >> 11) * 0x1p-53 * sum;
+  const auto found = std::upper_bound(sums.begin(), sums.end(), number);
+  return order[static_cast<size_t>(std::min(found, sums.end() - 1) - sums.begin())];
+}
+
+}  // namespace
+
+Result<std::vector<int32_t>> parse_prompt(const Plan& plan, std::string_view prompt) {
+  std::vector<int32_t> tokens;
+  const int64_t most = vocabulary(plan);
+  if (most <= kMostBytes) {
+    if (prompt.empty()) prompt = "\n";
+    for (const char c : prompt) {
+      tokens.push_back(static_cast<unsigned char>(c));
+      if (tokens.back() >= most)
+        return Status::error("--prompt: its byte {} is {}, and the model knows 0 to {}", tokens.size(),
+                             tokens.back(), most - 1);
+    }
+    return tokens;
+  }
+  for (size_t begin = 0, after = 0; begin < prompt.size(); begin = after + 1) {
+    after = std::min(prompt.find(' ', begin), prompt.size());
+    const std::string_view word = prompt.substr(begin, after - begin);
+    if (word.empty()) continue;
+    const char* const end = word.data() + word.size();
+    int32_t token = 0;
+    const auto [rest, error] = std::from_chars(word.data(), end, token);
+    if (error != std::errc{} || rest != end || token < 0 || token >= most)
+      return Status::error("--prompt: {} is no token: the model has the numbers 0 to {}", quoted(word),
+                           most - 1);
+    tokens.push_back(token);
+  }
+  if (tokens.empty())
+    return Status::error(
+        "the model has {} tokens, which are no bytes: --prompt gives numbers to begin with, with spaces "
+        "between them",
+        most);
+  return tokens;
+}
+
+Status check_predict(const Plan& plan) {
+  if (plan.predict.batch > 0) return {};
+  if (plan.predict.needs == 0) return Status::error("the artifact has no program for predictions");
+  return Status::error(
+      "the output of one sample does not fit into the artifact's memory: it needs {} bytes, and the step has "
+      "{}; compile the model with a larger micro-batch or budget, or with less recompute",
+      plan.predict.needs, plan.arena_bytes);
+}
+
+Status check_generate(const Plan& plan, const GenerateOptions& options) {
+  GACC_TRY(check_predict(plan));
+  const auto refuse = [](const std::string& why) {
+    return Status::error(
+        "--generate is for models of tokens, whose positions meet in causal attention alone: {}", why);
+  };
+  const PlanInput* tokens = nullptr;
+  for (const PlanInput& input : plan.inputs) {
+    if (!input.predict_offset) continue;
+    if (tokens != nullptr)
+      return refuse(fmt::format("this one takes {} and {}", quoted(tokens->name), quoted(input.name)));
+    tokens = &input;
+  }
+  if (tokens == nullptr || tokens->dtype != "i32" || tokens->shape.size() != 1)
+    return refuse(tokens == nullptr ? "this one's output depends on no input"
+                                    : fmt::format("the input {} is {}{}, not i32[T]", quoted(tokens->name),
+                                                  tokens->dtype, shape_text(tokens->shape)));
+  const std::vector<int64_t>& shape = plan.predict.shape;
+  if (shape.size() != 2 || shape[0] != tokens->shape[0])
+    return refuse(fmt::format("the output is {}, not [{}, vocabulary]", shape_text(shape), tokens->shape[0]));
+  if (plan.predict.positions != "causal")
+    return refuse(plan.predict.positions.empty() ? "the artifact does not say so" : plan.predict.positions);
+  if (tokens->range && *tokens->range < vocabulary(plan))
+    return refuse(fmt::format("it gives one of {} tokens, and the input {} takes one of {}", vocabulary(plan),
+                              quoted(tokens->name), *tokens->range));
+  return parse_prompt(plan, options.prompt).status();
+}
+
+Status predict(Session& session, const Plan& plan, const Dataset& data, const std::string& path,
+               const std::function<bool()>& asked_to_end, bool& interrupted) {
+  AtomicFile file;
+  GACC_TRY(file.open(path));
+  GACC_TRY(file.write(npy_header(data.samples, plan.predict.shape)));
+  const int64_t each = elements_of(plan.predict.shape);
+  std::vector<float> outputs(static_cast<size_t>(plan.predict.outputs()));
+  Loader loader(data, plan);
+  loader.start(epoch_order(data.samples, 0, 0, /*shuffle=*/false), plan.predict.batch);
+  while (const Batch* batch = loader.next()) {
+    GACC_TRY(session.run_predict(batch->inputs, batch->samples));
+    const int64_t all = batch->samples * each;
+    for (int64_t first = 0; first < all; first += plan.predict.outputs()) {
+      const auto count = static_cast<size_t>(std::min(plan.predict.outputs(), all - first));
+      const std::span<float> some = std::span(outputs).first(count);
+      GACC_TRY(session.read_outputs(first, some));
+      const std::string_view bytes{reinterpret_cast<const char*>(some.data()), some.size_bytes()};
+      GACC_TRY(file.write(bytes));
+      if (asked_to_end()) {
+        interrupted = true;
+        return {};
+      }
+    }
+  }
+  GACC_TRY(loader.status());
+  return file.commit();
+}
+
+Status generate(Session& session, const Plan& plan, const GenerateOptions& options, bool& interrupted) {
+  std::vector<int32_t> text = GACC_TRY(parse_prompt(plan, options.prompt));
+  const bool bytes = vocabulary(plan) <= kMostBytes;
+  const auto length = static_cast<size_t>(plan.predict.shape[0]);
+  std::vector<int32_t> window;
+  std::vector<float> logits(static_cast<size_t>(vocabulary(plan)));
+  std::vector<std::span<const std::byte>> inputs(plan.inputs.size());
+  for (int64_t made = 0; made < options.tokens; ++made) {
+    const size_t used = std::min(text.size(), length);
+    window.assign(text.end() - static_cast<std::ptrdiff_t>(used), text.end());
+    window.resize(length);  // later positions do not change it
+    std::ranges::fill(inputs, std::as_bytes(std::span(window)));
+    GACC_TRY(session.run_predict(inputs, 1));
+    const auto last = static_cast<int64_t>((used - 1) * logits.size());
+    GACC_TRY(session.read_outputs(last, logits));
+    const int32_t token = GACC_TRY(draw(logits, options, text.size()));
+    text.push_back(token);
+    options.print(bytes ? std::string(1, static_cast<char>(token))
+                        : fmt::format("{}{}", made > 0 ? " " : "", token));
+    if (options.interrupted()) {
+      interrupted = true;
+      break;
+    }
+  }
+  if (!bytes && options.tokens > 0) options.print("\n");
+  return {};
+}
+
+}  // namespace gacc

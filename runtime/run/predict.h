@@ -1,0 +1,42 @@
+// Asking a trained model: its outputs for data, and text that it goes on with. Trains nothing.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/data/dataset.h"
+#include "runtime/session/session.h"
+
+namespace gacc {
+
+// Writes the outputs of all samples, in the data's order, as an npy file: f32 [samples, ...]. `interrupted`
+// ends it, and leaves no file.
+Status predict(Session& session, const Plan& plan, const Dataset& data, const std::string& path,
+               const std::function<bool()>& asked_to_end, bool& interrupted);
+
+struct GenerateOptions {
+  int64_t tokens = 0;
+  // Bytes where the vocabulary has at most 256 entries (empty: a newline), else numbers with spaces between.
+  std::string prompt{};
+  double temperature = 1;  // 0: always the most likely
+  std::optional<int64_t> top_k{};
+  uint64_t seed = 0;
+  std::function<bool()> interrupted;
+  std::function<void(std::string_view)> print;
+};
+
+// Why the model cannot predict, or not generate, or why not with these options; before anything is done.
+Status check_predict(const Plan& plan);
+Status check_generate(const Plan& plan, const GenerateOptions& options);
+
+// What a text of --prompt says, as tokens of the model; at least one.
+Result<std::vector<int32_t>> parse_prompt(const Plan& plan, std::string_view prompt);
+
+// Prints each token as soon as it is drawn. The random number of a token is a function of the seed and of its
+// position in the text.
+Status generate(Session& session, const Plan& plan, const GenerateOptions& options, bool& interrupted);
+
+}  // namespace gacc

@@ -1,0 +1,172 @@
+// Draws the progress line with carriage returns, which every terminal understands, no wider than it is.
+#include "runtime/tell/progress.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <vector>
+
+#include "runtime/standard_streams.h"
+
+namespace gacc {
+namespace {
+
+constexpr double kRedrawSeconds = 0.1;
+constexpr double kLineSeconds = 4;  // between lines where there is no terminal
+constexpr double kSmoothing = 0.2;  // weight of the newest rate in the one shown
+
+size_t terminal_columns() {
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 79;
+}
+
+// "/N" where there is a limit.
+std::string of(int64_t limit) { return limit > 0 ? fmt::format("/{}", limit) : ""; }
+
+// Characters of UTF-8 text.
+size_t columns_of(std::string_view text) {
+  return static_cast<size_t>(
+      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+std::string percent(const ProgressState& state) {
+  return fmt::format("{:.0f} %", std::floor(100 * state.done));
+}
+
+}  // namespace
+
+std::string duration_text(double seconds) {
+  auto whole = static_cast<int64_t>(std::ceil(seconds));
+  if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+  return fmt::format("{}:{:02}", whole / 60, whole % 60);
+}
+
+std::string progress_line(const ProgressState& state, const Plan& plan, size_t columns) {
+  std::vector<std::string> figures;
+  if (state.done >= 0) figures.push_back(percent(state));
+  if (state.seconds_left >= 0) figures.push_back(duration_text(state.seconds_left) + " left");
+  figures.push_back(fmt::format("epoch {}{}", state.epoch, of(state.epochs)));
+  figures.push_back(fmt::format("update {}{}", state.update, of(state.updates)));
+  if (state.update > 0) figures.push_back(fmt::format("loss {:.4g}", state.loss));
+  if (state.samples_per_second > 0)
+    figures.push_back(fmt::format("{:.0f} samples/s", state.samples_per_second));
+  if (state.update > 0) figures.push_back(fmt::format("lr {:.4g}", state.lr));
+  figures.push_back(fmt::format("eff. batch {} ({} × {})", plan.micro_batch * plan.accumulate,
+                                plan.micro_batch, plan.accumulate));
+  figures.push_back(fmt::format("loss scale {}", state.scale));
+  std::string line;
+  for (const std::string& figure : figures) {
+    const std::string next = line + (line.empty() ? "" : "  ") + figure;
+    if (columns_of(next) > columns) break;
+    line = next;
+  }
+  return line;
+}
+
+std::string progress_text(const ProgressState& state) {
+  std::string text =
+      fmt::format("epoch {}{}, update {}{}", state.epoch, of(state.epochs), state.update, of(state.updates));
+  if (state.update > 0) text += fmt::format(": loss {:.6g}", state.loss);
+  if (state.samples_per_second > 0) text += fmt::format(", {:.0f} samples/s", state.samples_per_second);
+  if (state.done >= 0) text += ", " + percent(state);
+  if (state.seconds_left >= 0) text += fmt::format(", {} left", duration_text(state.seconds_left));
+  return text;
+}
+
+std::string epoch_text(const EpochReport& report) {
+  std::string text =
+      fmt::format("epoch {}: loss {:.6g}, {}, {} in {:.2f} s", report.epoch, report.loss,
+                  counted(report.updates, "update"), counted(report.samples, "sample"), report.seconds);
+  if (report.seconds > 0)
+    text += fmt::format(" ({:.0f} samples/s)", static_cast<double>(report.samples) / report.seconds);
+  return text;
+}
+
+std::string evaluation_text(const EvaluationReport& report, const Plan& plan) {
+  std::string text = "eval";
+  if (report.epoch > 0) text += fmt::format(", epoch {}, update {}", report.epoch, report.updates);
+  text += fmt::format(": loss {:.6g}, {}", report.result.loss, counted(report.result.samples, "sample"));
+  for (size_t i = 0; i < report.result.metrics.size(); ++i) {
+    double value = report.result.metrics[i];
+    text += plan.metrics[i] == "accuracy" ? fmt::format(", accuracy {:.2f} %", 100 * value)
+                                          : fmt::format(", {} {:.6g}", plan.metrics[i], value);
+  }
+  if (report.better) text += " (the best)";
+  return text;
+}
+
+std::string process_memory_text(int64_t arena) {
+  std::ifstream file("/proc/self/status");
+  std::string word;
+  while (file >> word && word != "VmHWM:") continue;  // the most that was ever resident at once
+  double kibibytes = 0;
+  if (!(file >> kibibytes)) return "";
+  const double process = kibibytes / 1024, planned = static_cast<double>(arena) / (1 << 20);
+  return fmt::format(
+      "memory: {:.1f} MiB at most: the arena's {:.1f} MiB as planned, and {:.1f} MiB for the program, its "
+      "code and the data",
+      process, planned, process - planned);
+}
+
+Progress::Progress(const Plan& plan, bool quiet)
+    : plan_(plan), quiet_(quiet), terminal_(!quiet && isatty(STDERR_FILENO) == 1) {}
+
+void Progress::begin(int64_t epochs, int64_t updates, double expected_launches, const TrainCounts& before) {
+  state_.epochs = epochs;
+  state_.updates = updates;
+  expected_launches_ = expected_launches;
+  first_launches_ = before.launches;
+  last_samples_ = before.samples;
+  begin_ = last_ = Clock::now();
+}
+
+void Progress::launched(const LaunchReport& report) {
+  if (quiet_) return;
+  const auto now = Clock::now();
+  const double passed = std::chrono::duration<double>(now - last_).count();
+  if (passed < (terminal_ ? kRedrawSeconds : kLineSeconds)) return;
+  const double total = std::chrono::duration<double>(now - begin_).count();
+  const double rate = static_cast<double>(report.samples - last_samples_) / passed;
+  const double shown = state_.samples_per_second;
+  state_.samples_per_second = shown > 0 ? shown + kSmoothing * (rate - shown) : rate;
+  auto made = static_cast<double>(report.launches - first_launches_);
+  auto to_do = expected_launches_ - static_cast<double>(report.launches);
+  const bool known = std::isfinite(to_do);
+  state_.seconds_left = known ? std::max(0.0, to_do / made) * total : -1;
+  state_.done = known ? std::min(1.0, static_cast<double>(report.launches) / expected_launches_) : -1;
+  state_.epoch = report.epoch;
+  last_ = now;
+  last_samples_ = report.samples;
+  if (!terminal_) return say(progress_text(state_));
+  print_stderr("\r\x1b[K{}", progress_line(state_, plan_, terminal_columns()));
+  std::fflush(stderr);
+  drawn_ = true;
+}
+
+void Progress::updated(const UpdateReport& report) {
+  state_.update = report.update;
+  state_.loss = report.window.loss;
+  state_.lr = report.window.lr;
+  state_.scale = report.window.scale;
+}
+
+void Progress::clear() {
+  if (!drawn_) return;
+  std::fputs("\r\x1b[K", stderr);
+  std::fflush(stderr);
+  drawn_ = false;
+}
+
+void Progress::say(std::string_view line) {
+  clear();
+  // A closed standard output must not end the training: what could not be shown is lost, and that is all.
+  std::fwrite(line.data(), 1, line.size(), stdout);
+  std::fputc('\n', stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace gacc
