@@ -489,7 +489,10 @@ class Run {
 
   Status predict_and_write(Session& session) {
     const std::string& path = arguments_.predict;
-    Status status = predict(session, artifact_.plan, data_, path, options_.interrupted, result_.interrupted);
+    std::string warning;
+    Status status =
+        predict(session, artifact_.plan, data_, path, options_.interrupted, result_.interrupted, warning);
+    if (!warning.empty()) say("gacc-exec: {}\n", warning);
     if (status && !result_.interrupted && !arguments_.quiet)
       say("gacc-exec: wrote the outputs of {} to {}\n", counted(data_.samples, "sample"), path);
     return status;

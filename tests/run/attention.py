@@ -102,7 +102,8 @@ def test_a_later_position_changes_no_earlier_one(folder):
             outputs = []
             for value in (1.0, big, -big):
                 harness.write_npy(folder / "x.npy", first[:last * width] + array.array("f", [value] * width) + first[(last + 1) * width:], [1, length, width])
-                run("gacc-exec", artifact, "--data", f"npy:x={folder}/x.npy", "--load", folder / "w", "--predict", folder / "out.npy", "--device", device)
+                done = run("gacc-exec", artifact, "--data", f"npy:x={folder}/x.npy", "--load", folder / "w", "--predict", folder / "out.npy", "--device", device)
+                expect(("not finite" in done.stderr) == (value != 1), f"{value}: {done.stderr}")
                 outputs.append(array.array("f", (folder / "out.npy").read_bytes()[-4 * length * width:]))
             for output in outputs[1:]:
                 expect(output[:last * width] == outputs[0][:last * width], f"{compute} {length} {width} {device}: {list(output[:4])} and {list(outputs[0][:4])}")
