@@ -120,7 +120,7 @@ Status write_parameters(Run& run, Session& session) {
   if (run.saves && (run.first() || plan.shard > 0)) tensors = GACC_TRY(session.parameters());
   if (!given.save_adapter.empty()) {
     GACC_TRY(check_finite(tensors, given.save_adapter));
-    GACC_TRY(save_adapter(given.save_adapter, plan, tensors));
+    GACC_TRY(save_adapter(given.save_adapter, plan, run.loaded, tensors));
     run.wrote(given.save_adapter);
   }
   if (given.save.empty()) return {};
@@ -220,8 +220,10 @@ Status evaluate_parameters(Run& run, Session& session) {
 
 Status write_predictions(Run& run, Session& session) {
   const std::string& path = run.given.predict;
+  std::string warning;
   GACC_TRY(predict(session, run.artifact.plan, run.data, path, run.outputs, run.options.interrupted,
-                   run.result.interrupted));
+                   run.result.interrupted, warning));
+  if (!warning.empty()) run.say("gacc-exec: {}\n", warning);
   const std::string& remark = run.outputs.remark;
   run.done = fmt::format("wrote the outputs of {} to {}{}{}", counted(run.data.samples, "sample"), path,
                          remark.empty() ? "" : ", ", remark);

@@ -218,7 +218,13 @@ Status Run::load_parameters() {
       say("gacc-exec: {} lacks {}, which keep{} their start: {}\n", file, counted(kept, "parameter"),
           kept == 1 ? "s" : "", fmt::join(loaded.missing(), ", "));
   }
-  if (!given.load_adapter.empty()) GACC_TRY(adapter.open(given.load_adapter, plan));
+  if (!given.load_adapter.empty()) {
+    GACC_TRY(adapter.open(given.load_adapter, plan));
+    if (const std::vector<std::string>& kept = adapter.missing(); !kept.empty())
+      say("gacc-exec: {} lacks {} trained beside the adapters, which keep{} their start: {}\n",
+          given.load_adapter, counted(static_cast<int64_t>(kept.size()), "parameter"),
+          kept.size() == 1 ? "s" : "", fmt::join(kept, ", "));
+  }
   GACC_TRY(check_saving());
   const bool resumes = checkpoint.resumes();
   if (given.trains() && !plan.adapters.empty() && file.empty() && !resumes)
@@ -233,6 +239,7 @@ Status Run::check_saving() const {
   const Plan& plan = artifact.plan;
   const bool adapts = !plan.adapters.empty();
   if (given.merge && !adapts) return Status::error("--merge: the model has no adapters");
+  if (given.merge) GACC_TRY(check_merge(plan));
   if (!given.save_as.empty()) {
     if (adapts && !given.merge)
       return Status::error(
@@ -241,7 +248,7 @@ Status Run::check_saving() const {
     GACC_TRY(check_published(plan, loaded));
   }
   if (given.save_adapter.empty()) return {};
-  if (const Status status = check_adapters(plan); !status)
+  if (const Status status = check_adapters(plan, loaded); !status)
     return Status::error("--save-adapter: {}", status.text());
   return prepare_adapter(given.save_adapter);
 }

@@ -86,7 +86,7 @@ constexpr int64_t kMostNumbered = 100000;
 // Also predict.layer, which only some models say: the layer that predictions are of.
 bool is_of_type(std::string_view key) {
   return key.starts_with("optimizer.") || key.starts_with("schedule.") || key.starts_with("loss.") ||
-         key == "predict.layer";
+         key.starts_with("load.") || key == "predict.layer";
 }
 
 // Entries of lists, whose keys are PREFIX + N + "." + FIELD: the fields, and what the list is called.

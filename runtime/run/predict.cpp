@@ -191,8 +191,7 @@ Result<OutputForm> output_form(const Plan& plan, const std::string& layer, const
   if (known == facts.end() || known->second.mean.empty())
     return Status::error(
         "{}: the target {} is normalised by its training data, and the parameters do not say how: a file "
-        "that "
-        "ends in .npy has the outputs as they are",
+        "that ends in .npy has the outputs as they are",
         path, quoted(normalised->name));
   const InputFacts& units = known->second;
   const int64_t each = elements / static_cast<int64_t>(units.mean.size());
@@ -205,7 +204,8 @@ Result<OutputForm> output_form(const Plan& plan, const std::string& layer, const
 }
 
 Status predict(Session& session, const Plan& plan, const Dataset& data, const std::string& path,
-               const OutputForm& form, const std::function<bool()>& asked_to_end, bool& interrupted) {
+               const OutputForm& form, const std::function<bool()>& asked_to_end, bool& interrupted,
+               std::string& warning) {
   AtomicFile file;
   GACC_TRY(file.open(path));
   const bool table = !form.columns.empty();
@@ -214,6 +214,7 @@ Status predict(Session& session, const Plan& plan, const Dataset& data, const st
   GACC_TRY(file.write(table ? header + "\n" : npy_header(data.samples, plan.predict.shape)));
   const int64_t each = elements_of(plan.predict.shape);
   std::vector<float> outputs(static_cast<size_t>(plan.predict.outputs()));
+  int64_t done = 0, wrong = 0, first_wrong = 0;  // samples before the batch; outputs that are not finite
   Loader loader(data, plan);
   loader.start(epoch_order(data.samples, 0, 0, /*shuffle=*/false), plan.predict.batch);
   while (const Batch* batch = loader.next()) {
@@ -223,6 +224,9 @@ Status predict(Session& session, const Plan& plan, const Dataset& data, const st
       const auto count = static_cast<size_t>(std::min(plan.predict.outputs(), all - first));
       const std::span<float> some = std::span(outputs).first(count);
       GACC_TRY(session.prediction().read(first, some));
+      for (size_t i = 0; i < count; ++i)
+        if (!std::isfinite(some[i]) && wrong++ == 0)
+          first_wrong = done + (first + static_cast<int64_t>(i)) / each;
       const std::string_view bytes{reinterpret_cast<const char*>(some.data()), some.size_bytes()};
       GACC_TRY(table ? file.write(csv_text(form, first, some)) : file.write(bytes));
       if (asked_to_end()) {
@@ -230,8 +234,13 @@ Status predict(Session& session, const Plan& plan, const Dataset& data, const st
         return {};
       }
     }
+    done += batch->samples;
   }
   GACC_TRY(loader.status());
+  if (wrong > 0)
+    warning =
+        fmt::format("warning: {} of {} outputs are not finite (nan or infinite), the first of sample {}",
+                    wrong, data.samples * each, first_wrong);
   return file.commit();
 }
 

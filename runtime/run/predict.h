@@ -26,8 +26,10 @@ Result<OutputForm> output_form(const Plan& plan, const std::string& layer, const
                                const DataFacts& facts);
 
 // Writes the outputs of all samples, in the data's order. `interrupted` ends it, and leaves no file.
+// `warning`: what there is to say of outputs that are no numbers.
 Status predict(Session& session, const Plan& plan, const Dataset& data, const std::string& path,
-               const OutputForm& form, const std::function<bool()>& asked_to_end, bool& interrupted);
+               const OutputForm& form, const std::function<bool()>& asked_to_end, bool& interrupted,
+               std::string& warning);
 
 struct GenerateOptions {
   int64_t tokens = 0;
