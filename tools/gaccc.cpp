@@ -18,9 +18,8 @@
 #include <vector>
 
 #include "codegen/device_code.h"
-#include "codegen/plan_writer.h"
 #include "compiler/compile_step.h"
-#include "compiler/plan_recompute.h"
+#include "compiler/plan/show.h"
 #include "compiler/read_costs.h"
 #include "frontend/frontend.h"
 #include "ir/text/size_text.h"
@@ -344,8 +343,7 @@ class Compilation {
 
   // The output that --emit names, and the plan.
   Ended generate() {
-    if (arguments_.plan || !arguments_.report.empty() || arguments_.emit == "ptx")
-      plan_ = write_plan(compiler_->module(), plan_facts(compiler_->module(), arguments_.target));
+    if (arguments_.plan || !arguments_.report.empty()) plan_ = plan_of(compiler_->module());
     if (!arguments_.writes_output()) return {};
     std::string output;
     if (arguments_.emit == "ir") {
@@ -354,7 +352,7 @@ class Compilation {
       output = passes::print_graph(passes::step_graph(compiler_->module(), compiler_->options().costs));
     } else {
       Compiled compiled;
-      if (const std::optional<CompileTrouble> trouble = compiler_->generate(plan_, compiled))
+      if (const std::optional<CompileTrouble> trouble = compiler_->generate(compiled))
         return report(*trouble);
       output = std::move(arguments_.emit == "llvm" ? compiled.llvm_ir : compiled.artifact);
     }
@@ -386,7 +384,6 @@ class Compilation {
       clock_.phase("report");
     }
     if (!arguments_.plan) return;
-    const PlanRecompute costs = plan_recompute(recompute);
     const ir::Module& module = compiler_->module();
     const bool ranks =
         module.settings.train.ranks.given() || !arguments_.ranks.empty() || !arguments_.link.empty();
@@ -394,13 +391,13 @@ class Compilation {
     if (arguments_.kernels || ranks) kernels = report::kernel_costs(module);
     const report::RankCosts sums = report::rank_costs(module, arguments_.link_speed(), kernels);
     if (arguments_.json) {
-      nlohmann::ordered_json json = plan_json(plan_, module, costs);
+      nlohmann::ordered_json json = plan_json(plan_, module, recompute);
       if (ranks) report::add_ranks(json, sums);
       if (arguments_.kernels) report::add_kernels(json, kernels);
       outputs_.push_back({"-", json.dump(2) + "\n"});
       return;
     }
-    outputs_.push_back({"-", plan_text(plan_, module, costs) + report::timeline_text(module) +
+    outputs_.push_back({"-", plan_text(plan_, module, recompute) + report::timeline_text(module) +
                                  (ranks ? report::ranks_text(sums, kernels) : "") +
                                  (arguments_.kernels ? report::kernels_text(kernels) : "")});
   }
