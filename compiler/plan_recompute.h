@@ -1,4 +1,4 @@
-// What the plan says of recompute.
+// The plan's record of recompute.
 #pragma once
 #include "codegen/plan_writer.h"
 #include "passes/recompute.h"

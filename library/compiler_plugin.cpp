@@ -27,7 +27,6 @@ CompileTrouble compile(const CompilerRequest& request, std::string& artifact) {
   if (auto trouble = compiler.read()) return *trouble;
   passes::PipelineOptions pipeline;
   pipeline.options.target = request.target;
-  pipeline.options.costs = passes::cost_model(request.target);
   if (auto trouble = compiler.transform(pipeline)) return *trouble;
   Compiled compiled;
   const Plan plan = write_plan(compiler.module(), plan_facts(compiler.module(), request.target));

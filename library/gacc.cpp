@@ -128,7 +128,7 @@ Answer make_step(std::string text, const std::string& name, gacc_step** to) {
   step->artifact = GACC_TRY(read_artifact(step->text, name));
   step->module = GACC_TRY(check_artifact(step->artifact, name));
   const Plan& plan = step->artifact.plan;
-  const auto recompute = passes::recompute_report(step->module, passes::cost_model(plan.target));
+  const auto recompute = passes::recompute_report(step->module, plan.target);
   step->plan = plan_json(plan, step->module, plan_recompute(recompute)).dump(2);
   *to = new gacc_step{std::move(step)};
   return {};
