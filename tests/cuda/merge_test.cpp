@@ -102,8 +102,7 @@ TEST_F(Merge, PersistentStepHasTheBitsOfItsLaunches) {
   EXPECT_EQ(from_json(to_json(merged.plan), again).text(), "");
   EXPECT_TRUE(to_json(again) == to_json(merged.plan));
   // "auto" takes it for so small a step.
-  EXPECT_TRUE(passes::launch_mode(planned(text)).persistent);
-  EXPECT_FALSE(passes::launch_mode(planned(text)).required);
+  EXPECT_EQ(*planned(text).results.launch_step, "persistent");
 }
 
 TEST_F(Merge, APersistentStepThatCannotBeIsAGraphUnlessInsistedOn) {
