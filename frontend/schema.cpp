@@ -110,12 +110,22 @@ const Table tables::rope{
     .path = "layers.rope",
     .says =
         "Of `attention`: the rotary positions of queries and keys. Channel pair i of a head is turned by t "
-        "theta^(-2 i / n) at position t, n = partial * C / heads.",
-    .keys = {{"theta", Form::real, 10000.0, "the base", at_least(1)},
-             {"partial", Form::real, 1.0,
-              "the part of a head's channels that is turned, from the first one on", upper_fraction},
-             word("layout", "half", {"half", "interleaved"},
-                  "what a pair is: channels i and i + n / 2, or 2 i and 2 i + 1")}};
+        "theta^(-2 i / n) at position t, n = partial * head_dim.",
+    .keys = {
+        {"theta", Form::real, 10000.0, "the base", at_least(1)},
+        {"partial", Form::real, 1.0, "the part of a head's channels that is turned, from the first one on",
+         upper_fraction},
+        word("layout", "half", {"half", "interleaved"},
+             "what a pair is: channels i and i + n / 2, or 2 i and 2 i + 1"),
+        Key{"scaling", Form::table, no_default, "longer windows than it was trained on"}.of(rope_scaling)}};
+
+const Table tables::qk_norm{
+    .name = "`qk_norm`",
+    .path = "layers.qk_norm",
+    .says =
+        "Of `attention`: each head of queries and of keys by the root of its mean square, before rotary "
+        "positions; q_norm.weight and k_norm.weight [head_dim].",
+    .keys = {norm_eps_key}};
 
 const Table tables::lora{
     .name = "`lora`",
@@ -258,15 +268,18 @@ const Table tables::load{
     .says =
         "How weights from elsewhere are called and lie in their file, for --load, and for --save-as "
         "published. In patterns `{i}` is a number and `*` any text; each means the same on both sides.",
-    .keys = {{"rename", Form::table, no_default, "our name = the file's"},
-             {"concat", Form::table, no_default,
-              "our name = a list of the file's, which lie behind each other along the first axis"},
-             {"transpose", Form::texts, no_default,
-              "our names of matrices whose axes are exchanged in the file; before `concat`"},
-             {"prefix", Form::text, no_default, "what every name in the file begins with"},
-             {"ignore", Form::texts, no_default, "the file's names that are no parameters"},
-             {"part", Form::flag, defaults.load.part,
-              "true: parameters that the file lacks keep their start"}},
+    .keys =
+        {{"rename", Form::table, no_default, "our name = the file's"},
+         {"concat", Form::table, no_default,
+          "our name = a list of the file's, which lie behind each other along the first axis"},
+         {"transpose", Form::texts, no_default,
+          "our names of matrices whose axes are exchanged in the file; before `concat`"},
+         {"prefix", Form::text, no_default, "what every name in the file begins with"},
+         {"ignore", Form::texts, no_default, "the file's names that are no parameters"},
+         {"config", Form::table, no_default,
+          "keys of a folder's config.json that this model file answers for, and their values: `--load` of "
+          "the folder compares them"},
+         {"part", Form::flag, defaults.load.part, "true: parameters that the file lacks keep their start"}},
     .example = "rename = { \"fc{i}.weight\" = \"layers.{i}.weight\" }\ntranspose = [\"fc1.weight\"]"};
 
 const Table tables::adapters{
@@ -282,8 +295,9 @@ const Table tables::adapters{
 const std::vector<const Table*>& all_tables() {
   using namespace tables;
   static const std::vector<const Table*> all = {
-      &file,  &model,     &input, &normalize, &layer,     &init,      &rope,   &lora,   &loss, &predict,
-      &train, &optimizer, &group, &schedule,  &precision, &recompute, &launch, &memory, &load, &adapters};
+      &file,      &model,     &input,  &normalize, &layer, &init,      &rope,  &rope_scaling,
+      &qk_norm,   &lora,      &loss,   &predict,   &train, &optimizer, &group, &schedule,
+      &precision, &recompute, &launch, &memory,    &load,  &adapters};
   return all;
 }
 

@@ -13,8 +13,8 @@ constexpr size_t kMaxNameLength = 100;  // bytes
 constexpr size_t kMaxRank = 8;          // axes of a value, per sample
 
 namespace tables {
-extern const Table file, model, input, normalize, layer, init, rope, lora, loss, predict, train, optimizer,
-    group, schedule, precision, recompute, launch, memory, load, adapters;
+extern const Table file, model, input, normalize, layer, init, rope, rope_scaling, qk_norm, lora, loss,
+    predict, train, optimizer, group, schedule, precision, recompute, launch, memory, load, adapters;
 }
 const std::vector<const Table*>& all_tables();  // as they stand in docs/model.md
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "frontend/layers.h"
+#include "frontend/rope_scaling.h"
 
 namespace gacc::frontend {
 
@@ -42,7 +43,34 @@ ir::ValueId with_rope(LayerContext& l, const Values& rope, ir::ValueId qkv, ir::
   attrs["theta"] = rope.real("theta");
   attrs["rotated"] = static_cast<int64_t>(rotated);
   attrs["interleaved"] = rope.text("layout") == "interleaved";
+  if (const Values* scaling = rope.find("scaling")) {
+    const int64_t turned = std::get<int64_t>(attrs["rotated"]);
+    if (scaling->type == nullptr || !check_rope_scaling(*scaling, turned, l.b.diag())) throw Refused();
+    RopeScaling made = rope_scaling(*scaling, rope.real("theta"), turned, l.shape()[1]);
+    attrs["scales"] = std::move(made.scales);
+    attrs["magnitude"] = made.magnitude;
+  }
   return l.b.make("rope", l.path + ".rope", {qkv}, std::move(attrs));
+}
+
+// qkv with each head of queries and keys by the root of its mean square, times a weight for each channel.
+ir::ValueId with_norms(LayerContext& l, const Values& norm, ir::ValueId qkv, const ir::Attrs& heads,
+                       int64_t channels) {
+  Value always_default;  // `init` is for the products' weights
+  always_default.value = std::string("default");
+  std::vector<ir::Operand> parts;
+  for (const ir::ValueId part :
+       l.b.make_n("split_heads", {l.path + ".q", l.path + ".k", l.path + ".v"}, {qkv}, heads))
+    parts.emplace_back(part);
+  for (size_t i = 0; i < 2; ++i) {
+    const std::string name = i == 0 ? "q_norm" : "k_norm";
+    const std::string path = fmt::format("{}.{}", l.path, name);
+    const ir::BufferId weight = l.layers.parameters.get(
+        path + ".weight", {channels}, always_default, Parameters::Standard::ones, {}, l.trains(), norm.place);
+    parts[i] = l.b.make_n("rms_norm", {path, path + ".rstd"}, {parts[i], weight}, {{"eps", norm.real("eps")}})
+                   .front();
+  }
+  return l.b.make("join_heads", l.path + ".normal", std::move(parts));
 }
 
 // The heads' rows of qkv.weight: queries, keys, values.
@@ -69,12 +97,12 @@ ir::ValueId adapted(LayerContext& l, const Values& by, ir::ValueId qkv, std::spa
   return sum(l.b.make("concat", name + ".change", changes, {{"axis", int64_t{1}}}));
 }
 
-// x [B,T,C] -> qkv [B,T,C + 2 K C / H] -> rope, the same -> heads [B,T,C] -> y [B,T,C]
+// x [B,T,C] -> qkv [B,T,(H + 2 K) D] -> norms, rope, the same -> heads [B,T,H D] -> y [B,T,C]
 Layer lower_attention(LayerContext& l) {
   l.need_positions();
   const ir::Shape shape = l.shape();
   const int64_t length = shape[1], width = shape[2], heads = l.keys.integer("heads");
-  if (width % heads != 0)
+  if (!l.keys.has("head_dim") && width % heads != 0)
     l.refuse(Kind::shape_mismatch, l.keys.at("heads"), "layer `{}` cannot divide {} features into {} heads",
              l.spec.name, width, heads);
   const double p = l.keys.real("dropout");
@@ -83,15 +111,17 @@ Layer lower_attention(LayerContext& l) {
     throw Refused(l.error(Kind::out_of_range, l.keys.type_at,
                           "layer `{}` drops of {} heads of {} x {} probabilities; it can tell 2^32 - 1 apart",
                           l.spec.name, heads, length, length));
-  if (!ir::fits({3, width, width}, 1) || !ir::fits({3 * width, length}, l.model.micro_batch))
+  const int64_t channels = l.keys.has("head_dim") ? l.keys.integer("head_dim") : width / heads,
+                kv_heads = l.keys.has("kv_heads") ? l.keys.integer("kv_heads") : heads,
+                queries = heads * channels;
+  if (!ir::fits({3, heads, channels, width}, 1) ||
+      !ir::fits({3, heads, channels, length}, l.model.micro_batch))
     throw Refused(l.error(Kind::out_of_range, l.keys.type_at, "layer `{}` is too large", l.spec.name));
-  const int64_t channels = width / heads,
-                kv_heads = l.keys.has("kv_heads") ? l.keys.integer("kv_heads") : heads;
   ir::ValueId qkv =
       l.projection("qkv.", l.path + ".qkv", l.x(), (heads + 2 * kv_heads) * channels, l.keys.on("bias"));
-  const Rows parts[] = {{"q", 0, width},
-                        {"k", width, kv_heads * channels},
-                        {"v", width + kv_heads * channels, kv_heads * channels}};
+  const Rows parts[] = {{"q", 0, queries},
+                        {"k", queries, kv_heads * channels},
+                        {"v", queries + kv_heads * channels, kv_heads * channels}};
   for (const std::string_view suffix : {"weight", "bias"})
     l.layers.parameters.parts.insert_or_assign(fmt::format("{}.qkv.{}", l.path, suffix),
                                                std::vector{parts[0].count, parts[1].count, parts[2].count});
@@ -99,6 +129,7 @@ Layer lower_attention(LayerContext& l) {
   if (by != nullptr) qkv = adapted(l, *by, qkv, parts);
   ir::Attrs attrs{{"heads", heads}};
   if (kv_heads != heads) attrs["kv_heads"] = kv_heads;
+  if (const Values* norm = l.keys.find("qk_norm")) qkv = with_norms(l, *norm, qkv, attrs, channels);
   if (const Values* rope = l.keys.find("rope")) qkv = with_rope(l, *rope, qkv, attrs, channels);
   std::vector<ir::Operand> operands{qkv};
   attrs["causal"] = l.keys.flag("causal");
@@ -133,17 +164,20 @@ const LayerType layers::dropout{
 const LayerType layers::attention{
     .schema =
         {.name = "attention",
-         .says = "Self-attention of [positions, features]; qkv.weight [3 C, C], qkv.bias, proj.weight [C, "
-                 "C], proj.bias. With kv_heads, qkv.weight is [(heads + 2 kv_heads) * C / heads, C], in the "
-                 "order q, k, v.",
+         .says =
+             "Self-attention of [positions, features]; qkv.weight [3 C, C], qkv.bias, proj.weight [C, "
+             "C], proj.bias. With kv_heads and head_dim, qkv.weight is [(heads + 2 kv_heads) * head_dim, C], "
+             "in the order q, k, v, and proj.weight [C, heads * head_dim].",
          .keys = {{"heads", Form::integer, required, "divides the features", extent},
                   {"kv_heads", Form::integer, no_default,
                    "heads of keys and values, each for heads / kv_heads neighbouring heads; default: heads",
                    extent},
+                  {"head_dim", Form::integer, no_default, "channels of a head; default: C / heads", extent},
                   {"causal", Form::flag, false, "true: a position sees those before it and itself"},
                   Key{"bias", Form::flag, true, "false: no bias; \"qkv\": none on proj"}.or_one_of({"qkv"}),
                   Key{"rope", Form::table, no_default, "rotary positions, of queries and keys"}.of(
                       tables::rope),
+                  Key{"qk_norm", Form::table, no_default, "norms of queries and keys"}.of(tables::qk_norm),
                   {"dropout", Form::real, 0.0, "the probability of a zero among the weights", below_one},
                   lora_key},
          .example = "heads = 2\ncausal = true"},

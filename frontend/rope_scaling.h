@@ -1,0 +1,19 @@
+// Scaled rotary positions: how models that were trained on short texts turn their channels on long ones.
+#pragma once
+#include "frontend/schema.h"
+
+namespace gacc::frontend {
+
+// What multiplies the angle of each pair of channels, and what is turned.
+struct RopeScaling {
+  std::vector<double> scales;
+  double magnitude = 1;
+};
+
+// Computes a table `scaling` for `rotated` channels of a head with base `theta`, in windows of `length` positions.
+RopeScaling rope_scaling(const Values& scaling, double theta, int64_t rotated, int64_t length);
+
+// Returns whether the keys of such a table agree with each other and with the head; reports what does not.
+bool check_rope_scaling(const Values& scaling, int64_t rotated, Diag& diag);
+
+}  // namespace gacc::frontend
