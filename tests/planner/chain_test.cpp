@@ -199,7 +199,7 @@ Recompute sound_plan(const Graph& graph, int64_t budget, const std::string& what
   return plan;
 }
 
-constexpr int kCasesForOneSearch = 12;  // a search takes a tenth of a second
+constexpr int kCasesForOneSearch = 40;  // a search takes a tenth of a second
 
 // How far plans were from the optimum, in shares of it, and how many there were.
 struct Excess {
