@@ -30,6 +30,7 @@ StepCompiler::Ended StepCompiler::read() {
   if (diag_.failed()) return wrong_model();
   if (!module_) return CompileTrouble{true, "the frontend gave up without a reason"};
   on_note(diag_.render_warnings());
+  diag_ = Diag(file_, text_);
   on_phase("frontend");
   return {};
 }
@@ -55,6 +56,7 @@ StepCompiler::Ended StepCompiler::transform(const passes::PipelineOptions& pipel
     diag_ = refused;
     return wrong_model();
   }
+  on_note(diag_.render_warnings());
   on_phase("passes");
   return {};
 }
