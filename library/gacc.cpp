@@ -33,7 +33,6 @@
 #include "runtime/safetensors.h"
 #include "runtime/session/session.h"
 #include "runtime/store/checkpoint.h"
-#include "runtime/store/finite.h"
 #include "runtime/text.h"
 #include "runtime/weights/weights.h"
 

@@ -17,7 +17,6 @@
 
 #include "runtime/atomic_file.h"
 #include "runtime/byte_order.h"
-#include "runtime/store/finite.h"
 #include "runtime/text.h"
 
 namespace gacc {
@@ -55,6 +54,10 @@ class Writer {
     to_[name] = Json::array();
     for (double value : values) to_[name].push_back(fmt::format("{}", value));
   }
+  template <class T>
+  void later(const char* name, const T& value) {
+    (*this)(name, value);
+  }
 
  private:
   Json& to_;
@@ -74,6 +77,11 @@ class Reader {
   void operator()(const char* name, std::vector<double>& values) {
     values.clear();
     for (const Json& item : from_.at(name)) values.push_back(real(item, name));
+  }
+  // A field that files of older versions do not have.
+  template <class T>
+  void later(const char* name, T& value) {
+    if (from_.contains(name)) (*this)(name, value);
   }
 
  private:
@@ -117,16 +125,18 @@ void each_field(State& state, Visit visit) {
   visit("seconds.evaluation", state.evaluation_seconds);
   visit("seconds.window_start", state.window_start);
   visit("seconds.epoch_start", state.epoch_start);
+  visit.later("first_loss", state.first_loss);
+  visit.later("best.metric", state.best.metric);
+  visit.later("best.value", state.best.value);
+  visit.later("best.updates", state.best.updates);
+  visit.later("best.worse", state.best.worse);
 }
 
-// Visits the fields that files of older versions do not have.
-template <class State, class Visit>
-void each_later_field(State& state, Visit visit) {
-  visit("first_loss", state.first_loss);
-  visit("best.metric", state.best.metric);
-  visit("best.value", state.best.value);
-  visit("best.updates", state.best.updates);
-  visit("best.worse", state.best.worse);
+// Sums of an open window may be infinite, where a loss scale is too large; what outlives it may not.
+Status check_finite(const PlanBuffer& buffer, std::string_view bytes, const std::string& path) {
+  if ((!is_saved(buffer) && buffer.role != BufferRole::moment) || buffer.dtype == "i32") return {};
+  const char* dtype = buffer.dtype == "f32" ? "F32" : buffer.dtype == "f16" ? "F16" : "BF16";
+  return check_finite(StoredTensor{buffer.name, dtype, whole_shape(buffer), bytes}, path + " is not written");
 }
 
 std::string checkpoint_in(const std::string& folder) {
@@ -199,7 +209,7 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_kept(buffer)) continue;
     const std::vector<std::byte> bytes = GACC_TRY(session.read_for_checkpoint(buffer));
-    GACC_TRY(check_finite(buffer, bytes, path));
+    GACC_TRY(check_finite(buffer, text_of(bytes), path));
     GACC_TRY(file.write(text_of(bytes)));
     tensors.push_back(CheckpointEntry{buffer.name, buffer.kind, buffer.dtype, whole_shape(buffer),
                                       whole_bytes(buffer), crc32_of(text_of(bytes))});
@@ -208,7 +218,6 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
 
   Json train = Json::object(), rate = Json::object();
   each_field(checkpoint.train, Writer(train));
-  each_later_field(checkpoint.train, Writer(train));
   GACC_TRY(file.write(checkpoint.best));
   size += static_cast<int64_t>(checkpoint.best.size());
   Writer to_rate(rate);
@@ -255,7 +264,6 @@ Result<int64_t> CheckpointReader::read_table(std::string_view text) {
     rate("used", content_.rate.used);
     each_field(content_.train, Reader(table.at("train")));
     if (table.contains("best")) {
-      each_later_field(content_.train, Reader(table.at("train")));
       best_bytes_ = table.at("best").at("bytes").get<int64_t>();
       best_crc_ = table.at("best").at("crc32").get<uint32_t>();
     }
