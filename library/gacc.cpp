@@ -33,6 +33,7 @@
 #include "runtime/safetensors.h"
 #include "runtime/session/session.h"
 #include "runtime/store/checkpoint.h"
+#include "runtime/store/finite.h"
 #include "runtime/text.h"
 #include "runtime/weights/weights.h"
 

@@ -223,14 +223,6 @@ Status check_finite(const StoredTensor& tensor, std::string_view file) {
   return {};
 }
 
-Status check_finite(const std::vector<NamedTensor>& tensors, std::string_view file) {
-  for (const auto& [name, shape, data] : tensors) {
-    const std::string_view bytes(reinterpret_cast<const char*>(data.data()), data.size() * sizeof(float));
-    GACC_TRY(check_finite(StoredTensor{name, "F32", shape, bytes}, fmt::format("{} is not written", file)));
-  }
-  return {};
-}
-
 Status parse_stored(std::string_view bytes, std::string_view name, std::vector<StoredTensor>& tensors,
                     Metadata* metadata) {
   tensors.clear();

@@ -32,8 +32,6 @@ int64_t elements_of(const StoredTensor& tensor);
 void read_elements(const StoredTensor& tensor, int64_t first, std::span<float> to);
 // Gives an error that begins with `file` where a number is not finite.
 Status check_finite(const StoredTensor& tensor, std::string_view file);
-// The same of tensors that are about to be written: the error says that `file` is not.
-Status check_finite(const std::vector<NamedTensor>& tensors, std::string_view file);
 // A name out of the file, fit for a one-line message.
 std::string shown_name(std::string_view name);
 

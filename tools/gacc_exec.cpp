@@ -33,6 +33,7 @@
 #include "runtime/session/session.h"
 #include "runtime/standard_streams.h"
 #include "runtime/store/checkpoint.h"
+#include "runtime/store/finite.h"
 #include "runtime/tell/log.h"
 #include "runtime/tell/profile.h"
 #include "runtime/tell/progress.h"
@@ -530,8 +531,7 @@ class Run {
   // Writes the parameters as they are, and keeps the file for checkpoints.
   Status save_best(Session& session) {
     const std::string& path = arguments_.save_best;
-    const std::vector<NamedTensor> tensors = GACC_TRY(session.parameters());
-    GACC_TRY(check_finite(tensors, path));
+    const std::vector<NamedTensor> tensors = GACC_TRY(parameters_for(path, session));
     const Metadata metadata = own_metadata();
     if (arguments_.checkpoint.empty()) return save_safetensors(path, tensors, metadata);
     if (opening_ && !opening_->best) opening_->best = best_;

@@ -17,6 +17,7 @@
 
 #include "runtime/atomic_file.h"
 #include "runtime/byte_order.h"
+#include "runtime/store/finite.h"
 #include "runtime/text.h"
 
 namespace gacc {
@@ -132,13 +133,6 @@ void each_field(State& state, Visit visit) {
   visit.later("best.worse", state.best.worse);
 }
 
-// Sums of an open window may be infinite, where a loss scale is too large; what outlives it may not.
-Status check_finite(const PlanBuffer& buffer, std::string_view bytes, const std::string& path) {
-  if ((!is_saved(buffer) && buffer.role != BufferRole::moment) || buffer.dtype == "i32") return {};
-  const char* dtype = buffer.dtype == "f32" ? "F32" : buffer.dtype == "f16" ? "F16" : "BF16";
-  return check_finite(StoredTensor{buffer.name, dtype, whole_shape(buffer), bytes}, path + " is not written");
-}
-
 std::string checkpoint_in(const std::string& folder) {
   return folder + (folder.ends_with('/') ? "" : "/") + "checkpoint";
 }
@@ -209,7 +203,7 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_kept(buffer)) continue;
     const std::vector<std::byte> bytes = GACC_TRY(session.read_for_checkpoint(buffer));
-    GACC_TRY(check_finite(buffer, text_of(bytes), path));
+    GACC_TRY(check_finite(buffer, bytes, path));
     GACC_TRY(file.write(text_of(bytes)));
     tensors.push_back(CheckpointEntry{buffer.name, buffer.kind, buffer.dtype, whole_shape(buffer),
                                       whole_bytes(buffer), crc32_of(text_of(bytes))});
