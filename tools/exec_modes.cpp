@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <tuple>
 
+#include "compiler/open_artifact.h"
 #include "runtime/atomic_file.h"
 #include "runtime/plugin.h"
 #include "runtime/run/self_check.h"
@@ -250,6 +251,7 @@ Status verify_artifact(Run& run) {
                               .shuffle = run.options.shuffle,
                               .loaded = run.given.load.empty() ? nullptr : &run.loaded,
                               .compiler_folder = executable_folder(),
+                              .open = open_artifact,
                               .interrupted = run.options.interrupted,
                               .print = print_text};
   run.device.reset();  // one at a time: the arena may fill the machine

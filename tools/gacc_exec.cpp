@@ -12,7 +12,7 @@
 #include <string>
 #include <thread>
 
-#include "runtime/artifact.h"
+#include "compiler/open_artifact.h"
 #include "runtime/ranks/collective.h"
 #include "runtime/ranks/launcher.h"
 #include "tools/command_line.h"
@@ -51,7 +51,7 @@ void handle_interrupts() {
 
 // Becomes a launcher of so many processes, once it is clear that the artifact can be run by them.
 Status start_all_ranks(const Arguments& arguments, int argc, char** argv) {
-  const Artifact artifact = GACC_TRY(load_artifact(arguments.artifact));
+  const Artifact artifact = GACC_TRY(open_artifact(arguments.artifact));
   GACC_TRY(check_ranks(artifact.plan, arguments.mode(), *arguments.ranks));
   return start_ranks(*arguments.ranks, argc, argv);
 }
