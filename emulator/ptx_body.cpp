@@ -1,4 +1,3 @@
-// See ptx_reader.h.
 #include <charconv>
 #include <unordered_map>
 

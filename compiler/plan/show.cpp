@@ -1,4 +1,3 @@
-// See show.h.
 #include "compiler/plan/show.h"
 
 #include <fmt/format.h>
