@@ -1,5 +1,6 @@
-"""Data, tensors and artifacts as files, and how far tensors are apart. No numpy."""
+"""Data and tensors as files, and how far tensors are apart. No numpy."""
 import array
+import hashlib
 import json
 import math
 import pathlib
@@ -8,6 +9,7 @@ import struct
 
 MOST = 1 << 15  # elements of a tensor that are compared: every so many of a larger one
 KINDS = {"f": "<f4", "i": "<i4"}
+TABLES = ("weights", "gradients")  # files of a run
 
 
 # ---- data
@@ -38,7 +40,7 @@ def make_data(name, inputs, samples, folder, kind="uniform"):
     for number, one in enumerate(inputs):
         shape = [samples, *one["shape"]]
         if one["dtype"] == "i32":
-            values = tokens(math.prod(shape), one.get("range", 10), kind, seed=number)
+            values = tokens(math.prod(shape), one["range"] or 10, kind, seed=number)
         else:
             chance = random.Random(number)
             values = array.array("f", (2 * chance.random() - 1 for _ in range(math.prod(shape))))
@@ -51,16 +53,6 @@ def make_data(name, inputs, samples, folder, kind="uniform"):
 def spec(parts, folder):
     """What --data takes for make_data's files, which lie in a folder now."""
     return "npy:" + ",".join(f"{name}={pathlib.Path(folder) / file}" for name, file in parts.items())
-
-
-# ---- artifacts
-
-def artifact_plan(path):
-    with open(path, encoding="utf-8") as lines:
-        for line in lines:
-            if line.startswith("//plan "):
-                return json.loads(line[7:])
-    raise SystemExit(f"gpu-check: {path} is no artifact")
 
 
 # ---- tensors
@@ -112,3 +104,26 @@ def figures(events, name):
     """What updates and evaluations say, in order; a number that is not finite is null there."""
     return array.array("f", (math.nan if e[name] is None else e[name] for e in events
                              if e["event"] in ("update", "eval") and name in e))
+
+
+def run_options(spec, samples, out):
+    """A run that leaves OUT.jsonl, OUT.weights and OUT.gradients."""
+    return ["--data", spec, "--eval", f"{spec},limit={max(1, samples // 2)}", "--epochs", 1, "--no-shuffle", "--log",
+            f"{out}.jsonl", "--save", f"{out}.weights", "--dump-grads", f"{out}.gradients"]
+
+
+def outcome(out):
+    """All that such a run came to, as tensors: weights/NAME, gradients/NAME, and figures of the log as log/NAME; and a
+    digest of its bits."""
+    found, digest = {}, hashlib.sha256()
+    for table in TABLES:
+        path = pathlib.Path(f"{out}.{table}")
+        digest.update(path.read_bytes())
+        found |= {f"{table}/{name}": values for name, values in read_tensors(path).items()}
+        path.unlink()
+    events = read_log(f"{out}.jsonl")
+    for name in ("loss", "grad_norm", "loss_scale", "skipped"):
+        found[f"log/{name}"] = figures(events, name)
+    digest.update(found["log/loss"].tobytes() + found["log/grad_norm"].tobytes())
+    pathlib.Path(f"{out}.jsonl").unlink()
+    return found, digest.hexdigest()
