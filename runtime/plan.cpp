@@ -1,4 +1,4 @@
-// See plan.h. The plan's JSON is in plan_json.cpp.
+// The plan's JSON is in plan_json.cpp.
 #include "runtime/plan.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See programs.h. The plan says what the artifact's IR says (compiler/compare_plan.h); here it must also agree
+// The plan says what the artifact's IR says (compiler/compare_plan.h); here it must also agree
 // with the PTX, because the driver reads as many arguments as the entry declares.
 #include "runtime/cuda/programs.h"
 

@@ -1,4 +1,3 @@
-// See rank_sums.h.
 #include "runtime/ranks/rank_sums.h"
 
 #include <algorithm>
