@@ -84,7 +84,7 @@ class Results:
             lines.append(f"{stage}: " + ", ".join(f"{n} {verdict}" for verdict, n in count.items()))
         lines += ["FAILED  {stage}: {what}: {detail}".format(**row)[:240] for row in self.rows
                   if row["verdict"] == "FAILED"]
-        lines += ["{stage}: {what}: {detail}".format(**row)[:200] for row in self.rows
+        lines += ["{stage}: {what}: {detail}".format(**row)[:240] for row in self.rows
                   if row["verdict"] == "done" and row["stage"] != "probes"]
         skipped = {}
         for row in self.rows:
