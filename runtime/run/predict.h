@@ -13,9 +13,9 @@
 namespace gacc {
 
 // Writes the outputs of all samples, in the data's order, as an npy file: f32 [samples, ...]. `interrupted`
-// ends it, and leaves no file.
+// ends it, and leaves no file. `warning`: what there is to say of outputs that are no numbers.
 Status predict(Session& session, const Plan& plan, const Dataset& data, const std::string& path,
-               const std::function<bool()>& asked_to_end, bool& interrupted);
+               const std::function<bool()>& asked_to_end, bool& interrupted, std::string& warning);
 
 struct GenerateOptions {
   int64_t tokens = 0;
@@ -32,7 +32,7 @@ struct GenerateOptions {
 Status check_predict(const Plan& plan);
 Status check_generate(const Plan& plan, const GenerateOptions& options);
 
-// What a text of --prompt says, as tokens of the model; at least one.
+// Reads a text of --prompt as tokens of the model; at least one.
 Result<std::vector<int32_t>> parse_prompt(const Plan& plan, std::string_view prompt);
 
 // Prints each token as soon as it is drawn. The random number of a token is a function of the seed and of its

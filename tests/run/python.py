@@ -84,6 +84,45 @@ def test_the_bits_of_gacc_exec(folder):
     expect(np.array_equal(other.predict(x=x), np.load(folder / "p.npy")), "the predictions differ")
 
 
+def test_a_loader_may_fill_one_buffer(folder):
+    """Whatever the tail: no array is kept beyond the batch that it came in."""
+    x, label = data(32)
+    for tail in ("flush", "drop", "carry"):
+        step = gacc.compile(MODEL, set={"train.tail": tail, "train.accumulate": 4})
+
+        class Refilled:
+            def __iter__(self):
+                buffers = np.empty((4, 2, 3), np.uint8), np.empty(4, np.int64)
+                for i in range(0, 32, 4):
+                    buffers[0][:], buffers[1][:] = x[i:i + 4], label[i:i + 4]
+                    yield buffers
+
+        batches = [(x[i:i + 4], label[i:i + 4]) for i in range(0, 32, 4)]
+        trained = [gacc.train(step, loader, epochs=2, device="cpu", threads=1) for loader in (Refilled(), batches)]
+        expect(same(*(one.parameters() for one in trained)), f"{tail}: one buffer gives other weights")
+
+
+def test_drop_leaves_a_short_batch_out_at_the_end_alone(folder):
+    step = gacc.compile(MODEL, set={"train.tail": "drop"})
+    x, label = data(18)
+    raises(gacc.Error, "batches of a multiple of 4 samples")(
+        lambda: gacc.train(step, [(x[:6], label[:6]), (x[6:], label[6:])], epochs=1, device="cpu"))
+
+
+def test_drop_counts_the_ordinals_of_samples_that_it_leaves_out(folder):
+    """So dropout draws what it draws in gacc-exec."""
+    x, label = data(19)
+    np.save(folder / "x.npy", x)
+    np.save(folder / "label.npy", label)
+    model = dict(MODEL, layers=[MODEL["layers"][0], {"type": "dropout", "p": 0.5}, MODEL["layers"][1]])
+    step = gacc.compile(model, set={"train.tail": "drop"})
+    step.save(folder / "step.ptx")
+    run("gacc-exec", folder / "step.ptx", "--data", f"npy:x={folder}/x.npy,label={folder}/label.npy", "--epochs", 3, "--device", "cpu",
+        "--threads", 1, "--save", folder / "w")
+    trained = gacc.train(step, [(x, label)], epochs=3, device="cpu", threads=1)
+    expect(same(trained.parameters(), gacc._arrays.read_safetensors(folder / "w")), "the weights differ")
+
+
 def test_predictions_in_parts(folder):
     """The logits of one sample have no room at once."""
     tokens = np.random.default_rng(5).integers(0, 1009, (3, 8), np.int32)
@@ -158,6 +197,59 @@ def test_arrays_of_all_kinds(folder):
         expect(np.shares_memory(gacc._arrays.to_numpy(it), real), f"{type(it).__name__} was copied")
     expect(gacc._arrays.to_numpy(np.array([True, False])).dtype == np.int8, "bool")
     expect(gacc._arrays.to_numpy(np.ones(2, np.float16)).dtype == np.float32, "f16")
+
+
+def test_what_is_not_what_it_shows(folder):
+    """Masked numbers are none; columns go by name; lazy tensors are what their library prints."""
+    to_numpy = gacc._arrays.to_numpy
+    raises(ValueError, "masked")(lambda: to_numpy(np.ma.masked_array([1.0, 2.0], [False, True])))
+    expect(to_numpy(np.ma.masked_array([1.0, 2.0])).tolist() == [1, 2], "nothing is masked")
+
+    class Lazy:  # as torch's tensors: memory, and what is to be done with it
+        def __init__(self, values, lazy):
+            self.values, self.lazy = np.array(values), lazy
+
+        def resolve_conj(self):
+            return self
+
+        def resolve_neg(self):
+            return Lazy(-self.values, False) if self.lazy else self
+
+        def __array__(self, *_, **__):
+            return self.values
+
+    expect(to_numpy(Lazy([1.0, -2.0], True)).tolist() == [-1, 2], "the sign is lost")
+
+    class Table:  # as pandas' frames
+        def __init__(self, columns):
+            self.named, self.columns, self.shape = columns, list(columns), (4, len(columns))
+
+        def __getitem__(self, names):
+            return Table({name: self.named[name] for name in names})
+
+        def __array__(self, *_, **__):
+            return np.array([*self.named.values()]).T
+
+    columns = {name: np.arange(4.0) * 3 + i for i, name in enumerate("abcdef")}
+    turned = {name: columns[name] for name in "fbacde"}
+    with session() as run_:
+        first = run_.predict(x=Table(columns))
+        expect(np.array_equal(run_.predict(x=Table(turned)), first), "columns go by their place")
+        raises(ValueError, "the first table had a, b, c")(lambda: run_.predict(x=Table({**columns, "g": columns["a"]})))
+
+
+def test_errors_name_the_caller_s_sample(folder):
+    run_ = session()
+    x, label = np.zeros((7, 2, 3), np.float32), np.zeros(7, np.int64)
+    x[5, 1, 2] = np.nan
+    wrong = label.copy()
+    wrong[6] = 9
+    for what in (lambda: run_.predict(x=x), lambda: run_.evaluate(x=x, label=label), lambda: gacc.train(run_.compiled, [{"x": x, "label": label}], session=run_)):
+        raises(gacc.Error, "sample 5")(what)
+    raises(gacc.Error, "sample 6")(lambda: run_.evaluate(x=np.zeros_like(x), label=wrong))
+    raises(ValueError, "no samples")(lambda: gacc.train(run_.compiled, [{}]))
+    run_.evaluate(x=np.zeros((4, 2, 3)), label=np.zeros(4))  # whole numbers, as pandas has them
+    raises(gacc.Error, "no whole number")(lambda: run_.evaluate(x=np.zeros((4, 2, 3)), label=np.full(4, .5)))
 
 
 def test_errors_say_what_and_where(folder):
