@@ -22,7 +22,7 @@ class Results:
     def __init__(self, out, head):
         out.mkdir(parents=True, exist_ok=True)
         self.out, self.head = out, head  # head: lines about the machine
-        self.rows, self.sections, self.files = [], [], []
+        self.rows, self.sections, self.files = [], [], {}
         self.lock = threading.Lock()
         self.archived = 0.0  # when
         self.save()
@@ -34,7 +34,7 @@ class Results:
     def keep(self, name, data):
         """A file for the archive; it goes there with the next row."""
         with self.lock:
-            self.files.append((name, data.encode() if isinstance(data, str) else data))
+            self.files[name] = data.encode() if isinstance(data, str) else data
 
     def row(self, stage, what, verdict, detail=""):
         """verdict: passed, FAILED, SKIPPED, or done for what is measured."""
@@ -61,7 +61,7 @@ class Results:
         self.archived = time.monotonic()
         out = io.BytesIO()
         with tarfile.open(fileobj=out, mode="w:gz", compresslevel=1) as tar:
-            for name, data in [*self.files, ("report.md", report), ("results.json", results)]:
+            for name, data in [*self.files.items(), ("report.md", report), ("results.json", results)]:
                 info = tarfile.TarInfo(name)
                 info.size = len(data)
                 tar.addfile(info, io.BytesIO(data))
