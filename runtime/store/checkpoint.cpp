@@ -201,7 +201,8 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
     const std::vector<std::byte> bytes = GACC_TRY(session.read_for_checkpoint(buffer));
     GACC_TRY(check_finite(buffer, bytes, path));
     GACC_TRY(file.write(text_of(bytes)));
-    tensors.push_back(CheckpointEntry{buffer.name, buffer.kind, buffer.dtype, whole_shape(buffer),
+    tensors.push_back(CheckpointEntry{buffer.name, std::string(kind_text(buffer.kind())),
+                                      std::string(dtype_text(buffer.dtype)), whole_shape(buffer),
                                       whole_bytes(buffer), crc32_of(text_of(bytes))});
     size += whole_bytes(buffer);
   }
@@ -250,6 +251,9 @@ Result<int64_t> CheckpointReader::read_table(std::string_view text) {
   if (table.is_discarded()) return damaged("its table is no JSON");
   try {
     content_.settings = table.at("settings").get<Settings>();
+    // Before artifact format 9 it depended on the memory plan.
+    std::erase_if(content_.settings,
+                  [](const auto& setting) { return setting.first == "the model's operations (digest)"; });
     Reader rate(table.at("rate"));
     rate("of_model", content_.rate.of_model);
     rate("used", content_.rate.used);
@@ -352,10 +356,11 @@ Status CheckpointReader::check(const Plan& plan, const Settings& settings) const
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_kept(buffer)) continue;
     const auto it = std::ranges::find(entries_, buffer.name, &CheckpointEntry::name);
-    const std::string now = tensor_text(buffer.dtype, whole_shape(buffer));
+    const std::string_view kind = kind_text(buffer.kind());
+    const std::string now = tensor_text(dtype_text(buffer.dtype), whole_shape(buffer));
     if (it == entries_.end()) {
       const auto renamed = std::ranges::find_if(entries_, [&](const CheckpointEntry& entry) {
-        return entry.kind == buffer.kind && tensor_text(entry.dtype, entry.shape) == now &&
+        return entry.kind == kind && tensor_text(entry.dtype, entry.shape) == now &&
                plan.find(entry.name) == nullptr;
       });
       const std::string hint = renamed == entries_.end()
@@ -365,7 +370,7 @@ Status CheckpointReader::check(const Plan& plan, const Settings& settings) const
     }
     const std::string saved = tensor_text(it->dtype, it->shape);
     if (saved != now) return differs("tensor " + buffer.name, saved, now);
-    if (it->kind != buffer.kind) return differs("the kind of tensor " + buffer.name, it->kind, buffer.kind);
+    if (it->kind != kind) return differs("the kind of tensor " + buffer.name, it->kind, kind);
     if (it->bytes != whole_bytes(buffer))
       return differs("the size of tensor " + buffer.name, fmt::format("{} bytes", it->bytes),
                      fmt::format("{} bytes", whole_bytes(buffer)));
