@@ -1,3 +1,4 @@
+// Reads a kernel's body: declarations, labels and instructions with their operands.
 #include <charconv>
 #include <unordered_map>
 

@@ -1,6 +1,6 @@
 // What a launch costs on a GPU, from what it asks of the machine. A launch takes the largest of its bounds,
 // and something more where two are near: they are joined by a norm, as measured curves bend
-// (docs/gpu-cost.md). It is an estimate: nothing here was measured with gacc's kernels.
+// (docs/gpu.md). It is an estimate: nothing here was measured with gacc's kernels.
 #pragma once
 #include <algorithm>
 #include <array>

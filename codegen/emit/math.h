@@ -14,7 +14,7 @@ namespace gacc::codegen {
 using llvm::Value;
 
 // How exact a function is. f32: see each. half: by a GPU's approximate units, with an error that the
-// rounding to a half type hides (docs/gpu-design.md, "Functions of half precision"); NVPTX only.
+// rounding to a half type hides (docs/gpu.md, "Functions of half precision"); NVPTX only.
 enum class Accuracy : uint8_t { f32, half };
 
 class Math {
