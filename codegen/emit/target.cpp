@@ -10,8 +10,13 @@ namespace gacc::codegen {
 using llvm::BasicBlock;
 using llvm::Type;
 
-Target::Target(llvm::Module& module, const Body& body, bool fma, HalfInstructions half)
-    : module(module), body(body), b(module.getContext()), math(b, fma), half(b, half) {}
+Target::Target(llvm::Module& module, const Body& body, std::unique_ptr<const Instructions> has)
+    : module(module),
+      body(body),
+      b(module.getContext()),
+      instructions(std::move(has)),
+      math(b, *instructions),
+      half(b, *instructions) {}
 
 Target::Carried Target::loop(Value* low, Value* high, Value* step, Carried carried,
                              const std::function<Carried(Value*, const Carried&)>& on_step) {

@@ -1,6 +1,6 @@
 // The machine as kernel emitters see it: where arguments are, and the schedule, i.e. how rows, columns
-// and parts are walked and how partial results of a row are brought together. HostTarget walks vectors of
-// lanes in loops; NvptxTarget is one thread of many. Kernels themselves (kernels.cpp) are written once.
+// and parts are walked and how partial results of a row are brought together. The host's target walks vectors of
+// lanes in loops; a GPU's is one thread of many. Kernels themselves (kernels.cpp) are written once.
 #pragma once
 #include <functional>
 #include <memory>
@@ -32,7 +32,7 @@ struct Reduction {
 
 class Target {
  public:
-  Target(llvm::Module& module, const Body& body, bool fma, HalfInstructions half);
+  Target(llvm::Module& module, const Body& body, std::unique_ptr<const Instructions> has);
   virtual ~Target() = default;
 
   using OnRow = std::function<void(Value* row)>;
@@ -113,6 +113,7 @@ class Target {
   Value* smaller(Value* x, Value* y) { return b.CreateSelect(b.CreateICmpULT(x, y), x, y); }  // unsigned
   // A kernel of its own that only this target has, between begin and end, by body.special; false: none.
   virtual bool emit_own() { return false; }
+  const Threads& threads() const { return *instructions->threads(); }  // of a GPU
 
   // Returns the value as a result of this type holds it: of half types the nearest one, as f32.
   Value* round(Value* value, ir::DType dtype) { return is_half(dtype) ? half.round(value, dtype) : value; }
@@ -129,6 +130,7 @@ class Target {
   llvm::Module& module;
   const Body& body;
   llvm::IRBuilder<> b;
+  const std::unique_ptr<const Instructions> instructions;
   Math math;
   Half half;
   llvm::Function* function = nullptr;
@@ -159,7 +161,7 @@ class Target {
   Value* across_lanes(ir::Combine how, Value* vector);
 };
 
-// Emits body into target.module as the function `name`. False and a sentence in `problem` for a special op
+// Emits body into target.module as the function `name`. False and a sentence in `problem` for a hand-written kernel
 // without an emitter, which is a bug.
 [[nodiscard]] bool emit_kernel(Target& target, const std::string& name, std::string& problem);
 
