@@ -392,7 +392,7 @@ class Verifier {
              type_text(type));
   }
 
-  // R28: how the step and the update run is what was asked for, and what their schedules say.
+  // R30: how the step and the update run is what was asked for, and what their schedules say.
   void launch_modes() {
     const Results& results = module_.results;
     const std::string& asked = *module_.settings.launch.mode;
@@ -401,12 +401,12 @@ class Verifier {
           std::tuple("launch.update", &results.launch_update, &module_.update)}) {
       const std::string& mode = **made;
       if (mode != "graph" && mode != "persistent")
-        broken("R28", region->at, "{} is \"{}\", not \"graph\" or \"persistent\"", key, mode);
+        broken("R30", region->at, "{} is \"{}\", not \"graph\" or \"persistent\"", key, mode);
       if (made->given() && !region->ops.empty() && (asked == "graph" || region == &module_.step) &&
           asked != "auto" && mode != asked)
-        broken("R28", region->at, "{} is \"{}\", and launch.mode asks for \"{}\"", key, mode, asked);
+        broken("R30", region->at, "{} is \"{}\", and launch.mode asks for \"{}\"", key, mode, asked);
       if (region->schedule && region->schedule->persistent && mode != "persistent")
-        broken("R28", region->schedule->persistent->at, "{} has a persistent kernel, and {} is \"{}\"",
+        broken("R30", region->schedule->persistent->at, "{} has a persistent kernel, and {} is \"{}\"",
                region_text(region->kind), key, mode);
     }
   }
