@@ -258,7 +258,7 @@ class Verifier {
     }
   }
 
-  // Whether the op adds to a buffer and never shares a kernel: then others of its kind may add to it as well.
+  // Returns true if the op adds to a buffer and never shares a kernel: then others of its kind may add to it as well.
   static bool adds_alone(const Op& op) {
     const bool alone = op.info->lowering == Lowering::gemm || op.info->lowering == Lowering::special;
     return alone && op.info->name.ends_with(".acc");
@@ -376,7 +376,7 @@ class Verifier {
 
   static bool is_there(const Region& region) { return !region.ops.empty() || !region.yields.empty(); }
 
-  // What predict is for: its one yield in every phase.
+  // Checks predict's one yield, in every phase.
   void output(const Region& region) {
     if (!is_there(region)) return;  // a module may lack it
     const std::string_view role = is_there(module_.answer) ? "rows" : "output";

@@ -55,7 +55,7 @@ class Math {
   Value* copy_sign(Value* magnitude, Value* sign);
   Value* pick(Value* a, Value* b, bool larger);
   Value* coarse_tanh(Value* x);
-  // What `of` gives for the operands' scalars, lane by lane.
+  // Calls `of` with the operands' scalars, lane by lane.
   Value* each_lane(std::initializer_list<Value*> operands,
                    const std::function<Value*(llvm::ArrayRef<Value*>)>& of);
   Value* unit(llvm::Intrinsic::ID id, Value* x);  // an approximate unit
