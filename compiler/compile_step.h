@@ -23,7 +23,7 @@ PlanFacts plan_facts(const ir::Module& module, const std::string& target);
 struct Compiled {
   std::string artifact, llvm_ir;
 };
-// Machine code for the schedules of `module`, with its plan. `model` and `overrides`: the record of the model that
+// Makes machine code for the schedules of `module`, with its plan. `model` and `overrides`: the record of the model that
 // an artifact carries (Artifact::model). Nothing and a diagnostic when code generation fails, which is a bug.
 std::optional<Compiled> make_artifact(const ir::Module& module, const Plan& plan, const std::string& model,
                                       const std::vector<Override>& overrides, Diag& diag);
@@ -32,6 +32,8 @@ struct CompileTrouble {
   bool bug = false;  // of gacc; else the model, or what was asked for, is wrong
   std::string text;  // whole lines, as the programs print them
 };
+// What is printed of a bug: `what` went wrong, and the request to report it.
+std::string bug_text(std::string_view what);
 
 // KEY=VALUE of --set; nothing when it is not of that form.
 std::optional<Override> parse_override(const std::string& text);
@@ -47,7 +49,10 @@ class StepCompiler {
   StepCompiler(const StepCompiler&) = delete;
   StepCompiler& operator=(const StepCompiler&) = delete;
 
-  // Warnings, and what was chosen where the model leaves that open; and the name of each phase that is done.
+  // Makes errors of the frontend's warnings.
+  bool strict = false;
+  // Receives warnings, and what was chosen where the model leaves that open; and the name of each phase that
+  // is done.
   std::function<void(std::string_view)> on_note = [](std::string_view) {};
   std::function<void(std::string_view)> on_phase = [](std::string_view) {};
 

@@ -3,6 +3,8 @@
 #include "frontend/schema.h"
 
 #include "frontend/families.h"
+#include "frontend/rope_scaling.h"
+#include "frontend/warnings.h"
 #include "ir/schema/optimizer.h"
 #include "ir/schema/rate_schedule.h"
 
@@ -12,8 +14,6 @@ namespace {
 
 const ir::Settings defaults;
 const Words automatic = {"auto"};
-const Words starts = {"default",         "zeros",         "ones",          "kaiming_normal",
-                      "kaiming_uniform", "xavier_normal", "xavier_uniform"};
 const std::vector<Key> of_adapters = {
     {"rank", Form::integer, required, "the columns of B and the rows of A", extent},
     {"alpha", Form::real, no_default, "the product is multiplied by alpha / rank; default: rank", above(0)},
@@ -52,7 +52,9 @@ const Table tables::model{
     .keys = {{"name", Form::text, required, "the model's name, 1 to 100 characters"},
              {"seed", Form::integer, defaults.model.seed,
               "of initial values, dropout and the order of samples", at_least(0)},
-             {"metrics", Form::metrics, no_default, "what evaluations measure besides the loss"}},
+             {"metrics", Form::metrics, no_default, "what evaluations measure besides the loss"},
+             Key{"allow", Form::words, no_default, "warnings of the compiler that are not wanted"}.or_one_of(
+                 warning_names())},
     .example = "name = \"digits\"\nmetrics = [\"accuracy\"]"};
 
 const Table tables::input{
@@ -110,12 +112,25 @@ const Table tables::rope{
     .path = "layers.rope",
     .says =
         "Of `attention`: the rotary positions of queries and keys. Channel pair i of a head is turned by t "
-        "theta^(-2 i / n) at position t, n = partial * C / heads.",
+        "theta^(-2 i / n) at position t, n = partial * head_dim.",
     .keys = {{"theta", Form::real, 10000.0, "the base", at_least(1)},
              {"partial", Form::real, 1.0,
               "the part of a head's channels that is turned, from the first one on", upper_fraction},
              word("layout", "half", {"half", "interleaved"},
-                  "what a pair is: channels i and i + n / 2, or 2 i and 2 i + 1")}};
+                  "what a pair is: channels i and i + n / 2, or 2 i and 2 i + 1"),
+             Key{"scaling", Form::table, no_default, "slower turns, for longer sequences than it was trained on"}.of(
+                 rope_scaling)}};
+
+const Table tables::rope_scaling{
+    .name = "`scaling`",
+    .path = "layers.rope.scaling",
+    .says = "Of `rope`, as in transformers: each pair's turn is multiplied by a factor.",
+    .types = rope_scalings()};
+
+const Table tables::qk_norm{.name = "`qk_norm`",
+                            .path = "layers.qk_norm",
+                            .says = "Of `attention`: the norm of a head of queries or keys.",
+                            .keys = {norm_eps_key}};
 
 const Table tables::lora{
     .name = "`lora`",
@@ -282,7 +297,7 @@ const Table tables::adapters{
 const std::vector<const Table*>& all_tables() {
   using namespace tables;
   static const std::vector<const Table*> all = {
-      &file,  &model,     &input, &normalize, &layer,     &init,      &rope,   &lora,   &loss, &predict,
+      &file,  &model,     &input, &normalize, &layer,     &init,      &rope,   &rope_scaling, &qk_norm, &lora,   &loss, &predict,
       &train, &optimizer, &group, &schedule,  &precision, &recompute, &launch, &memory, &load, &adapters};
   return all;
 }

@@ -34,9 +34,11 @@ Instance describe_rope(const ir::OpView& op, Purpose purpose) {
                   .inverse = op.flag("inverse"),
                   .vector = 1,
                   .turns = {}};
+  const auto& factors = std::get<std::vector<double>>(op.attr("factors"));
   for (int64_t i = 0; i < rotated / 2; ++i) {
     const long double turn = std::pow(static_cast<long double>(op.real("theta")),
-                                      static_cast<long double>(-2 * i) / static_cast<long double>(rotated)) /
+                                      static_cast<long double>(-2 * i) / static_cast<long double>(rotated)) *
+                             (factors.empty() ? 1 : factors[static_cast<size_t>(i)]) /
                              (2 * std::numbers::pi_v<long double>);
     shape.turns.push_back(static_cast<uint64_t>(std::ldexp(turn, 64)));  // theta is at least 1
   }
