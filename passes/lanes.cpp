@@ -1,6 +1,6 @@
 // The region `close`. With V lanes a step adds to the sum of the open lane, @S. The sums of closed lanes wait in
 // @S.node0, @S.node1, ... from left to right: the nodes of the binary tree over the lanes whose other half is
-// not there yet. `close` runs between two launches; the runtime says by flags what it does (runtime/lanes.h):
+// not there yet. `close` runs between two launches; the runtime says by flags what it does (runtime/ranks/lanes.h):
 //
 //   1. x = @S, then from the last node to the first, where @lane.join.D is set: x = @S.nodeD + x
 //   2. where @lane.keep.D is set: @S.nodeD = x

@@ -183,7 +183,7 @@ struct PlanBytes {  // of the arena, by category; they add up to peak together w
   int64_t lower_bound = 0;
 };
 
-// schedule.type = "plateau": when the evaluations cut the rate (runtime/plateau.h).
+// schedule.type = "plateau": when the evaluations cut the rate (runtime/run/plateau.h).
 struct PlateauRules {
   std::string metric = "loss";  // or one of Plan::metrics
   int64_t patience = 10;        // evaluations in a row without progress, beyond which the rate is cut
@@ -245,8 +245,8 @@ struct Plan {
   int64_t parameters = 0;  // number of elements of all params
   int64_t micro_batch = 1;
   int64_t accumulate = 1;
-  int64_t lanes = 1;           // of a window; the sums of its lanes are added by a tree (runtime/lanes.h)
-  int64_t shard = 0;           // not 0: exactly so many ranks run it, which share the optimizer's state
+  int64_t lanes = 1;  // of a window; the sums of its lanes are added by a tree (runtime/ranks/lanes.h)
+  int64_t shard = 0;  // not 0: exactly so many ranks run it, which share the optimizer's state
   std::string tail = "flush";  // flush | drop | carry
   int64_t epochs = 1;
   bool shuffle = true;

@@ -1,20 +1,12 @@
-// Finds the machine to run on. The CPU is a plug-in (libgacc-host.so) that is loaded only when chosen, so
-// that gacc-exec itself links no compiler; the CUDA device loads the driver, or the emulator, in the same
-// way. Plug-ins lie beside the executable (a build folder) or in ../lib/gacc (an installation, wherever it
+// Finds plug-ins: they lie beside the executable (a build folder) or in ../lib/gacc (an installation, wherever it
 // is).
 #pragma once
-#include <memory>
 #include <string>
 #include <string_view>
 
-#include "runtime/device.h"
+#include "runtime/status.h"
 
 namespace gacc {
-
-// Opens `choice`: "auto", "cpu", "cuda", "cuda:N" or "emulate", for `artifact`. auto is the first GPU that
-// can run it, else the CPU; `note` then gets the reason, a line for the user.
-Result<std::unique_ptr<Device>> open_device(std::string_view choice, const DeviceOptions& options,
-                                            const Artifact& artifact, std::string* note = nullptr);
 
 struct Plugin {
   std::string_view what, file, package;  // package: that of Debian

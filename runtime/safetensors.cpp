@@ -10,10 +10,10 @@
 #include <set>
 
 #include "runtime/atomic_file.h"
-#include "runtime/data/byte_order.h"
-#include "runtime/data/text.h"
+#include "runtime/byte_order.h"
 #include "runtime/half.h"
 #include "runtime/json_text.h"
+#include "runtime/text.h"
 
 namespace gacc {
 namespace {

@@ -35,7 +35,7 @@ Status check_finite(const StoredTensor& tensor, std::string_view file);
 // A name out of the file, fit for a one-line message.
 std::string shown_name(std::string_view name);
 
-// What a run's checkpoint begins with (runtime/checkpoint.h): it is none of these files.
+// What a run's checkpoint begins with (runtime/store/checkpoint.h): it is none of these files.
 inline constexpr std::string_view kCheckpointMagic = "gacc checkpoint\n";
 
 using Metadata = std::map<std::string, std::string>;

@@ -10,6 +10,19 @@ import sys
 FOLDERS = ["ir", "kernels", "frontend", "passes", "codegen", "compiler", "emulator", "runtime", "library", "tools",
            "tests"]
 ARTIFACTS = [f"runtime/{h}.h" for h in ("plan", "device", "artifact", "status", "atomic_file", "half")]
+# The wings of the runtime, each with those it may include; all may include the files beside them.
+WINGS = {
+    "cuda": (),
+    "ranks": (),
+    "mpi": ("ranks",),
+    "data": (),
+    "session": ("ranks",),
+    "weights": ("data", "session"),
+    "store": ("data", "session"),
+    "tell": ("data",),
+    "run": ("cuda", "ranks", "data", "session", "weights", "store", "tell"),
+}
+RUNTIME_ROOT = ["runtime/*.h", "ir/buffers.def"]  # a table: no code of the IR
 # What each folder may include of gacc, as path prefixes. The first prefix that fits a file is the rule.
 MAY_INCLUDE = [
     ("ir/", ["ir/"]),
@@ -25,7 +38,8 @@ MAY_INCLUDE = [
     ("compiler/", [f + "/" for f in FOLDERS if f not in ("library", "tools", "tests")]),
     ("library/", [f + "/" for f in FOLDERS if f not in ("tools", "tests")]),
     ("emulator/", ["emulator/", "runtime/status.h"]),
-    ("runtime/", ["runtime/", "ir/buffers.def"]),  # a table: no code of the IR
+    *[(f"runtime/{wing}/", [f"runtime/{w}/" for w in (wing, *below)] + RUNTIME_ROOT) for wing, below in WINGS.items()],
+    ("runtime/", RUNTIME_ROOT),
     ("tools/", [f + "/" for f in FOLDERS]),
     ("tests/", [f + "/" for f in FOLDERS]),
 ]
@@ -51,6 +65,13 @@ def includes(root):
                         yield path.relative_to(root).as_posix(), number, match[1], match[2]
 
 
+def may(header, allowed):
+    """True where the path prefix `allowed` fits; FOLDER/*.h stands for the headers of a folder alone."""
+    if allowed.endswith("/*.h"):
+        return header.startswith(allowed[:-3]) and "/" not in header[len(allowed) - 3:]
+    return header.startswith(allowed)
+
+
 def violations(root):
     found, doors = [], {}
     for file, line, quote, header in includes(root):
@@ -66,8 +87,9 @@ def violations(root):
             found.append(f"{where}`{header}`: write the path from the top of the tree, folder first")
         elif any(header.startswith(f + "/") for f in FOLDERS):
             allowed = next(rule for prefix, rule in MAY_INCLUDE if file.startswith(prefix))
-            if not any(header.startswith(a) for a in allowed):
-                found.append(f"{where}`{header}`: {file.split('/')[0]} may include only {', '.join(allowed)}")
+            if not any(may(header, a) for a in allowed):
+                inner = file.rsplit("/", 1)[0] if file.startswith("runtime/") else file.split("/")[0]
+                found.append(f"{where}`{header}`: {inner} may include only {', '.join(allowed)}")
     return found
 
 

@@ -11,8 +11,8 @@
 #include <sstream>
 
 #include "runtime/atomic_file.h"
-#include "runtime/data/text.h"
 #include "runtime/standard_streams.h"
+#include "runtime/text.h"
 
 namespace gacc {
 namespace {

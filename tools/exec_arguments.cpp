@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "runtime/artifact.h"
-#include "runtime/checkpoint.h"
 #include "runtime/data/spec.h"
-#include "runtime/log.h"
+#include "runtime/store/checkpoint.h"
+#include "runtime/tell/log.h"
 #include "runtime/weights/adapters.h"
 #include "tools/command_line.h"
 

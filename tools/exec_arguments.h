@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "runtime/predict.h"
-#include "runtime/train.h"
+#include "runtime/run/predict.h"
+#include "runtime/run/train.h"
 
 namespace gacc {
 

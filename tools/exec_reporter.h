@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "runtime/log.h"
-#include "runtime/progress.h"
+#include "runtime/run/train.h"
 #include "runtime/standard_streams.h"
-#include "runtime/tensorboard.h"
-#include "runtime/train.h"
+#include "runtime/tell/log.h"
+#include "runtime/tell/progress.h"
+#include "runtime/tell/tensorboard.h"
 
 namespace gacc {
 

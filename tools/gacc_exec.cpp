@@ -1,5 +1,5 @@
 // gacc-exec: runs a compiled step on data. Files and signals are handled here, options in exec_arguments.h;
-// the training itself is runtime/train.h. Links neither LLVM nor a GPU library: devices are plug-ins.
+// the training itself is runtime/run/train.h. Links neither LLVM nor a GPU library: devices are plug-ins.
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
@@ -19,23 +19,24 @@
 #include "compiler/compare_plan.h"
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
-#include "runtime/checkpoint.h"
-#include "runtime/collective.h"
 #include "runtime/data/dataset.h"
-#include "runtime/data/text.h"
-#include "runtime/launcher.h"
-#include "runtime/log.h"
 #include "runtime/plugin.h"
-#include "runtime/predict.h"
-#include "runtime/profile.h"
-#include "runtime/progress.h"
-#include "runtime/rank_sums.h"
+#include "runtime/ranks/collective.h"
+#include "runtime/ranks/launcher.h"
+#include "runtime/ranks/rank_sums.h"
+#include "runtime/run/open_device.h"
+#include "runtime/run/predict.h"
+#include "runtime/run/self_check.h"
+#include "runtime/run/train.h"
 #include "runtime/safetensors.h"
-#include "runtime/self_check.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 #include "runtime/standard_streams.h"
-#include "runtime/tensorboard.h"
-#include "runtime/train.h"
+#include "runtime/store/checkpoint.h"
+#include "runtime/tell/log.h"
+#include "runtime/tell/profile.h"
+#include "runtime/tell/progress.h"
+#include "runtime/tell/tensorboard.h"
+#include "runtime/text.h"
 #include "runtime/weights/adapters.h"
 #include "runtime/weights/weights.h"
 #include "tools/command_line.h"
@@ -537,8 +538,7 @@ class Run {
   void say_nothing_to_do() const {
     const TrainOptions& options = options_;
     const int64_t worse = result_.best.worse;
-    std::optional<int64_t> epochs = options.epochs;
-    if (!epochs && !options.updates && !options.launches) epochs = artifact_.plan.epochs;
+    const std::optional<int64_t> epochs = epoch_limit(artifact_.plan, options);
     for (const auto& [noun, option, done, most] :
          {std::tuple("epoch", "--epochs", result_.epochs, epochs),
           {"update", "--updates", result_.updates, options.updates},
@@ -571,7 +571,9 @@ class Run {
     if (!arguments_.init_only) {
       Reporter reporter({plan, log_, events_, progress, options_.resume ? options_.resume->updates : 0,
                          options_.keeps_best()});
-      progress.begin(options_, expected_launches(plan, data_.samples, options_));
+      progress.begin(epoch_limit(plan, options_).value_or(0), options_.updates.value_or(0),
+                     expected_launches(plan, data_.samples, options_),
+                     options_.resume ? static_cast<TrainCounts>(*options_.resume) : TrainCounts());
       const Dataset* eval = arguments_.eval.empty() ? nullptr : &eval_;
       Status status = train(session, plan, data_, eval, options_, reporter, result_);
       progress.clear();

@@ -1,8 +1,8 @@
 // See array.h.
 #include "runtime/data/array.h"
 
-#include "runtime/data/byte_order.h"
-#include "runtime/data/text.h"
+#include "runtime/byte_order.h"
+#include "runtime/text.h"
 
 namespace gacc {
 

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <limits>
 
-#include "runtime/data/text.h"
+#include "runtime/text.h"
 
 namespace gacc {
 namespace {

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/data/array.h"
-#include "runtime/data/text.h"
 #include "runtime/json_text.h"
+#include "runtime/text.h"
 
 namespace gacc {
 namespace {

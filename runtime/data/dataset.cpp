@@ -9,7 +9,7 @@
 #include "runtime/atomic_file.h"
 #include "runtime/data/gzip.h"
 #include "runtime/data/source.h"
-#include "runtime/data/text.h"
+#include "runtime/text.h"
 
 namespace gacc {
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "runtime/data/byte_order.h"
+#include "runtime/byte_order.h"
 
 namespace gacc {
 namespace {

@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "runtime/byte_order.h"
 #include "runtime/data/array.h"
-#include "runtime/data/byte_order.h"
-#include "runtime/data/text.h"
 #include "runtime/half.h"
+#include "runtime/text.h"
 
 namespace gacc {
 namespace {

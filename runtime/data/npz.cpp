@@ -5,10 +5,10 @@
 #include <set>
 
 #include "runtime/atomic_file.h"
+#include "runtime/byte_order.h"
 #include "runtime/data/array.h"
-#include "runtime/data/byte_order.h"
 #include "runtime/data/gzip.h"
-#include "runtime/data/text.h"
+#include "runtime/text.h"
 
 namespace gacc {
 namespace {

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "runtime/data/source.h"
-#include "runtime/data/text.h"
+#include "runtime/text.h"
 
 namespace gacc {
 namespace {

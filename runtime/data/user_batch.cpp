@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "runtime/data/array.h"
-#include "runtime/data/text.h"
+#include "runtime/text.h"
 
 namespace gacc {
 

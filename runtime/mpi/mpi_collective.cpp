@@ -19,7 +19,7 @@
 #include <stop_token>
 #include <thread>
 
-#include "runtime/collective.h"
+#include "runtime/ranks/collective.h"
 
 namespace gacc::mpi {
 namespace {

@@ -11,7 +11,7 @@
 #include <set>
 
 #include "runtime/atomic_file.h"
-#include "runtime/data/text.h"
+#include "runtime/text.h"
 
 namespace gacc {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "runtime/data/text.h"
+#include "runtime/text.h"
 
 namespace gacc {
 namespace {

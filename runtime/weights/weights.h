@@ -8,7 +8,7 @@
 
 #include "runtime/data/file_bytes.h"
 #include "runtime/safetensors.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 
 namespace gacc {
 

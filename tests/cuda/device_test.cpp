@@ -14,7 +14,7 @@
 #include "runtime/cuda/gemm_selection.h"
 #include "runtime/cuda/gpu_choice.h"
 #include "runtime/cuda/programs.h"
-#include "runtime/train.h"
+#include "runtime/run/train.h"
 #include "tests/codegen/half_values.h"
 #include "tests/cuda/tiny_artifact.h"
 

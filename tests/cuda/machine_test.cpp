@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "runtime/cuda/cuda_device.h"
-#include "runtime/train.h"
+#include "runtime/run/train.h"
 #include "tests/codegen/half_values.h"
 #include "tests/cuda/tiny_artifact.h"
 

@@ -1,6 +1,6 @@
 // libFuzzer target for --prompt: any text is tokens that the model has, or an error. The first byte chooses
 // the vocabulary.
-#include "runtime/predict.h"
+#include "runtime/run/predict.h"
 #include "tests/fuzz/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

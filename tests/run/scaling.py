@@ -178,7 +178,7 @@ OF_THE_WINDOW = {"loss.scale", "scale.good", "skips", "samples.low", "samples.hi
 
 
 def checkpoint(folder):
-    """The buffers of a checkpoint, name -> (kind, bytes), and the loop's state (runtime/checkpoint.h)."""
+    """The buffers of a checkpoint, name -> (kind, bytes), and the loop's state (runtime/store/checkpoint.h)."""
     raw = (folder / "checkpoint").read_bytes()
     size, offset, tensors = int.from_bytes(raw[-24:-16], "little"), 24, {}
     table = json.loads(raw[-24 - size:-24])

@@ -1,6 +1,7 @@
 // Checkpoints on the fake device: a run that is broken off anywhere and resumed is the run without a break;
 // a file that is cut, altered or of another run is refused, and the refusal says why.
-#include "runtime/checkpoint.h"
+#include "runtime/store/checkpoint.h"
+#include "runtime/run/train.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 // Lanes: who holds which nodes of the tree when. What `close` is asked to do gives the sum that the definition
 // gives, for every number of ranks, of launches in the window and of launches there are.
-#include "runtime/lanes.h"
+#include "runtime/ranks/lanes.h"
 
 #include <gtest/gtest.h>
 

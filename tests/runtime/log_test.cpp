@@ -1,5 +1,5 @@
 // The log's lines have the contract's fields in its order, and the file is either whole or not there.
-#include "runtime/log.h"
+#include "runtime/tell/log.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -13,7 +13,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "runtime/progress.h"
+#include "runtime/tell/progress.h"
 #include "tests/runtime/fake_device.h"
 
 namespace gacc {

@@ -9,7 +9,7 @@
 #include <optional>
 #include <thread>
 
-#include "runtime/rank_sums.h"
+#include "runtime/ranks/rank_sums.h"
 
 namespace gacc {
 namespace {

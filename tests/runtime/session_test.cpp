@@ -1,5 +1,5 @@
 // The verbs of a session on the fake device.
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 
 #include <gtest/gtest.h>
 

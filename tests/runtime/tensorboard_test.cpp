@@ -1,5 +1,5 @@
 // Event files, read back by a decoder of their own, and the checksum against its published values.
-#include "runtime/tensorboard.h"
+#include "runtime/tell/tensorboard.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 // The training loop on the fake device: what is launched and updated, what is reported, when it ends.
-#include "runtime/train.h"
+#include "runtime/run/train.h"
 
 #include <gtest/gtest.h>
 

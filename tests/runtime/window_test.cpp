@@ -1,5 +1,5 @@
 // The arithmetic of windows and tails, against the oracle's description of them.
-#include "runtime/window.h"
+#include "runtime/session/window.h"
 
 #include <gtest/gtest.h>
 

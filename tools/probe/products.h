@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "runtime/byte_order.h"
 #include "runtime/cuda/cublas_lt.h"
-#include "runtime/data/byte_order.h"
 #include "runtime/half.h"
 #include "runtime/plan.h"
 #include "tools/probe/probed_gpu.h"

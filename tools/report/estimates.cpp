@@ -9,7 +9,7 @@
 #include "codegen/plan_writer.h"
 #include "ir/text/size_text.h"
 #include "kernels/gemm.h"
-#include "runtime/lanes.h"
+#include "runtime/ranks/lanes.h"
 #include "tools/report/markup.h"
 #include "tools/report/sections.h"
 

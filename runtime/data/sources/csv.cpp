@@ -4,7 +4,7 @@
 
 #include "runtime/data/csv.h"
 #include "runtime/data/source.h"
-#include "runtime/data/text.h"
+#include "runtime/text.h"
 
 namespace gacc {
 namespace {

@@ -3,8 +3,8 @@
 // the plan, so a checkpoint has it.
 #pragma once
 #include "runtime/plan.h"
-#include "runtime/session.h"
-#include "runtime/window.h"
+#include "runtime/session/session.h"
+#include "runtime/session/window.h"
 
 namespace gacc {
 

@@ -1,5 +1,5 @@
 // See lanes.h.
-#include "runtime/lanes.h"
+#include "runtime/ranks/lanes.h"
 
 #include <algorithm>
 

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "runtime/atomic_file.h"
-#include "runtime/checkpoint.h"
+#include "runtime/store/checkpoint.h"
 
 namespace gacc {
 namespace {
@@ -109,7 +109,7 @@ void keep_to_model(Settings& settings, const Settings& saved) {
                [](const auto& setting) { return !is_of_model(setting.first); });
 }
 
-Settings settings_of(const Artifact& artifact, const Dataset& data, const TrainOptions& options) {
+Settings settings_of(const Artifact& artifact, const Dataset& data, const DataOrder& order) {
   const Plan& plan = artifact.plan;
   Settings settings;
   auto add = [&](std::string name, const auto& value) {
@@ -119,8 +119,8 @@ Settings settings_of(const Artifact& artifact, const Dataset& data, const TrainO
   add("train.micro_batch", plan.micro_batch);
   add("train.accumulate", plan.accumulate);
   add("train.tail", plan.tail);
-  add("train.shuffle", options.shuffle);
-  add("the seed", options.seed);
+  add("train.shuffle", order.shuffle);
+  add("the seed", order.seed);
   add("the number of training samples", data.samples);
   add_model(artifact.ir, settings);
   for (size_t i = 0; i < data.columns.size(); ++i)

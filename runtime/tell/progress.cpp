@@ -1,5 +1,5 @@
 // Draws the progress line with carriage returns, which every terminal understands, no wider than it is.
-#include "runtime/progress.h"
+#include "runtime/tell/progress.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -115,13 +115,12 @@ std::string process_memory_text(int64_t arena) {
 Progress::Progress(const Plan& plan, bool quiet)
     : plan_(plan), quiet_(quiet), terminal_(!quiet && isatty(STDERR_FILENO) == 1) {}
 
-void Progress::begin(const TrainOptions& options, double expected_launches) {
-  const bool other_limit = options.updates || options.launches;
-  state_.epochs = options.epochs.value_or(other_limit ? 0 : plan_.epochs);
-  state_.updates = options.updates.value_or(0);
+void Progress::begin(int64_t epochs, int64_t updates, double expected_launches, const TrainCounts& before) {
+  state_.epochs = epochs;
+  state_.updates = updates;
   expected_launches_ = expected_launches;
-  first_launches_ = options.resume ? options.resume->launches : 0;
-  last_samples_ = options.resume ? options.resume->samples : 0;
+  first_launches_ = before.launches;
+  last_samples_ = before.samples;
   begin_ = last_ = Clock::now();
 }
 

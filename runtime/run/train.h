@@ -13,25 +13,21 @@
 //  - `seconds` of windows and epochs are training time, without evaluations.
 #pragma once
 #include <functional>
-#include <limits>
 #include <optional>
 #include <string>
 
-#include "runtime/collective.h"
 #include "runtime/data/dataset.h"
-#include "runtime/session.h"
+#include "runtime/ranks/collective.h"
+#include "runtime/reports.h"
+#include "runtime/session/session.h"
 
 namespace gacc {
 
-struct TrainState;
-
-struct TrainOptions {
+struct TrainOptions : DataOrder {
   // Limits; the first one reached ends the run. Without `epochs` and with another limit the run goes on over
   // as many epochs as that takes; without any, it is the plan's number of epochs.
   std::optional<int64_t> epochs, updates, launches;
   int64_t eval_every = 0;  // also evaluate after every that many updates; 0: only after epochs and at the end
-  bool shuffle = true;
-  uint64_t seed = 0;  // of the shuffling
   // Fill TrainResult::gradients: a copy of all gradients at the end of every window.
   bool keep_gradients = false;
   std::function<bool()> interrupted;  // asked after every launch; true ends the run in order. May be empty
@@ -55,75 +51,6 @@ struct TrainOptions {
   // Where an earlier run was; the session's buffers must be as they were then. Null: at the beginning. The
   // limits count from the beginning of the earlier run.
   const TrainState* resume = nullptr;
-};
-
-struct LaunchReport {    // queued, not necessarily finished
-  int64_t epoch = 0;     // from 1
-  int64_t launches = 0;  // of the run
-  int64_t samples = 0;   // of the run
-};
-
-struct UpdateReport {
-  int64_t epoch = 0;   // in which the window closed, from 1
-  int64_t update = 0;  // windows tried so far, from 1
-  WindowReport window;
-  double seconds = 0;
-};
-
-struct EpochReport {
-  int64_t epoch = 0;
-  double loss = 0;                                // NaN when nothing was counted
-  int64_t updates = 0, skipped = 0, samples = 0;  // of this epoch
-  double seconds = 0;
-};
-
-struct EvaluationReport {
-  int64_t epoch = 0;    // under way or just completed; 0 before any
-  int64_t updates = 0;  // good ones so far
-  EvalReport result;
-  double seconds = 0;
-  bool better = false;  // than all before it, where the run keeps the best
-};
-
-// The best evaluation so far.
-struct BestEvaluation {
-  std::string metric;  // by which; empty: there was none
-  double value = 0;
-  int64_t updates = 0;  // good ones before it
-  int64_t worse = 0;    // evaluations since then
-};
-
-struct TrainCounts {
-  int64_t epochs = 0;   // completed
-  int64_t updates = 0;  // good ones
-  int64_t skipped = 0;
-  int64_t launches = 0, samples = 0;
-};
-
-struct TrainResult : TrainCounts {
-  double seconds = 0;  // everything, evaluations too
-  bool interrupted = false;
-  int64_t open_launches = 0;           // in the window that was open at the end and is not applied
-  std::vector<NamedTensor> gradients;  // mean gradient of the open or the just closed window
-  BestEvaluation best;
-};
-
-// Where the loop is between two launches: everything that must outlive the process for a later one to go on
-// with the same bits. What a loop keeps from one launch to the next belongs here, or into a state buffer of
-// the plan, and in checkpoint.cpp's list of fields.
-struct TrainState : TrainCounts {
-  // Launches made of the epoch under way. 0: none has begun. All: its end is still to be reported.
-  int64_t position = 0;
-  int64_t window_launches = 0, window_samples = 0;  // of the open window
-  bool evaluation_due = false;                      // to be made before anything else
-  EpochReport epoch;                                // under way
-  WindowSums epoch_sums;  // of the launches of this epoch that are in closed windows, or at its end
-  WindowSums counted;     // the part of the open window that earlier epochs have counted (carry)
-  EvaluationReport evaluation{0, -1, {}, 0, false};  // the last one
-  BestEvaluation best;
-  double first_loss = std::numeric_limits<double>::quiet_NaN();  // of the first good update
-  // Since the run began, in all its processes; the starts of window and epoch are in training seconds.
-  double seconds = 0, evaluation_seconds = 0, window_start = 0, epoch_start = 0;
 };
 
 // An error of an observer ends the run with that error.
@@ -150,6 +77,9 @@ Status evaluate_once(Session& session, const Plan& plan, const Dataset& eval, co
 // The check that train makes first, for callers who have more to prepare: an error, with numbers and what to
 // change, when no update could ever happen.
 Status check_can_update(const Plan& plan, int64_t samples, const TrainOptions& options);
+
+// The epochs that the options and the plan allow; none: no limit.
+std::optional<int64_t> epoch_limit(const Plan& plan, const TrainOptions& options);
 
 // About how many launches the whole run will make: for the display.
 double expected_launches(const Plan& plan, int64_t samples, const TrainOptions& options);

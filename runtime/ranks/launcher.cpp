@@ -1,5 +1,5 @@
 // See launcher.h.
-#include "runtime/launcher.h"
+#include "runtime/ranks/launcher.h"
 
 #include <dlfcn.h>
 #include <sched.h>

@@ -1,5 +1,5 @@
 // See plateau.h.
-#include "runtime/plateau.h"
+#include "runtime/run/plateau.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // The training loop. The rules of windows are in window.h; this file walks through them, keeps the sums of an
 // epoch and the clocks, and asks for evaluations.
-#include "runtime/train.h"
+#include "runtime/run/train.h"
 
 #include <algorithm>
 #include <charconv>
@@ -10,8 +10,8 @@
 #include <tuple>
 
 #include "runtime/data/loader.h"
-#include "runtime/plateau.h"
-#include "runtime/window.h"
+#include "runtime/run/plateau.h"
+#include "runtime/session/window.h"
 
 namespace gacc {
 namespace {
@@ -80,11 +80,6 @@ Result<std::optional<EvalReport>> measure(Session& session, const Plan& plan, co
   GACC_TRY(interruption.agree());
   if (interruption.agreed()) return std::optional<EvalReport>();
   return std::optional(GACC_TRY(session.end_eval()));
-}
-
-std::optional<int64_t> epoch_limit(const Plan& plan, const TrainOptions& options) {
-  if (options.epochs || options.updates || options.launches) return options.epochs;
-  return plan.epochs;
 }
 
 class Trainer {
@@ -481,6 +476,11 @@ Status evaluate_once(Session& session, const Plan& plan, const Dataset& eval, co
   report.seconds = clock.seconds();
   interrupted = !result;
   return {};
+}
+
+std::optional<int64_t> epoch_limit(const Plan& plan, const TrainOptions& options) {
+  if (options.epochs || options.updates || options.launches) return options.epochs;
+  return plan.epochs;
 }
 
 Status check_can_update(const Plan& plan, int64_t samples, const TrainOptions& options) {

@@ -8,10 +8,37 @@
 #include <span>
 #include <vector>
 
-#include "runtime/collective.h"
-#include "runtime/session.h"
+#include "runtime/device.h"
+#include "runtime/plan.h"
+#include "runtime/ranks/collective.h"
+#include "runtime/ranks/lanes.h"
 
 namespace gacc {
+
+// A sum of the window in the arena, as the lanes of this process have it: `nodes` are the addresses of its
+// nodes, from left to right; `target`, which is the last of them, is where the sum of all is wanted.
+struct LaneSum {
+  int64_t elements = 0;
+  bool integer = false;  // i32, else f32
+  double kept = 1;       // by each launch, of what the launches before it have summed (PlanBuffer::kept)
+  std::vector<int64_t> nodes{};
+  int64_t target = 0;
+  // Not 0: a node has so many elements, of which rank r wants `elements` from number r * elements on alone,
+  // and zeros where there are no more. The target is the first element of the last node.
+  int64_t whole = 0;
+};
+
+// Bytes of the arena of which every rank makes a slice: rank r those from r * slice on, as far as they go.
+struct SharedBytes {
+  int64_t offset = 0, bytes = 0;
+  int64_t slice = 0;
+};
+
+// The words (f32 or i32) that a node has of a list of scalars.
+struct LaneScalars {
+  LaneRange lanes;
+  std::vector<uint32_t> words{};
+};
 
 // The nodes of all ranks, from left to right, and how many each has. A lane that is in none is none of the sum.
 struct LaneNodes {

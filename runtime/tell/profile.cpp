@@ -1,5 +1,5 @@
 // See profile.h.
-#include "runtime/profile.h"
+#include "runtime/tell/profile.h"
 
 #include <map>
 #include <nlohmann/json.hpp>

@@ -7,9 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/data/data_facts.h"
 #include "runtime/plan.h"
+#include "runtime/reports.h"
 #include "runtime/status.h"
-#include "runtime/train.h"
 
 namespace gacc {
 
@@ -29,12 +30,6 @@ std::string epoch_line(const EpochReport& report);
 // `keeps_best`: whether the run tells the best evaluation from others.
 std::string eval_line(const EvaluationReport& report, const Plan& plan, bool keeps_best = false);
 std::string end_line(const TrainResult& result, int64_t peak_bytes);
-
-// How far a log is written: its size in bytes, and their CRC-32.
-struct LogPosition {
-  int64_t bytes = 0;
-  uint32_t crc32 = 0;
-};
 
 // The file. A new one is written in place, so it can be followed while the run goes on. Where a log already
 // exists the new one grows beside it as F.partial and replaces it when the run ends (done, failed or

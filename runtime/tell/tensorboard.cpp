@@ -1,5 +1,5 @@
 // The wire format of tensorflow/core/util/event.proto, as far as it takes to show curves.
-#include "runtime/tensorboard.h"
+#include "runtime/tell/tensorboard.h"
 
 #include <fcntl.h>
 #include <unistd.h>

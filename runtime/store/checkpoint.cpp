@@ -1,6 +1,6 @@
 // Writing and reading checkpoint files; the folder and its lock. Buffers are copied one at a time, so a
 // checkpoint takes no more memory than the largest of them.
-#include "runtime/checkpoint.h"
+#include "runtime/store/checkpoint.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -16,8 +16,8 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/atomic_file.h"
-#include "runtime/data/byte_order.h"
-#include "runtime/data/text.h"
+#include "runtime/byte_order.h"
+#include "runtime/text.h"
 
 namespace gacc {
 

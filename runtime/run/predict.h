@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/data/dataset.h"
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 
 namespace gacc {
 

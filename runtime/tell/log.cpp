@@ -1,5 +1,5 @@
 // Events as JSON lines, written by hand so that the fields keep their order, and the file they go to.
-#include "runtime/log.h"
+#include "runtime/tell/log.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

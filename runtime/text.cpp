@@ -1,5 +1,5 @@
 // See text.h.
-#include "runtime/data/text.h"
+#include "runtime/text.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

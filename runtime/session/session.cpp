@@ -1,5 +1,5 @@
 // The verbs of a session, as reads, writes and program runs on a device.
-#include "runtime/session.h"
+#include "runtime/session/session.h"
 
 #include <algorithm>
 #include <bit>
@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "runtime/half.h"
-#include "runtime/rank_sums.h"
+#include "runtime/ranks/rank_sums.h"
 
 namespace gacc {
 namespace {

@@ -1,6 +1,6 @@
 // The four checks. Each says what it compares, prints a line for every tensor, and gives its verdict; one
 // that cannot be made says why.
-#include "runtime/self_check.h"
+#include "runtime/run/self_check.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -18,9 +18,9 @@
 #include <sstream>
 
 #include "runtime/atomic_file.h"
-#include "runtime/checkpoint.h"
-#include "runtime/plugin.h"
-#include "runtime/train.h"
+#include "runtime/run/open_device.h"
+#include "runtime/run/train.h"
+#include "runtime/store/checkpoint.h"
 
 extern char** environ;
 

@@ -1,5 +1,5 @@
 // See rank_sums.h.
-#include "runtime/rank_sums.h"
+#include "runtime/ranks/rank_sums.h"
 
 #include <algorithm>
 #include <bit>

@@ -21,8 +21,9 @@
 #include <vector>
 
 #include "runtime/device.h"
-#include "runtime/lanes.h"
 #include "runtime/plan.h"
+#include "runtime/ranks/rank_sums.h"
+#include "runtime/reports.h"
 #include "runtime/safetensors.h"
 
 namespace gacc {
@@ -30,64 +31,6 @@ namespace gacc {
 // The bytes of a micro-batch, one block an input, in the plan's order, f32 or i32; what lies in the arena as
 // half (PlanInput::stored) is rounded here.
 using InputBytes = std::span<const std::span<const std::byte>>;
-
-// What the device has summed since the window began.
-struct WindowSums {
-  double loss = 0;   // over the counted elements
-  double count = 0;  // of counted elements; where they have weights, the sum of those
-};
-
-// One closed window.
-struct WindowReport {
-  int64_t launches = 0;
-  int64_t samples = 0;
-  WindowSums sums;
-  bool applied = false;       // the parameters moved
-  bool finite = true;         // false: a gradient was not, and nothing but the report has changed
-  std::string bad_parameter;  // when not finite: the first parameter (plan order) whose gradient is not;
-                              // empty when only their common norm overflows, and where windows are
-                              // skipped, for that clears the gradients
-  float loss = 0;             // mean over the counted elements
-  float norm = 0;             // global norm of the mean gradient, before clipping
-  float lr = 0;
-  float scale = 1;       // of the loss, in this window
-  float next_scale = 1;  // in the next one
-  int32_t skips = 0;     // where windows are skipped: how many in a row, with this one
-};
-
-struct EvalReport {
-  int64_t samples = 0;
-  int64_t count = 0;            // of counted elements
-  double loss = 0;              // mean over them; NaN when nothing was counted
-  std::vector<double> metrics;  // one for every Plan::metrics, in its order
-};
-
-// A sum of the window in the arena, as the lanes of this process have it: `nodes` are the addresses of its
-// nodes, from left to right; `target`, which is the last of them, is where the sum of all is wanted.
-struct LaneSum {
-  int64_t elements = 0;
-  bool integer = false;  // i32, else f32
-  double kept = 1;       // by each launch, of what the launches before it have summed (PlanBuffer::kept)
-  std::vector<int64_t> nodes{};
-  int64_t target = 0;
-  // Not 0: a node has so many elements, of which rank r wants `elements` from number r * elements on alone,
-  // and zeros where there are no more. The target is the first element of the last node.
-  int64_t whole = 0;
-};
-
-// Bytes of the arena of which every rank makes a slice: rank r those from r * slice on, as far as they go.
-struct SharedBytes {
-  int64_t offset = 0, bytes = 0;
-  int64_t slice = 0;
-};
-
-// The words (f32 or i32) that a node has of a list of scalars.
-struct LaneScalars {
-  LaneRange lanes;
-  std::vector<uint32_t> words{};
-};
-
-class RankExchange;  // runtime/rank_sums.h
 
 // What --save and --load carry: parameters, and the running statistics of batch_norm.
 bool is_saved(const PlanBuffer& buffer);

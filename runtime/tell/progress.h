@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "runtime/plan.h"
-#include "runtime/train.h"
+#include "runtime/reports.h"
 
 namespace gacc {
 
@@ -40,8 +40,9 @@ class Progress {
   Progress(const Plan& plan, bool quiet);
   ~Progress() { clear(); }
 
-  // Before the first launch, with the run's limits and about how many launches it will make.
-  void begin(const TrainOptions& options, double expected_launches);
+  // Before the first launch, with the run's limits (0: none), about how many launches it will make, and what the
+  // processes before have done.
+  void begin(int64_t epochs, int64_t updates, double expected_launches, const TrainCounts& before);
   void launched(const LaunchReport& report);
   void updated(const UpdateReport& report);
   // Removes the moving line, prints a lasting one on standard output.

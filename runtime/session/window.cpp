@@ -1,5 +1,5 @@
 // The rules of windows and tails (train.tail).
-#include "runtime/window.h"
+#include "runtime/session/window.h"
 
 #include <algorithm>
 

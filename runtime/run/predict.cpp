@@ -1,5 +1,5 @@
 // See predict.h.
-#include "runtime/predict.h"
+#include "runtime/run/predict.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 #include "runtime/atomic_file.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/philox.h"
-#include "runtime/data/text.h"
+#include "runtime/text.h"
 
 namespace gacc {
 

@@ -1,5 +1,5 @@
 // Collective operations, made of the one primitive that a transport has: `exchange`.
-#include "runtime/collective.h"
+#include "runtime/ranks/collective.h"
 
 #include <algorithm>
 

@@ -18,19 +18,19 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/log.h"
-#include "runtime/session.h"
-#include "runtime/train.h"
+#include "runtime/data/dataset.h"
+#include "runtime/reports.h"
+#include "runtime/session/session.h"
 
 namespace gacc {
 
 constexpr uint32_t kCheckpointVersion = 1;
 
 // What must agree for a run to go on, as name and value: the compiled model's settings, the data, shuffling
-// and seed. `plan.seed` and `options` as this run has them. Not among them, so that a resumed run may differ:
+// and seed. `order` is this run's. Not among them, so that a resumed run may differ:
 // the limits (epochs, updates, launches), evaluation, threads and device, the learning rate (see RunRate).
 using Settings = std::vector<std::pair<std::string, std::string>>;
-Settings settings_of(const Artifact& artifact, const Dataset& data, const TrainOptions& options);
+Settings settings_of(const Artifact& artifact, const Dataset& data, const DataOrder& order);
 
 // Puts what an evaluation needs not share with the run, its data, their order and the seed, to what `saved`
 // says.

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/collective.h"
+#include "runtime/ranks/collective.h"
 
 namespace gacc {
 
