@@ -48,7 +48,8 @@ std::optional<Override> parse_override(const std::string& text) {
 
 std::string bug_text(std::string_view what) {
   return fmt::format(
-      "internal error: {}\nThis is a bug in gacc; please report it with the model file and the command line.\n",
+      "internal error: {}\nThis is a bug in gacc; please report it with the model file and the command "
+      "line.\n",
       what);
 }
 

@@ -26,8 +26,10 @@ bool has(const fs::path& folder, const char* name) {
 // What a folder without a config.json is, as far as its files say.
 std::string what_it_is(const fs::path& folder) {
   if (has(folder, "adapter_config.json"))
-    return "it is an adapter; take the folder of the model that it belongs to, and --load-adapter when training";
-  if (has(folder, "params.json")) return "it is of Meta's own layout; take the one converted for Hugging Face";
+    return "it is an adapter; take the folder of the model that it belongs to, and --load-adapter when "
+           "training";
+  if (has(folder, "params.json"))
+    return "it is of Meta's own layout; take the one converted for Hugging Face";
   return "the folder of a published model has it beside its weights";
 }
 

@@ -17,8 +17,8 @@ ConfigValue convert(const Json& json) {
   if (json.is_null()) return {};
   if (json.is_boolean()) return {json.get<bool>()};
   if (json.is_string()) return {json.get<std::string>()};
-  if (json.is_number_float() || (json.is_number_unsigned() &&
-                                 json.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()}))
+  if (json.is_number_float() ||
+      (json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()}))
     return {json.get<double>()};
   if (json.is_number()) return {json.get<int64_t>()};
   if (json.is_object()) return {json.dump()};  // within a list

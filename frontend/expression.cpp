@@ -16,9 +16,14 @@ struct Activation {
   std::string_view theirs, ours;
 };
 constexpr Activation activations[] = {
-    {"relu", "relu"},           {"gelu", "gelu"},           {"gelu_new", "gelu_tanh"},
-    {"gelu_fast", "gelu_tanh"}, {"gelu_pytorch_tanh", "gelu_tanh"},
-    {"silu", "silu"},           {"swish", "silu"},          {"sigmoid", "sigmoid"},
+    {"relu", "relu"},
+    {"gelu", "gelu"},
+    {"gelu_new", "gelu_tanh"},
+    {"gelu_fast", "gelu_tanh"},
+    {"gelu_pytorch_tanh", "gelu_tanh"},
+    {"silu", "silu"},
+    {"swish", "silu"},
+    {"sigmoid", "sigmoid"},
     {"tanh", "tanh"},
 };
 

@@ -284,11 +284,10 @@ ir::BufferId LayerContext::parameter(std::string_view suffix, ir::Shape shape, P
                                      Fan fan, std::string_view at) {
   const bool own = suffix == "proj.weight" && keys.lists("proj_init") && keys.given("proj_init");
   return layers.parameters.get(fmt::format("{}.{}", path, suffix), std::move(shape),
-                               keys[own                         ? "proj_init"
+                               keys[own                        ? "proj_init"
                                     : suffix.ends_with("bias") ? "bias_init"
                                                                : "init"],
-                               standard, fan, trains(),
-                               at.empty() ? spec.keys.type_at : keys.at(at));
+                               standard, fan, trains(), at.empty() ? spec.keys.type_at : keys.at(at));
 }
 
 ir::ValueId LayerContext::projection(const std::string& prefix, const std::string& value, ir::ValueId x,

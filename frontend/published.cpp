@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::string_view kOpen = "${";
 // Keys of a family that are no model file's.
-constexpr std::string_view kMatch = "match", kIgnored = "ignored", kRequire = "require", kPositions = "positions";
+constexpr std::string_view kMatch = "match", kIgnored = "ignored", kRequire = "require",
+                           kPositions = "positions";
 constexpr std::string_view kWhen = "when";  // of any table: false leaves it out
 
 // The texts of a list, or the one text.
@@ -40,7 +41,8 @@ class Reading {
   // The family's tree with values in the place of expressions.
   Node run(const Node& family) {
     choose_context(family.find(kPositions));
-    for (const std::string& condition : texts_of(family.find(kRequire))) require(condition, family.find(kRequire)->at);
+    for (const std::string& condition : texts_of(family.find(kRequire)))
+      require(condition, family.find(kRequire)->at);
     Node model = family;
     std::erase_if(model.entries, [](const Entry& entry) {
       return entry.key == kMatch || entry.key == kIgnored || entry.key == kRequire || entry.key == kPositions;
@@ -62,8 +64,8 @@ class Reading {
   ConfigValue value_of(const std::string& name) const {
     const auto found = std::ranges::find(config_, name, &ConfigValues::value_type::first);
     if (found != config_.end()) return found->second;
-    const bool object = std::ranges::any_of(
-        config_, [&](const auto& entry) { return entry.first.starts_with(name + "."); });
+    const bool object =
+        std::ranges::any_of(config_, [&](const auto& entry) { return entry.first.starts_with(name + "."); });
     return object ? ConfigValue{std::string("{...}")} : ConfigValue();
   }
   ConfigValue lookup(const std::string& name) const {
@@ -89,6 +91,7 @@ class Reading {
     if (positions != nullptr && positions->form == Node::Form::text) {
       const Evaluated result = value(inner(positions->text), positions->at);
       if (const int64_t* number = result.value.get<int64_t>()) most = std::max<int64_t>(*number, 1);
+      positions_ = result.read;
     }
     context_ = options_.context.value_or(std::min(kUsual, most));
     if (context_ > most)
@@ -125,16 +128,18 @@ class Reading {
     return text.size();
   }
 
-  // Names and, where they are not what the file then says, values.
-  std::string note(const std::set<std::string>& names, const std::string& said) const {
-    std::string text;
+  // The names that a value comes from; of one alone that has another value, that too.
+  std::vector<std::string> notes_of(std::set<std::string> names, const std::string& said) const {
+    constexpr size_t kShort = 40;
+    if (names.contains("context")) names.insert(positions_.begin(), positions_.end());
+    std::erase_if(names, [&](const std::string& name) { return value_of(name).is_null(); });
+    std::vector<std::string> notes;
     for (const std::string& name : names) {
-      const ConfigValue value = value_of(name);
-      if (value.is_null()) continue;
-      text += (text.empty() ? "" : ", ") + name;
-      if (const std::string theirs = value_text(value); theirs != said && theirs.size() <= 40) text += " = " + theirs;
+      const std::string theirs = value_text(value_of(name));
+      const bool other = names.size() == 1 && theirs != said && theirs.size() <= kShort;
+      notes.push_back(other ? fmt::format("{} = {}", name, theirs) : name);
     }
-    return text;
+    return notes;
   }
 
   // Puts values in the place of expressions. False when the node is to be left out.
@@ -162,7 +167,7 @@ class Reading {
       if (result.value.is_null()) return !result.problem.empty();  // what has a problem is not missing, too
       Node made = to_node(result.value);
       made.at = node.at;
-      made.note = note(result.read, value_text(result.value));
+      made.notes = notes_of(result.read, value_text(result.value));
       node = std::move(made);
       return true;
     }
@@ -180,13 +185,13 @@ class Reading {
       names.insert(result.read.begin(), result.read.end());
       at = close + 1;
     }
-    node.note = note(names, "");
+    node.notes = notes_of(names, "");
     return true;
   }
 
   void refuse_unread(const std::vector<std::string>& ignored) {
     const auto is_ignored = [&](std::string_view name) {
-      for (size_t end = name.find('.'); ; end = name.find('.', end + 1)) {
+      for (size_t end = name.find('.');; end = name.find('.', end + 1)) {
         const std::string part(name.substr(0, end));
         if (std::ranges::any_of(ignored, [&](const std::string& each) { return matches_glob(each, part); }))
           return true;
@@ -195,7 +200,8 @@ class Reading {
     };
     for (const auto& [name, value] : config_)
       if (!value.is_null() && !read_.contains(name) && !is_ignored(name))
-        error(Kind::unknown_key, "`{}` = {}: {} does not say what that means", name, value_text(value), family_);
+        error(Kind::unknown_key, "`{}` = {}: {} does not say what that means", name, value_text(value),
+              family_);
   }
 
   const std::string& file_;
@@ -203,6 +209,7 @@ class Reading {
   const PublishedOptions& options_;
   const std::string& family_;
   int64_t context_ = 0;
+  std::set<std::string> positions_;  // the names that bound the window
   std::set<std::string> read_;
   std::string problems_;
 };
@@ -235,7 +242,8 @@ std::optional<std::string> published_model(std::string_view config, const std::s
   if (!values) return fail(Kind::syntax, problem);
   const auto type = std::ranges::find(*values, "model_type", &ConfigValues::value_type::first);
   const std::string* name = type != values->end() ? type->second.get<std::string>() : nullptr;
-  if (name == nullptr) return fail(Kind::missing_key, "it has no `model_type`: which family is the model of?");
+  if (name == nullptr)
+    return fail(Kind::missing_key, "it has no `model_type`: which family is the model of?");
   std::vector<std::string> known;
   for (const Family& family : families) {
     Diag diag(family.file, family.text);
@@ -256,13 +264,14 @@ std::optional<std::string> published_model(std::string_view config, const std::s
   const Words words(known.begin(), known.end());
   const std::string near = did_you_mean(*name, words);
   return fail(Kind::unknown_value,
-              fmt::format("no family has the `model_type` \"{}\"{}; {}; more come with --families", *name, near,
-                          "there are " + list_words(words)));
+              fmt::format("no family has the `model_type` \"{}\"{}; {}; more come with --families", *name,
+                          near, "there are " + list_words(words)));
 }
 
 std::vector<Override> adapters_of_blocks(std::string_view model, int64_t rank) {
   using namespace frontend;
-  std::vector<Override> overrides = {{"lora.rank", fmt::to_string(rank)}, {"lora.alpha", fmt::to_string(2 * rank)}};
+  std::vector<Override> overrides = {{"lora.rank", fmt::to_string(rank)},
+                                     {"lora.alpha", fmt::to_string(2 * rank)}};
   Diag unreported;
   const std::optional<Node> root = parse_toml(model, unreported);
   if (!root || root->find("lora") != nullptr) return overrides;

@@ -210,7 +210,8 @@ class TableReader {
         for (const Key& key : type->keys)
           if (!among(key.name, known_)) known_.push_back(&key);
     for (const Entry& entry : node_.entries)
-      if (!among(entry.key, known_) && (entry.key != "type" || table_.types.empty()) && others_.size() < kMostOthers)
+      if (!among(entry.key, known_) && (entry.key != "type" || table_.types.empty()) &&
+          others_.size() < kMostOthers)
         others_.push_back(&entry);
     for (const Key* key : known_) values_.values.push_back(value(*key));
     if (!untyped || !layer_) refuse_others();
@@ -278,8 +279,9 @@ class TableReader {
     const std::string said =
         node.form == Node::Form::integer ? fmt::to_string(node.integer) : fmt::to_string(node.real);
     if (std::isfinite(used) && key.range.contains(number))
-      diag_.error(Kind::out_of_range, node.at, "`{}` is {}, which in f32 is {}{}", values_.name(key.name), said,
-                  used, key.range.contains(used) ? "" : fmt::format("; it must be {}", key.range.text(used)));
+      diag_.error(Kind::out_of_range, node.at, "`{}` is {}, which in f32 is {}{}", values_.name(key.name),
+                  said, used,
+                  key.range.contains(used) ? "" : fmt::format("; it must be {}", key.range.text(used)));
     else
       diag_.error(Kind::out_of_range, node.at, "`{}` must be {}, not {}", values_.name(key.name),
                   key.range.text(number), said);
@@ -304,7 +306,8 @@ class TableReader {
     std::set<std::string_view> seen;
     for (const Node& item : node.items)
       if (!words.empty() && !item.text.empty() && !seen.insert(item.text).second)
-        diag_.error(Kind::duplicate_name, item.at, "`{}` lists \"{}\" twice", values_.name(key.name), item.text);
+        diag_.error(Kind::duplicate_name, item.at, "`{}` lists \"{}\" twice", values_.name(key.name),
+                    item.text);
     return wrong.empty();
   }
 

@@ -21,7 +21,9 @@ double linear(const Values& keys, double) { return 1 / keys.real("factor"); }
 double llama3(const Values& keys, double turns) {
   const double waves = static_cast<double>(keys.integer("original_max_position_embeddings")) * turns;
   const double low = keys.real("low_freq_factor"), high = keys.real("high_freq_factor");
-  const double share = high > low ? std::clamp((waves - low) / (high - low), 0.0, 1.0) : waves > low ? 1.0 : 0.0;
+  const double share = high > low    ? std::clamp((waves - low) / (high - low), 0.0, 1.0)
+                       : waves > low ? 1.0
+                                     : 0.0;
   return (1 - share) / keys.real("factor") + share;
 }
 
@@ -53,8 +55,8 @@ std::vector<const TypeSchema*> rope_scalings() { return schemas_of(all()); }
 std::vector<double> rope_factors(const Values& scaling, double theta, int64_t rotated) {
   std::vector<double> factors;
   for (int64_t i = 0; i < rotated / 2; ++i) {
-    const double turns =
-        std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(rotated)) / (2 * std::numbers::pi);
+    const double turns = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(rotated)) /
+                         (2 * std::numbers::pi);
     factors.push_back(member_of(all(), *scaling.type).of(scaling, turns));
   }
   return factors;

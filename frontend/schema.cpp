@@ -113,13 +113,14 @@ const Table tables::rope{
     .says =
         "Of `attention`: the rotary positions of queries and keys. Channel pair i of a head is turned by t "
         "theta^(-2 i / n) at position t, n = partial * head_dim.",
-    .keys = {{"theta", Form::real, 10000.0, "the base", at_least(1)},
-             {"partial", Form::real, 1.0,
-              "the part of a head's channels that is turned, from the first one on", upper_fraction},
-             word("layout", "half", {"half", "interleaved"},
-                  "what a pair is: channels i and i + n / 2, or 2 i and 2 i + 1"),
-             Key{"scaling", Form::table, no_default, "slower turns, for longer sequences than it was trained on"}.of(
-                 rope_scaling)}};
+    .keys = {
+        {"theta", Form::real, 10000.0, "the base", at_least(1)},
+        {"partial", Form::real, 1.0, "the part of a head's channels that is turned, from the first one on",
+         upper_fraction},
+        word("layout", "half", {"half", "interleaved"},
+             "what a pair is: channels i and i + n / 2, or 2 i and 2 i + 1"),
+        Key{"scaling", Form::table, no_default, "slower turns, for longer sequences than it was trained on"}
+            .of(rope_scaling)}};
 
 const Table tables::rope_scaling{
     .name = "`scaling`",
@@ -297,8 +298,9 @@ const Table tables::adapters{
 const std::vector<const Table*>& all_tables() {
   using namespace tables;
   static const std::vector<const Table*> all = {
-      &file,  &model,     &input, &normalize, &layer,     &init,      &rope,   &rope_scaling, &qk_norm, &lora,   &loss, &predict,
-      &train, &optimizer, &group, &schedule,  &precision, &recompute, &launch, &memory, &load, &adapters};
+      &file,      &model,     &input,  &normalize, &layer, &init,      &rope,  &rope_scaling,
+      &qk_norm,   &lora,      &loss,   &predict,   &train, &optimizer, &group, &schedule,
+      &precision, &recompute, &launch, &memory,    &load,  &adapters};
   return all;
 }
 

@@ -14,7 +14,9 @@ namespace {
 
 constexpr size_t kColumns = 100;  // of a list in one line
 
-bool is_list_of_tables(const Node& node) { return node.is_list() && !node.items.empty() && node.items[0].is_table(); }
+bool is_list_of_tables(const Node& node) {
+  return node.is_list() && !node.items.empty() && node.items[0].is_table();
+}
 
 std::string key_text(const std::string& key) {
   const bool bare = !key.empty() && std::ranges::all_of(key, [](unsigned char c) {
@@ -25,7 +27,8 @@ std::string key_text(const std::string& key) {
 
 std::string real_text(double real) {
   const std::string text = fmt::format("{}", real);
-  return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;  // inf and nan are words of TOML, too
+  return text.find_first_of(".en") == std::string::npos ? text + ".0"
+                                                        : text;  // inf and nan are words of TOML, too
 }
 
 std::string in_line(const Node& node) {
@@ -52,29 +55,34 @@ std::string in_line(const Node& node) {
 }
 
 void collect_notes(const Node& node, std::vector<std::string>& notes) {
-  if (!node.note.empty() && std::ranges::count(notes, node.note) == 0) notes.push_back(node.note);
+  for (const std::string& note : node.notes)
+    if (std::ranges::count(notes, note) == 0) notes.push_back(note);
   for (const Node& item : node.items) collect_notes(item, notes);
   for (const Entry& entry : node.entries) collect_notes(entry.value, notes);
 }
 
 // `within`: the table is an entry of a list.
 void print(const Node& table, const std::string& path, bool within, std::string& out) {
-  const auto is_block = [&](const Node& node) { return is_list_of_tables(node) || (node.is_table() && !within); };
+  const auto is_block = [&](const Node& node) {
+    return is_list_of_tables(node) || (node.is_table() && !within);
+  };
   for (const Entry& entry : table.entries) {
     if (is_block(entry.value)) continue;
     std::vector<std::string> notes;
     collect_notes(entry.value, notes);
-    out += fmt::format("{} = {}{}{}\n", key_text(entry.key), in_line(entry.value), notes.empty() ? "" : "   # ",
-                       fmt::join(notes, ", "));
+    out += fmt::format("{} = {}{}{}\n", key_text(entry.key), in_line(entry.value),
+                       notes.empty() ? "" : "   # ", fmt::join(notes, ", "));
   }
   for (const Entry& entry : table.entries) {
     if (!is_block(entry.value)) continue;
     const std::string name = (path.empty() ? "" : path + ".") + key_text(entry.key);
     const bool list = entry.value.is_list();
-    const std::span<const Node> tables = list ? std::span<const Node>(entry.value.items) : std::span(&entry.value, 1);
+    const std::span<const Node> tables =
+        list ? std::span<const Node>(entry.value.items) : std::span(&entry.value, 1);
     for (const Node& each : tables) {
-      const bool only_tables = !list && !each.entries.empty() &&
-                               std::ranges::all_of(each.entries, [](const Entry& inner) { return inner.value.is_table(); });
+      const bool only_tables =
+          !list && !each.entries.empty() &&
+          std::ranges::all_of(each.entries, [](const Entry& inner) { return inner.value.is_table(); });
       if (!only_tables && !out.empty() && !within) out += "\n";
       if (!only_tables) out += fmt::format(list ? fmt::runtime("[[{}]]\n") : fmt::runtime("[{}]\n"), name);
       print(each, name, within || list, out);

@@ -24,9 +24,9 @@ struct Node {
   int64_t integer = 0;
   double real = 0;
   bool flag = false;
-  std::vector<Node> items{};   // Form::list
-  std::vector<Entry> entries;  // Form::table, in file order
-  std::string note{};          // what is printed behind it (toml_text.h)
+  std::vector<Node> items{};         // Form::list
+  std::vector<Entry> entries;        // Form::table, in file order
+  std::vector<std::string> notes{};  // what is printed behind it (toml_text.h)
 
   bool is_table() const { return form == Form::table; }
   bool is_list() const { return form == Form::list; }

@@ -15,8 +15,9 @@ namespace {
 // The op that makes a value; null for an input.
 const ir::Op* maker(const ir::Region& region, const ir::Operand& what) {
   const ir::ValueId* value = ir::as_value(what);
-  const auto found = std::ranges::find_if(
-      region.ops, [&](const ir::Op& op) { return value != nullptr && std::ranges::count(op.results, *value) > 0; });
+  const auto found = std::ranges::find_if(region.ops, [&](const ir::Op& op) {
+    return value != nullptr && std::ranges::count(op.results, *value) > 0;
+  });
   return found != region.ops.end() ? &*found : nullptr;
 }
 
@@ -34,10 +35,14 @@ struct Bounded {
   std::string_view op, means;
 };
 constexpr Bounded bounded[] = {
-    {"relu", "is never below 0"},         {"gelu", "is never below -0.17"},
-    {"gelu_tanh", "is never below -0.17"}, {"silu", "is never below -0.28"},
-    {"sigmoid", "is 0 to 1"},             {"tanh", "is -1 to 1"},
-    {"softmax", "is 0 to 1"},             {"log_softmax", "is never above 0"},
+    {"relu", "is never below 0"},
+    {"gelu", "is never below -0.17"},
+    {"gelu_tanh", "is never below -0.17"},
+    {"silu", "is never below -0.28"},
+    {"sigmoid", "is 0 to 1"},
+    {"tanh", "is -1 to 1"},
+    {"softmax", "is 0 to 1"},
+    {"log_softmax", "is never above 0"},
 };
 
 // The kinds of warnings come after those of errors.
@@ -55,7 +60,8 @@ enum class Warning : uint8_t {
 constexpr Kind kind_of(Warning warning) {
   return static_cast<Kind>(error_kinds + static_cast<uint8_t>(warning));
 }
-constexpr Kind kinds[] = {Kind::unused_input,
+constexpr Kind kinds[] = {
+    Kind::unused_input,
 #define X(name, text) kind_of(Warning::name),
 #include "ir/warnings.def"
 #undef X
@@ -74,7 +80,8 @@ class Warnings {
       if (!classes && name != "bce_with_logits") continue;
       logits(op, classes);
       if (classes && region_[*ir::as_value(op.operands.front())].type.shape.back() == 1)
-        warn(kind_of(Warning::one_class), op.at, "cross_entropy of one class is always 0; for yes or no take bce_with_logits");
+        warn(kind_of(Warning::one_class), op.at,
+             "cross_entropy of one class is always 0; for yes or no take bce_with_logits");
       if (classes) next_tokens(op);
     }
   }
@@ -131,7 +138,8 @@ class Warnings {
       if (causal == nullptr || std::get<bool>(*causal)) continue;
       if (region_[op.results.front()].type.shape[1] != logits[1]) continue;
       warn(kind_of(Warning::not_causal), op.at,
-           "this attention sees later positions, and with them the tokens that `{}` asks for, if those are the "
+           "this attention sees later positions, and with them the tokens that `{}` asks for, if those are "
+           "the "
            "ones that come next; set `causal = true`",
            region_[*target].name);
     }

@@ -105,10 +105,13 @@ Exit status:
     return app.add_option(name, target, text)->type_name(type);
   };
   value("MODEL", to.model, "",
-        "the model file (TOML), or - for standard input; or the folder\nof a published model, or its config.json");
+        "the model file (TOML), or - for standard input; or the folder\nof a published model, or its "
+        "config.json");
   value("-o", to.output, "FILE",
         "the file to write; - is standard output;\ndefault: MODEL with .ptx in the current folder");
-  app.add_option("--emit", to.emit, "what to write: ptx (the artifact), ir, llvm, graph, or toml\n(the model file that a folder is read as)")
+  app.add_option("--emit", to.emit,
+                 "what to write: ptx (the artifact), ir, llvm, graph, or toml\n(the model file that a folder "
+                 "is read as)")
       ->check(CLI::IsMember({"ptx", "ir", "llvm", "graph", "toml"}));
   value("--target", to.target, "sm_NN",
         "GPU to emit for: sm_75, sm_80 (default), sm_86, sm_89,\nsm_90, sm_90a, ...");
@@ -122,7 +125,8 @@ Exit status:
   value("--costs", to.costs, "NAME|FILE",
         "what kernels cost: those of a target or of the cpu,\nor measured ones (docs/memory.md)");
   value("--context", to.context, "T",
-        "of a published model: tokens of a window; default: 1024, or\nall of its positions where they are fewer")
+        "of a published model: tokens of a window; default: 1024, or\nall of its positions where they are "
+        "fewer")
       ->check(CLI::Range(1, 1 << 30));
   value("--lora", to.lora, "R", "short for [lora]: adapters of rank R at all products of the\nblocks")
       ->check(CLI::Range(1, 1 << 20));
@@ -160,7 +164,8 @@ std::string wrong_command(const Arguments& given, std::vector<Override>& overrid
   if (toml && !published) return fmt::format("{} is a model file already", given.model);
   if (toml && (given.plan || given.summary || !given.report.empty() || !given.sets.empty()))
     return "--emit toml writes the model file alone; edit it, or compile it with the other options";
-  if (given.context && !published) return "--context goes with a published model; a model file has its own shapes";
+  if (given.context && !published)
+    return "--context goes with a published model; a model file has its own shapes";
   if (!given.families.empty() && !published) return "--families goes with a published model";
   if (given.json && !given.plan) return "--json goes with --plan or --schema";
   if (given.markdown) return "--markdown goes with --schema";

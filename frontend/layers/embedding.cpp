@@ -20,8 +20,8 @@ Layer lower_position_embedding(LayerContext& l) {
   const ir::Shape shape = l.shape();
   const int64_t positions = l.keys.has("positions") ? l.keys.integer("positions") : shape[1];
   if (positions < shape[1])
-    l.refuse(Kind::shape_mismatch, l.keys.at("positions"), "layer `{}` has {} positions, {} gives {}", l.spec.name,
-             positions, l.input.label, shape[1]);
+    l.refuse(Kind::shape_mismatch, l.keys.at("positions"), "layer `{}` has {} positions, {} gives {}",
+             l.spec.name, positions, l.input.label, shape[1]);
   const ir::BufferId weight = l.parameter("weight", {positions, shape[2]}, Parameters::Standard::normal,
                                           {shape[2], positions}, l.keys.has("positions") ? "positions" : "");
   ir::Operand rows = weight;
@@ -44,12 +44,12 @@ const LayerType layers::embedding{
 };
 
 const LayerType layers::position_embedding{
-    .schema = {.name = "position_embedding",
-               .says =
-                   "Adds a learned vector to each position of [positions, features]; weight of that shape.",
-               .keys = {{"positions", Form::integer, no_default,
-                         "the rows of weight, of which the first ones are added; default: the input's positions",
-                         extent}}},
+    .schema =
+        {.name = "position_embedding",
+         .says = "Adds a learned vector to each position of [positions, features]; weight of that shape.",
+         .keys = {{"positions", Form::integer, no_default,
+                   "the rows of weight, of which the first ones are added; default: the input's positions",
+                   extent}}},
     .weight = true,
     .lower = lower_position_embedding,
 };

@@ -25,7 +25,8 @@ Layer lower_dropout(LayerContext& l) {
 
 void check_attention(const Values& keys, Diag& diag) {
   if (keys.has("window") && !keys.flag("causal") && keys["causal"].good)
-    diag.error(Kind::conflict, keys.at("window"), "`window` counts earlier positions; it needs `causal = true`");
+    diag.error(Kind::conflict, keys.at("window"),
+               "`window` counts earlier positions; it needs `causal = true`");
   if (!keys.has("kv_heads") || keys.integer("heads") < 1) return;
   const int64_t heads = keys.integer("heads"), kv_heads = keys.integer("kv_heads");
   if (heads % kv_heads != 0)
@@ -80,18 +81,19 @@ ir::ValueId normed(LayerContext& l, const Values& norm, ir::ValueId qkv, std::sp
   std::vector<ir::Operand> all;
   for (const auto& [part, begin, count] : parts) {
     const std::string path = fmt::format("{}.{}", l.path, part);
-    const ir::ValueId rows = l.b.make("slice", path + ".rows", {qkv},
-                                      {{"axis", int64_t{1}}, {"from", begin}, {"size", count}});
+    const ir::ValueId rows =
+        l.b.make("slice", path + ".rows", {qkv}, {{"axis", int64_t{1}}, {"from", begin}, {"size", count}});
     all.emplace_back(rows);
     if (part == "v") continue;
     const ir::Shape shape = l.b.type(rows).shape;
-    const ir::ValueId heads = l.b.make(
-        "reshape", path + ".each", {rows}, {{"shape", ir::Shape{shape[0], shape[1], count / channels, channels}}});
+    const ir::ValueId heads =
+        l.b.make("reshape", path + ".each", {rows},
+                 {{"shape", ir::Shape{shape[0], shape[1], count / channels, channels}}});
     const ir::BufferId weight =
         l.parameter(fmt::format("{}_norm.weight", part), {channels}, Parameters::Standard::ones);
-    const ir::ValueId norms =
-        l.b.make_n("rms_norm", {path + ".normed", path + ".rstd"}, {heads, weight}, {{"eps", norm.real("eps")}})
-            .front();
+    const ir::ValueId norms = l.b.make_n("rms_norm", {path + ".normed", path + ".rstd"}, {heads, weight},
+                                         {{"eps", norm.real("eps")}})
+                                  .front();
     all.back() = l.b.make("reshape", path + ".heads", {norms}, {{"shape", shape}});
   }
   return l.b.make("concat", l.path + ".qkv.normed", all, {{"axis", int64_t{1}}});
@@ -113,13 +115,15 @@ Layer lower_attention(LayerContext& l) {
                           l.spec.name, heads, length, length));
   const int64_t channels = l.keys.has("head_dim") ? l.keys.integer("head_dim") : width / heads,
                 kv_heads = l.keys.has("kv_heads") ? l.keys.integer("kv_heads") : heads;
-  if (!ir::fits({3, heads, channels, width}, 1) || !ir::fits({3, heads, channels, length}, l.model.micro_batch))
+  if (!ir::fits({3, heads, channels, width}, 1) ||
+      !ir::fits({3, heads, channels, length}, l.model.micro_batch))
     throw Refused(l.error(Kind::out_of_range, l.keys.type_at, "layer `{}` is too large", l.spec.name));
   if (l.keys.has("window") && l.keys.integer("window") < length)
-    throw Refused(l.error(Kind::unsupported, l.keys.at("window"),
-                          "a window of {} positions is not built where the sequence has more, {}; take a shorter "
-                          "sequence",
-                          l.keys.integer("window"), length));
+    throw Refused(
+        l.error(Kind::unsupported, l.keys.at("window"),
+                "a window of {} positions is not built where the sequence has more, {}; take a shorter "
+                "sequence",
+                l.keys.integer("window"), length));
   ir::ValueId qkv =
       l.projection("qkv.", l.path + ".qkv", l.x(), (heads + 2 * kv_heads) * channels, l.keys.on("bias"));
   const int64_t queries = heads * channels, keys = kv_heads * channels;
@@ -166,29 +170,32 @@ const LayerType layers::dropout{
 const LayerType layers::attention{
     .schema =
         {.name = "attention",
-         .says = "Self-attention of [positions, features]; qkv.weight [3 C, C], qkv.bias, proj.weight [C, "
-                 "C], proj.bias. With kv_heads or head_dim, qkv.weight is [(heads + 2 kv_heads) head_dim, C], in "
-                 "the order q, k, v, and proj.weight [C, heads head_dim].",
-         .keys = {{"heads", Form::integer, required, "divides the features, unless head_dim is given", extent},
-                  {"head_dim", Form::integer, no_default, "channels of a head; default: features / heads", extent},
-                  {"kv_heads", Form::integer, no_default,
-                   "heads of keys and values, each for heads / kv_heads neighbouring heads; default: heads",
-                   extent},
-                  {"causal", Form::flag, false, "true: a position sees those before it and itself"},
-                  Key{"bias", Form::flag, true, "false: no bias; \"qkv\": none on proj"}.or_one_of({"qkv"}),
-                  Key{"rope", Form::table, no_default, "rotary positions, of queries and keys"}.of(
-                      tables::rope),
-                  Key{"qk_norm", Form::table, no_default,
-                      "heads of queries and keys by the root of their mean square, before rope; q_norm.weight "
-                      "and k_norm.weight [head_dim]"}
-                      .of(tables::qk_norm),
-                  {"window", Form::integer, no_default,
-                   "a position sees itself and window - 1 before it; not below the length of the sequence", extent},
-                  {"dropout", Form::real, 0.0, "the probability of a zero among the weights", below_one},
-                  Key{"proj_init", Form::table, no_default, "how proj.weight starts; default: as init says"}
-                      .or_one_of(starts)
-                      .of(tables::init),
-                  lora_key},
+         .says =
+             "Self-attention of [positions, features]; qkv.weight [3 C, C], qkv.bias, proj.weight [C, "
+             "C], proj.bias. With kv_heads or head_dim, qkv.weight is [(heads + 2 kv_heads) head_dim, C], in "
+             "the order q, k, v, and proj.weight [C, heads head_dim].",
+         .keys =
+             {{"heads", Form::integer, required, "divides the features, unless head_dim is given", extent},
+              {"head_dim", Form::integer, no_default, "channels of a head; default: features / heads",
+               extent},
+              {"kv_heads", Form::integer, no_default,
+               "heads of keys and values, each for heads / kv_heads neighbouring heads; default: heads",
+               extent},
+              {"causal", Form::flag, false, "true: a position sees those before it and itself"},
+              Key{"bias", Form::flag, true, "false: no bias; \"qkv\": none on proj"}.or_one_of({"qkv"}),
+              Key{"rope", Form::table, no_default, "rotary positions, of queries and keys"}.of(tables::rope),
+              Key{"qk_norm", Form::table, no_default,
+                  "heads of queries and keys by the root of their mean square, before rope; q_norm.weight "
+                  "and k_norm.weight [head_dim]"}
+                  .of(tables::qk_norm),
+              {"window", Form::integer, no_default,
+               "a position sees itself and window - 1 before it; not below the length of the sequence",
+               extent},
+              {"dropout", Form::real, 0.0, "the probability of a zero among the weights", below_one},
+              Key{"proj_init", Form::table, no_default, "how proj.weight starts; default: as init says"}
+                  .or_one_of(starts)
+                  .of(tables::init),
+              lora_key},
          .example = "heads = 2\ncausal = true"},
     .weight = true,
     .bias = true,

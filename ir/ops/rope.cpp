@@ -28,7 +28,8 @@ void expect_rotation(const OpView& op) {
     refuse(op, Kind::out_of_range, "there are {} factors, not one for each of {} pairs", factors.size(),
            rotated / 2);
   for (const double factor : factors)
-    if (!(factor > 0 && factor <= 1)) refuse(op, Kind::out_of_range, "a factor is {}, not above 0 and at most 1", factor);
+    if (!(factor > 0 && factor <= 1))
+      refuse(op, Kind::out_of_range, "a factor is {}, not above 0 and at most 1", factor);
 }
 
 void reference(EvalView& view) {
@@ -43,9 +44,9 @@ void reference(EvalView& view) {
   for (size_t row = 0; row < x.size() / static_cast<size_t>(h.row()); ++row) {
     const auto position = static_cast<double>(static_cast<int64_t>(row) % length);
     for (int64_t i = 0; i < rotated / 2; ++i) {
-      const double angle =
-          position * std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(rotated)) *
-          (factors.empty() ? 1 : factors[static_cast<size_t>(i)]);
+      const double angle = position *
+                           std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(rotated)) *
+                           (factors.empty() ? 1 : factors[static_cast<size_t>(i)]);
       const double cosine = std::cos(angle), sine = sign * std::sin(angle);
       for (int64_t head = 0; head < h.heads + h.kv_heads; ++head) {
         const size_t first = row * static_cast<size_t>(h.row()) + static_cast<size_t>(head * h.channels);
@@ -64,7 +65,8 @@ extern const OpInfo op_rope{
     .name = "rope",
     .summary =
         "turns the pairs of the first `rotated` channels of each head of queries and keys in qkv [B,T,(heads "
-        "+ 2 kv_heads) D] by position * theta^(-2 i / rotated) for pair i, times factors[i] where given, back where `inverse`; pairs are "
+        "+ 2 kv_heads) D] by position * theta^(-2 i / rotated) for pair i, times factors[i] where given, "
+        "back where `inverse`; pairs are "
         "half of them apart, or side by side where `interleaved`. Values stay",
     .operands = 1,
     .local = true,

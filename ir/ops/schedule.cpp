@@ -148,10 +148,11 @@ constexpr size_t kMilestones = 1000;  // each is a comparison in the update's ke
 // Keys that several schedules have.
 const Key gamma{"gamma", Form::real, required, "what the rate is multiplied by", above(0)};
 const Key total{"total", Form::integer, required, "when the rate has come down; above warmup", extent};
-const Key min_lr = Key{"min_lr", Form::real, 0.0,
-                       "the lowest rate, for lr as it is in this file: --lr and lr_scaling change both; at most lr",
-                       at_least(0)}
-                       .unsaid();
+const Key min_lr =
+    Key{"min_lr", Form::real, 0.0,
+        "the lowest rate, for lr as it is in this file: --lr and lr_scaling change both; at most lr",
+        at_least(0)}
+        .unsaid();
 
 }  // namespace
 
@@ -241,12 +242,12 @@ const TypeSchema rates::exponential{
     .example = "gamma = 0.999",
 };
 
-extern const OpInfo op_schedule_linear =
-    rate("schedule.linear",
-         "after the warm-up lr (1 - (1 - least) f), f = min(1, (t - warmup) / (total - warmup)). Operands: lr, "
-         "t (i32)",
-         {{"total", int64_t{1}}, {"least", 0.0}},
-         [](const FormulaView& view) { decay(view, [](Scalar g) { return g; }); });
+extern const OpInfo op_schedule_linear = rate(
+    "schedule.linear",
+    "after the warm-up lr (1 - (1 - least) f), f = min(1, (t - warmup) / (total - warmup)). Operands: lr, "
+    "t (i32)",
+    {{"total", int64_t{1}}, {"least", 0.0}},
+    [](const FormulaView& view) { decay(view, [](Scalar g) { return g; }); });
 const TypeSchema rates::linear{
     .name = "linear",
     .says = "From lr to min_lr in a line: lr + (min_lr - lr) f with f = min(1, u / (total - warmup)).",
@@ -274,7 +275,8 @@ const TypeSchema rates::cosine{
 
 extern const OpInfo op_schedule_plateau = rate(
     "schedule.plateau",
-    "after the warm-up lr max(factor^cuts, least). Operands: lr, t (i32), cuts (i32: the runtime counts one for "
+    "after the warm-up lr max(factor^cuts, least). Operands: lr, t (i32), cuts (i32: the runtime counts one "
+    "for "
     "every plateau of its evaluations)",
     {{"factor", 0.1}, {"least", 0.0}},
     [](const FormulaView& view) {
