@@ -1,12 +1,19 @@
-// Rotary positions for longer sequences than a model was trained on: factors of the frequencies, by the types that
-// transformers has.
+// Scaled rotary positions: how models that were trained on short texts turn their channels on long ones.
 #pragma once
 #include "frontend/schema.h"
 
 namespace gacc::frontend {
 
-std::vector<const TypeSchema*> rope_scalings();
-// Returns what the turn theta^(-2 i / rotated) of pair i is multiplied by; `scaling` has a type.
-std::vector<double> rope_factors(const Values& scaling, double theta, int64_t rotated);
+// What multiplies the angle of each pair of channels, and what is turned.
+struct RopeScaling {
+  std::vector<double> scales;
+  double magnitude = 1;
+};
+
+// Computes a table `scaling` for `rotated` channels of a head with base `theta`, in windows of `length` positions.
+RopeScaling rope_scaling(const Values& scaling, double theta, int64_t rotated, int64_t length);
+
+// Returns whether the keys of such a table agree with each other and with the head; reports what does not.
+bool check_rope_scaling(const Values& scaling, int64_t rotated, Diag& diag);
 
 }  // namespace gacc::frontend

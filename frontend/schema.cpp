@@ -3,7 +3,6 @@
 #include "frontend/schema.h"
 
 #include "frontend/families.h"
-#include "frontend/rope_scaling.h"
 #include "frontend/warnings.h"
 #include "ir/schema/optimizer.h"
 #include "ir/schema/rate_schedule.h"
@@ -119,19 +118,15 @@ const Table tables::rope{
          upper_fraction},
         word("layout", "half", {"half", "interleaved"},
              "what a pair is: channels i and i + n / 2, or 2 i and 2 i + 1"),
-        Key{"scaling", Form::table, no_default, "slower turns, for longer sequences than it was trained on"}
-            .of(rope_scaling)}};
+        Key{"scaling", Form::table, no_default, "longer windows than it was trained on"}.of(rope_scaling)}};
 
-const Table tables::rope_scaling{
-    .name = "`scaling`",
-    .path = "layers.rope.scaling",
-    .says = "Of `rope`, as in transformers: each pair's turn is multiplied by a factor.",
-    .types = rope_scalings()};
-
-const Table tables::qk_norm{.name = "`qk_norm`",
-                            .path = "layers.qk_norm",
-                            .says = "Of `attention`: the norm of a head of queries or keys.",
-                            .keys = {norm_eps_key}};
+const Table tables::qk_norm{
+    .name = "`qk_norm`",
+    .path = "layers.qk_norm",
+    .says =
+        "Of `attention`: each head of queries and of keys by the root of its mean square, before rotary "
+        "positions; q_norm.weight and k_norm.weight [head_dim].",
+    .keys = {norm_eps_key}};
 
 const Table tables::lora{
     .name = "`lora`",

@@ -67,6 +67,9 @@ struct OpView {
     return std::get<std::vector<int64_t>>(attr(name));
   }
   double real(std::string_view name) const { return std::get<double>(attr(name)); }
+  const std::vector<double>& reals(std::string_view name) const {
+    return std::get<std::vector<double>>(attr(name));
+  }
   const std::string& text(std::string_view name) const { return std::get<std::string>(attr(name)); }
 };
 

@@ -25,8 +25,7 @@ Layer lower_dropout(LayerContext& l) {
 
 void check_attention(const Values& keys, Diag& diag) {
   if (keys.has("window") && !keys.flag("causal") && keys["causal"].good)
-    diag.error(Kind::conflict, keys.at("window"),
-               "`window` counts earlier positions; it needs `causal = true`");
+    diag.error(Kind::conflict, keys.at("window"), "`window` counts earlier positions; it needs `causal = true`");
   if (!keys.has("kv_heads") || keys.integer("heads") < 1) return;
   const int64_t heads = keys.integer("heads"), kv_heads = keys.integer("kv_heads");
   if (heads % kv_heads != 0)
@@ -46,9 +45,34 @@ ir::ValueId with_rope(LayerContext& l, const Values& rope, ir::ValueId qkv, ir::
   attrs["theta"] = rope.real("theta");
   attrs["rotated"] = static_cast<int64_t>(rotated);
   attrs["interleaved"] = rope.text("layout") == "interleaved";
-  if (const Values* scaling = rope.find("scaling"); scaling != nullptr && scaling->type != nullptr)
-    attrs["factors"] = rope_factors(*scaling, rope.real("theta"), static_cast<int64_t>(rotated));
+  if (const Values* scaling = rope.find("scaling")) {
+    const int64_t turned = std::get<int64_t>(attrs["rotated"]);
+    if (scaling->type == nullptr || !check_rope_scaling(*scaling, turned, l.b.diag())) throw Refused();
+    RopeScaling made = rope_scaling(*scaling, rope.real("theta"), turned, l.shape()[1]);
+    attrs["scales"] = std::move(made.scales);
+    attrs["magnitude"] = made.magnitude;
+  }
   return l.b.make("rope", l.path + ".rope", {qkv}, std::move(attrs));
+}
+
+// qkv with each head of queries and keys by the root of its mean square, times a weight for each channel.
+ir::ValueId with_norms(LayerContext& l, const Values& norm, ir::ValueId qkv, const ir::Attrs& heads,
+                       int64_t channels) {
+  Value always_default;  // `init` is for the products' weights
+  always_default.value = std::string("default");
+  std::vector<ir::Operand> parts;
+  for (const ir::ValueId part :
+       l.b.make_n("split_heads", {l.path + ".q", l.path + ".k", l.path + ".v"}, {qkv}, heads))
+    parts.emplace_back(part);
+  for (size_t i = 0; i < 2; ++i) {
+    const std::string name = i == 0 ? "q_norm" : "k_norm";
+    const std::string path = fmt::format("{}.{}", l.path, name);
+    const ir::BufferId weight = l.layers.parameters.get(
+        path + ".weight", {channels}, always_default, Parameters::Standard::ones, {}, l.trains(), norm.place);
+    parts[i] = l.b.make_n("rms_norm", {path, path + ".rstd"}, {parts[i], weight}, {{"eps", norm.real("eps")}})
+                   .front();
+  }
+  return l.b.make("join_heads", l.path + ".normal", std::move(parts));
 }
 
 // The heads' rows of qkv.weight: queries, keys, values.
@@ -75,31 +99,7 @@ ir::ValueId adapted(LayerContext& l, const Values& by, ir::ValueId qkv, std::spa
   return sum(l.b.make("concat", name + ".change", changes, {{"axis", int64_t{1}}}));
 }
 
-// Heads of queries and of keys by the root of their mean square, each with weights of its own.
-ir::ValueId normed(LayerContext& l, const Values& norm, ir::ValueId qkv, std::span<const Rows> parts,
-                   int64_t channels) {
-  std::vector<ir::Operand> all;
-  for (const auto& [part, begin, count] : parts) {
-    const std::string path = fmt::format("{}.{}", l.path, part);
-    const ir::ValueId rows =
-        l.b.make("slice", path + ".rows", {qkv}, {{"axis", int64_t{1}}, {"from", begin}, {"size", count}});
-    all.emplace_back(rows);
-    if (part == "v") continue;
-    const ir::Shape shape = l.b.type(rows).shape;
-    const ir::ValueId heads =
-        l.b.make("reshape", path + ".each", {rows},
-                 {{"shape", ir::Shape{shape[0], shape[1], count / channels, channels}}});
-    const ir::BufferId weight =
-        l.parameter(fmt::format("{}_norm.weight", part), {channels}, Parameters::Standard::ones);
-    const ir::ValueId norms = l.b.make_n("rms_norm", {path + ".normed", path + ".rstd"}, {heads, weight},
-                                         {{"eps", norm.real("eps")}})
-                                  .front();
-    all.back() = l.b.make("reshape", path + ".heads", {norms}, {{"shape", shape}});
-  }
-  return l.b.make("concat", l.path + ".qkv.normed", all, {{"axis", int64_t{1}}});
-}
-
-// x [B,T,C] -> qkv [B,T,(H + 2 K) D] -> norms and rope, the same -> heads [B,T,H D] -> y [B,T,C]
+// x [B,T,C] -> qkv [B,T,(H + 2 K) D] -> norms, rope, the same -> heads [B,T,H D] -> y [B,T,C]
 Layer lower_attention(LayerContext& l) {
   l.need_positions();
   const ir::Shape shape = l.shape();
@@ -114,28 +114,29 @@ Layer lower_attention(LayerContext& l) {
                           "layer `{}` drops of {} heads of {} x {} probabilities; it can tell 2^32 - 1 apart",
                           l.spec.name, heads, length, length));
   const int64_t channels = l.keys.has("head_dim") ? l.keys.integer("head_dim") : width / heads,
-                kv_heads = l.keys.has("kv_heads") ? l.keys.integer("kv_heads") : heads;
+                kv_heads = l.keys.has("kv_heads") ? l.keys.integer("kv_heads") : heads,
+                queries = heads * channels;
   if (!ir::fits({3, heads, channels, width}, 1) ||
       !ir::fits({3, heads, channels, length}, l.model.micro_batch))
     throw Refused(l.error(Kind::out_of_range, l.keys.type_at, "layer `{}` is too large", l.spec.name));
   if (l.keys.has("window") && l.keys.integer("window") < length)
-    throw Refused(
-        l.error(Kind::unsupported, l.keys.at("window"),
-                "a window of {} positions is not built where the sequence has more, {}; take a shorter "
-                "sequence",
-                l.keys.integer("window"), length));
+    throw Refused(l.error(Kind::unsupported, l.keys.at("window"),
+                          "a window of {} positions is not built where the sequence has more, {}; take a "
+                          "shorter sequence",
+                          l.keys.integer("window"), length));
   ir::ValueId qkv =
       l.projection("qkv.", l.path + ".qkv", l.x(), (heads + 2 * kv_heads) * channels, l.keys.on("bias"));
-  const int64_t queries = heads * channels, keys = kv_heads * channels;
-  const Rows parts[] = {{"q", 0, queries}, {"k", queries, keys}, {"v", queries + keys, keys}};
+  const Rows parts[] = {{"q", 0, queries},
+                        {"k", queries, kv_heads * channels},
+                        {"v", queries + kv_heads * channels, kv_heads * channels}};
   for (const std::string_view suffix : {"weight", "bias"})
     l.layers.parameters.parts.insert_or_assign(fmt::format("{}.qkv.{}", l.path, suffix),
                                                std::vector{parts[0].count, parts[1].count, parts[2].count});
   const Values* by = l.adapting();
   if (by != nullptr) qkv = adapted(l, *by, qkv, parts);
-  if (const Values* norm = l.keys.find("qk_norm")) qkv = normed(l, *norm, qkv, parts, channels);
   ir::Attrs attrs{{"heads", heads}};
   if (kv_heads != heads) attrs["kv_heads"] = kv_heads;
+  if (const Values* norm = l.keys.find("qk_norm")) qkv = with_norms(l, *norm, qkv, attrs, channels);
   if (const Values* rope = l.keys.find("rope")) qkv = with_rope(l, *rope, qkv, attrs, channels);
   std::vector<ir::Operand> operands{qkv};
   attrs["causal"] = l.keys.flag("causal");
@@ -172,30 +173,26 @@ const LayerType layers::attention{
         {.name = "attention",
          .says =
              "Self-attention of [positions, features]; qkv.weight [3 C, C], qkv.bias, proj.weight [C, "
-             "C], proj.bias. With kv_heads or head_dim, qkv.weight is [(heads + 2 kv_heads) head_dim, C], in "
-             "the order q, k, v, and proj.weight [C, heads head_dim].",
-         .keys =
-             {{"heads", Form::integer, required, "divides the features, unless head_dim is given", extent},
-              {"head_dim", Form::integer, no_default, "channels of a head; default: features / heads",
-               extent},
-              {"kv_heads", Form::integer, no_default,
-               "heads of keys and values, each for heads / kv_heads neighbouring heads; default: heads",
-               extent},
-              {"causal", Form::flag, false, "true: a position sees those before it and itself"},
-              Key{"bias", Form::flag, true, "false: no bias; \"qkv\": none on proj"}.or_one_of({"qkv"}),
-              Key{"rope", Form::table, no_default, "rotary positions, of queries and keys"}.of(tables::rope),
-              Key{"qk_norm", Form::table, no_default,
-                  "heads of queries and keys by the root of their mean square, before rope; q_norm.weight "
-                  "and k_norm.weight [head_dim]"}
-                  .of(tables::qk_norm),
-              {"window", Form::integer, no_default,
-               "a position sees itself and window - 1 before it; not below the length of the sequence",
-               extent},
-              {"dropout", Form::real, 0.0, "the probability of a zero among the weights", below_one},
-              Key{"proj_init", Form::table, no_default, "how proj.weight starts; default: as init says"}
-                  .or_one_of(starts)
-                  .of(tables::init),
-              lora_key},
+             "C], proj.bias. With kv_heads and head_dim, qkv.weight is [(heads + 2 kv_heads) * head_dim, C], "
+             "in the order q, k, v, and proj.weight [C, heads * head_dim].",
+         .keys = {{"heads", Form::integer, required, "divides the features", extent},
+                  {"kv_heads", Form::integer, no_default,
+                   "heads of keys and values, each for heads / kv_heads neighbouring heads; default: heads",
+                   extent},
+                  {"head_dim", Form::integer, no_default, "channels of a head; default: C / heads", extent},
+                  {"causal", Form::flag, false, "true: a position sees those before it and itself"},
+                  Key{"bias", Form::flag, true, "false: no bias; \"qkv\": none on proj"}.or_one_of({"qkv"}),
+                  Key{"rope", Form::table, no_default, "rotary positions, of queries and keys"}.of(
+                      tables::rope),
+                  Key{"qk_norm", Form::table, no_default, "norms of queries and keys"}.of(tables::qk_norm),
+                  {"window", Form::integer, no_default,
+                   "a position sees itself and window - 1 before it; not below the length of the sequence",
+                   extent},
+                  {"dropout", Form::real, 0.0, "the probability of a zero among the weights", below_one},
+                  Key{"proj_init", Form::table, no_default, "how proj.weight starts; default: as init says"}
+                      .or_one_of(starts)
+                      .of(tables::init),
+                  lora_key},
          .example = "heads = 2\ncausal = true"},
     .weight = true,
     .bias = true,

@@ -22,4 +22,7 @@ Heads heads_of(const OpView& op);
 // Operand 0 is such a tensor of floats.
 void expect_heads(const OpView& op);
 
+// Returns the angle in radians by which `rope` turns a pair of channels from one position to the next.
+long double rope_frequency(const OpView& op, int64_t pair);
+
 }  // namespace gacc::ir

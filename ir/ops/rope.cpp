@@ -1,11 +1,13 @@
 // Rotary positions: pairs of a head's channels are turned by an angle that grows with the position, so that
 // the product of a query and a key depends on how far apart they are (Su et al., "RoFormer", 2021).
 //
-//   angle(t, i) = t theta^(-2 i / R) c_i    i = 0 .. R / 2 - 1, of the R rotated channels of a head
-//   y_a = x_a cos - x_b sin                 (a, b) = (i, i + R / 2), or (2 i, 2 i + 1) where pairs interleave
-//   y_b = x_b cos + x_a sin
+//   angle(t, i) = t s_i theta^(-2 i / R)    i = 0 .. R / 2 - 1, of the R rotated channels of a head
+//   y_a = m (x_a cos - x_b sin)             (a, b) = (i, i + R / 2), or (2 i, 2 i + 1) where pairs interleave
+//   y_b = m (x_b cos + x_a sin)
 //
-// c_i is 1, or what `factors` has (frontend/rope_scaling.cpp). Heads of queries and keys are turned, those of values are copied. A turn's gradient is the turn back.
+// s_i is 1, or `scales[i]` (frontend/rope_scaling.cpp has the known ones), and m is `magnitude`. Heads of
+// queries and keys are turned, those of values are copied. A turn's gradient is the turn back, times m.
+#include <algorithm>
 #include <cmath>
 
 #include "ir/ops/heads.h"
@@ -23,31 +25,29 @@ void expect_rotation(const OpView& op) {
   const double theta = op.real("theta");
   if (theta < 1 || !std::isfinite(theta))
     refuse(op, Kind::out_of_range, "theta is {}, not at least 1", theta);
-  const auto& factors = std::get<std::vector<double>>(op.attr("factors"));
-  if (!factors.empty() && static_cast<int64_t>(factors.size()) != rotated / 2)
-    refuse(op, Kind::out_of_range, "there are {} factors, not one for each of {} pairs", factors.size(),
-           rotated / 2);
-  for (const double factor : factors)
-    if (!(factor > 0 && factor <= 1))
-      refuse(op, Kind::out_of_range, "a factor is {}, not above 0 and at most 1", factor);
+  const auto& scales = op.reals("scales");
+  if (!scales.empty() && scales.size() != static_cast<size_t>(rotated / 2))
+    refuse(op, Kind::out_of_range, "there are {} scales for {} pairs", scales.size(), rotated / 2);
+  if (std::ranges::any_of(scales, [](double scale) { return !(scale > 0 && scale <= 1); }))
+    refuse(op, Kind::out_of_range, "a scale is not above 0 and at most 1");
+  const double magnitude = op.real("magnitude");
+  if (!(magnitude > 0) || !std::isfinite(magnitude))
+    refuse(op, Kind::out_of_range, "the magnitude is {}, not above 0", magnitude);
 }
 
 void reference(EvalView& view) {
   const Heads h = heads_of(view.op);
   const int64_t length = view.op.operand(0).shape[1], rotated = view.op.integer("rotated");
   const bool interleaved = view.op.flag("interleaved");
-  const double theta = view.op.real("theta"), sign = view.op.flag("inverse") ? -1 : 1;
-  const auto& factors = std::get<std::vector<double>>(view.op.attr("factors"));
+  const double sign = view.op.flag("inverse") ? -1 : 1, magnitude = view.op.real("magnitude");
   const std::vector<double>& x = view.operand(0).data;
   std::vector<double>& y = view.result().data;
   y = x;
   for (size_t row = 0; row < x.size() / static_cast<size_t>(h.row()); ++row) {
     const auto position = static_cast<double>(static_cast<int64_t>(row) % length);
     for (int64_t i = 0; i < rotated / 2; ++i) {
-      const double angle = position *
-                           std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(rotated)) *
-                           (factors.empty() ? 1 : factors[static_cast<size_t>(i)]);
-      const double cosine = std::cos(angle), sine = sign * std::sin(angle);
+      const auto angle = position * static_cast<double>(rope_frequency(view.op, i));
+      const double cosine = magnitude * std::cos(angle), sine = magnitude * sign * std::sin(angle);
       for (int64_t head = 0; head < h.heads + h.kv_heads; ++head) {
         const size_t first = row * static_cast<size_t>(h.row()) + static_cast<size_t>(head * h.channels);
         const size_t a = first + static_cast<size_t>(interleaved ? 2 * i : i);
@@ -61,22 +61,31 @@ void reference(EvalView& view) {
 
 }  // namespace
 
+long double rope_frequency(const OpView& op, int64_t pair) {
+  const auto& scales = op.reals("scales");
+  const auto exponent = static_cast<long double>(-2 * pair) / static_cast<long double>(op.integer("rotated"));
+  const long double scale = scales.empty() ? 1 : scales[static_cast<size_t>(pair)];
+  return scale * std::pow(static_cast<long double>(op.real("theta")), exponent);
+}
+
 extern const OpInfo op_rope{
     .name = "rope",
     .summary =
         "turns the pairs of the first `rotated` channels of each head of queries and keys in qkv [B,T,(heads "
-        "+ 2 kv_heads) D] by position * theta^(-2 i / rotated) for pair i, times factors[i] where given, "
-        "back where `inverse`; pairs are "
-        "half of them apart, or side by side where `interleaved`. Values stay",
+        "+ 2 kv_heads) D] by position * theta^(-2 i / rotated) for pair i, back where `inverse`; pairs are "
+        "half of them apart, or side by side where `interleaved`. Values stay. `scales` multiply the angles "
+        "of "
+        "the pairs, `magnitude` what is turned",
     .operands = 1,
     .local = true,
     .attrs = {{"heads", int64_t{1}},
               {"kv_heads", int64_t{0}},
               {"theta", 10000.0},
               {"rotated", int64_t{0}},
-              {"factors", std::vector<double>{}},
               {"interleaved", false},
-              {"inverse", false}},
+              {"inverse", false},
+              {"scales", std::vector<double>{}},
+              {"magnitude", 1.0}},
     .infer = [](const OpView& op) -> Types {
       expect_heads(op);
       expect_rotation(op);

@@ -10,15 +10,24 @@
 namespace gacc::kernels {
 
 std::vector<int64_t> RopeShape::list() const {
-  std::vector<int64_t> list{length, turned, copied, channels, interleaved ? 1 : 0, inverse ? 1 : 0, vector};
+  std::vector<int64_t> list{length,
+                            turned,
+                            copied,
+                            channels,
+                            interleaved ? 1 : 0,
+                            inverse ? 1 : 0,
+                            vector,
+                            std::bit_cast<int64_t>(magnitude)};
   for (const uint64_t turn : turns) list.push_back(std::bit_cast<int64_t>(turn));
   return list;
 }
 
 RopeShape RopeShape::of(const Body& body) {
   const std::vector<int64_t>& list = body.parameters;
-  RopeShape shape{list[0], list[1], list[2], list[3], list[4] != 0, list[5] != 0, list[6], {}};
-  for (size_t i = 7; i < list.size(); ++i) shape.turns.push_back(std::bit_cast<uint64_t>(list[i]));
+  RopeShape shape{
+      list[0], list[1], list[2], list[3], list[4] != 0, list[5] != 0, list[6], std::bit_cast<double>(list[7]),
+      {}};
+  for (size_t i = 8; i < list.size(); ++i) shape.turns.push_back(std::bit_cast<uint64_t>(list[i]));
   return shape;
 }
 
@@ -33,14 +42,11 @@ Instance describe_rope(const ir::OpView& op, Purpose purpose) {
                   .interleaved = op.flag("interleaved"),
                   .inverse = op.flag("inverse"),
                   .vector = 1,
+                  .magnitude = op.real("magnitude"),
                   .turns = {}};
-  const auto& factors = std::get<std::vector<double>>(op.attr("factors"));
   for (int64_t i = 0; i < rotated / 2; ++i) {
-    const long double turn = std::pow(static_cast<long double>(op.real("theta")),
-                                      static_cast<long double>(-2 * i) / static_cast<long double>(rotated)) *
-                             (factors.empty() ? 1 : factors[static_cast<size_t>(i)]) /
-                             (2 * std::numbers::pi_v<long double>);
-    shape.turns.push_back(static_cast<uint64_t>(std::ldexp(turn, 64)));  // theta is at least 1
+    const long double turn = ir::rope_frequency(op, i) / (2 * std::numbers::pi_v<long double>);
+    shape.turns.push_back(static_cast<uint64_t>(std::ldexp(turn, 64)));  // a frequency is at most 1
   }
   if (purpose == Purpose::device) {  // accesses of 16 bytes, where these begin at multiples of them
     const int64_t elements = 16 / ir::dtype_bytes(op.operand(0).dtype);

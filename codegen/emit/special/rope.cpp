@@ -91,6 +91,9 @@ class Rope {
     cosine_ = negated(bit(b_.CreateAdd(which, t_.math.integer(which, 1)), 2), b_.CreateSelect(odd, sine, c));
     sine_ = negated(bit(which, 2), b_.CreateSelect(odd, c, sine));
     if (s_.inverse) sine_ = b_.CreateFNeg(sine_);
+    if (s_.magnitude == 1) return;
+    cosine_ = b_.CreateFMul(cosine_, real(s_.magnitude));
+    sine_ = b_.CreateFMul(sine_, real(s_.magnitude));
   }
 
   using Pair = std::vector<Value*>;

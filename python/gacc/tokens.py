@@ -1,0 +1,273 @@
+"""Texts and chats as the numbers that a model of tokens trains on.
+
+    python -m gacc.tokens FOLDER text.txt -o tokens.bin                  # one stream: --data tokens:tokens.bin
+    python -m gacc.tokens FOLDER chats.jsonl -o chats.npz --context 512  # windows with targets: --data npz:chats.npz
+
+FOLDER has the model's tokenizer.json, as Hugging Face writes it. A line of a .jsonl file is {"text": ...},
+{"prompt": ..., "completion": ...} or {"messages": [{"role": ..., "content": ...}, ...]}. What counts for the loss is
+every token of a text, the completions, and the turns of the assistant, each with the token that ends it; the target
+of all else is -100, which the model names as `loss.ignore_index`. Needs the package `tokenizers`; messages also need
+`transformers`, which has the folder's chat template.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+IGNORED = -100  # the target of a token that does not count
+
+
+class Refused(Exception):
+    """What is wrong with the folder or the data, in one line."""
+
+
+class Sample(NamedTuple):
+    """The tokens of a document, which of them the model is to predict, and where it stands in its file."""
+
+    ids: list[int]
+    counts: list[bool]
+    place: str
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise Refused(f"{path}: is no JSON: {error}") from None
+
+
+class Tokenizer:
+    """The tokenizer of a folder: its vocabulary, the token that ends a text, and its chat template."""
+
+    def __init__(self, folder: pathlib.Path):
+        try:
+            import tokenizers
+        except ImportError:
+            raise Refused("needs the package tokenizers: pip install tokenizers") from None
+        self.folder, path = folder, folder / "tokenizer.json"
+        if not path.is_file():
+            raise Refused(f"{folder}: has no tokenizer.json")
+        try:
+            self.tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the package raises Exception itself
+            raise Refused(f"{path}: {error}") from None
+        self.size = self.tokenizer.get_vocab_size(with_added_tokens=True)
+        model = read_json(folder / "config.json")
+        rows = model.get("vocab_size")
+        if isinstance(rows, int) and self.size > rows:
+            raise Refused(f"{folder}: the tokenizer has {self.size:,} tokens, more than the model's {rows:,} "
+                          "(config.json, vocab_size)")
+        self.end = self._end(model)
+        self._chat = None
+
+    def _end(self, model: dict[str, Any]) -> int | None:
+        """The token that ends a text: by the tokenizer's own file, else by the model's."""
+        named = read_json(self.folder / "tokenizer_config.json").get("eos_token")
+        text = named.get("content") if isinstance(named, dict) else named
+        if isinstance(text, str) and (found := self.tokenizer.token_to_id(text)) is not None:
+            return found
+        number = model.get("eos_token_id")
+        return next(iter(number), None) if isinstance(number, list) else number
+
+    def ends(self) -> set[int]:
+        """The tokens that may end a text or a turn: the special ones."""
+        special = {number for number, token in self.tokenizer.get_added_tokens_decoder().items() if token.special}
+        return special if self.end is None else special | {self.end}
+
+    def encode(self, text: str, start: bool = True) -> list[int]:
+        """The tokens of a text, with those that mark its start where the tokenizer has such and `start` asks."""
+        return self.tokenizer.encode(text, add_special_tokens=start).ids
+
+    def ended(self, ids: list[int]) -> list[int]:
+        return ids if self.end is None or ids[-1:] == [self.end] else [*ids, self.end]
+
+    def chat(self, messages: list[dict[str, Any]], prompt: bool) -> list[int]:
+        """The tokens of messages by the folder's template; `prompt`: with what begins the assistant's next turn."""
+        if self._chat is None:
+            try:
+                import transformers
+            except ImportError:
+                raise Refused("`messages` need the package transformers: pip install transformers") from None
+            self._chat = transformers.AutoTokenizer.from_pretrained(str(self.folder))
+            if not self._chat.chat_template:
+                raise Refused(f"{self.folder}: has no chat template; write lines of `prompt` and `completion`")
+        text = self._chat.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
+        return self.encode(text, start=False)  # the template writes what marks the start
+
+
+def of_messages(tokenizer: Tokenizer, messages: Any, place: str) -> Sample:
+    known = isinstance(messages, list) and all(isinstance(m, dict) and "role" in m and "content" in m for m in messages)
+    if not known or not messages:
+        raise Refused(f"{place}: `messages` is no list of tables with `role` and `content`")
+    ids, counts = tokenizer.chat(messages, prompt=False), []
+    ends = tokenizer.ends()
+    for number, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        # What the template writes of a turn is what it adds to all that came before.
+        for upto, prompt, counted in ((number, True, False), (number + 1, False, True)):
+            part = tokenizer.chat(messages[:upto], prompt)
+            if part != ids[:len(part)] or len(part) < len(counts):
+                raise Refused(f"{place}: the template writes turn {number + 1} in another way when more turns follow, "
+                              "so that its tokens cannot be told; write it as `prompt` and `completion`")
+            begin, turn = len(counts), ids[len(counts):len(part)]
+            # Nothing behind the token that ends the turn: a model that stops there never writes it.
+            last = max((at for at, token in enumerate(turn) if token in ends), default=len(turn) - 1)
+            counts += [counted and at <= last for at in range(len(part) - begin)]
+    return Sample(ids, counts + [False] * (len(ids) - len(counts)), place)
+
+
+def of_line(tokenizer: Tokenizer, line: Any, place: str) -> Sample:
+    if not isinstance(line, dict):
+        raise Refused(f"{place}: is no table like {{\"text\": ...}}")
+    for key in ("text", "prompt", "completion"):
+        if key in line and not isinstance(line[key], str):
+            raise Refused(f"{place}: `{key}` is no string")
+    if "messages" in line:
+        return of_messages(tokenizer, line["messages"], place)
+    if "prompt" in line and "completion" in line:
+        prompt = tokenizer.encode(line["prompt"])
+        answer = tokenizer.ended(tokenizer.encode(line["completion"], start=False))
+        return Sample(prompt + answer, [False] * len(prompt) + [True] * len(answer), place)
+    if "text" in line:
+        ids = tokenizer.ended(tokenizer.encode(line["text"]))
+        return Sample(ids, [True] * len(ids), place)
+    raise Refused(f"{place}: has neither `text`, nor `prompt` and `completion`, nor `messages`; "
+                  f"its keys are {', '.join(sorted(map(str, line))) or 'none'}")
+
+
+def read_samples(tokenizer: Tokenizer, path: pathlib.Path) -> Iterator[Sample]:
+    """The documents of a file: of .jsonl one a line, of any other the whole text."""
+    try:
+        if path.suffix != ".jsonl":
+            ids = tokenizer.ended(tokenizer.encode(path.read_text(encoding="utf-8")))
+            yield Sample(ids, [True] * len(ids), str(path))
+            return
+        with open(path, encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                try:
+                    value = json.loads(line)
+                except ValueError as error:
+                    raise Refused(f"{path}:{number}: is no JSON: {error}") from None
+                yield of_line(tokenizer, value, f"{path}:{number}")
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise Refused(f"{path}: is no UTF-8: {error}") from None
+
+
+def check(tokenizer: Tokenizer, samples: list[Sample]) -> None:
+    """Refuses what could not train: samples that count nothing, and answers of which no end ever counts."""
+    if not samples:
+        raise Refused("there are no samples")
+    for sample in samples:
+        # The first token is given: there is nothing that it could be predicted from.
+        if not any(sample.counts[1:]):
+            raise Refused(f"{sample.place}: no token of it would count"
+                          + ("; it has " + str(len(sample.ids)) if len(sample.ids) < 2 else
+                             ": it has no turn of the assistant, or an empty completion"))
+        if max(sample.ids) >= tokenizer.size:
+            raise Refused(f"{sample.place}: token {max(sample.ids)} is beyond the tokenizer's {tokenizer.size:,}")
+    if any(not all(sample.counts) for sample in samples):
+        ends = tokenizer.ends()
+        if not any(c and token in ends for s in samples for token, c in zip(s.ids, s.counts)):
+            raise Refused("no token that ends a turn ever counts: the model would never learn to stop; the chat "
+                          "template must write one after the assistant's turns, or the folder name an eos_token")
+
+
+def windows(samples: list[Sample], length: int, fill: int) -> tuple[dict[str, np.ndarray], int]:
+    """Tokens and their targets, [samples, length] each, cut or filled up to the length; and how many were cut."""
+    tokens = np.full((len(samples), length), fill, np.int32)
+    following = np.full((len(samples), length), IGNORED, np.int32)
+    cut = 0
+    for row, sample in enumerate(samples):
+        count = min(len(sample.ids) - 1, length)
+        cut += len(sample.ids) - 1 > length
+        tokens[row, :count] = sample.ids[:count]
+        following[row, :count] = [t if c else IGNORED for t, c in
+                                  zip(sample.ids[1:count + 1], sample.counts[1:count + 1])]
+        if not (following[row] != IGNORED).any():
+            raise Refused(f"{sample.place}: nothing of its first {length} tokens counts; it has {len(sample.ids)}: "
+                          "a larger --context holds it")
+    return {"tokens": tokens, "next": following}, cut
+
+
+def shown(tokenizer: Tokenizer, sample: Sample, most: int = 400) -> str:
+    """A sample as text, what counts between marks."""
+    text, start = "", 0
+    for at in range(1, len(sample.ids) + 1):
+        if at == len(sample.ids) or sample.counts[at] != sample.counts[start]:
+            part = tokenizer.tokenizer.decode(sample.ids[start:at], skip_special_tokens=False)
+            text += f"[[{part}]]" if sample.counts[start] else part
+            start = at
+    return text if len(text) <= most else text[:most] + " ..."
+
+
+def write(path: pathlib.Path, put) -> None:
+    """Writes a file whole: under another name first."""
+    part = path.with_name(path.name + ".part")
+    try:
+        with open(part, "wb") as file:
+            put(file)
+        part.replace(path)
+    except OSError as error:
+        raise Refused(f"{path}: cannot be written: {error.strerror}") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def convert(folder: str, data: str, out: str, context: int | None) -> None:
+    tokenizer, path = Tokenizer(pathlib.Path(folder)), pathlib.Path(out)
+    if path.suffix not in (".bin", ".npz"):
+        raise Refused(f"{out}: ends neither in .bin (a stream, for tokens:) nor in .npz (windows, for npz:)")
+    if (context is not None) != (path.suffix == ".npz"):
+        raise Refused(f"{out}: " + ("windows have a length: --context T, as the model's" if context is None else
+                                    "a stream has no windows; the model's inputs say how it is cut"))
+    samples = list(read_samples(tokenizer, pathlib.Path(data)))
+    check(tokenizer, samples)
+    counted = sum(sum(s.counts[1:]) for s in samples)
+    if path.suffix == ".bin":
+        if any(not all(s.counts) for s in samples):
+            raise Refused(f"{data}: has tokens that do not count, which a stream cannot say; write a .npz")
+        dtype = "u16" if tokenizer.size <= 1 << 16 else "u32"
+        stream = np.concatenate([np.asarray(s.ids, "<" + dtype.replace("u16", "u2").replace("u32", "u4"))
+                                 for s in samples])
+        write(path, stream.tofile)
+        option = "" if dtype == "u16" else ",dtype=u32"
+        print(f"{out}: {stream.size:,} tokens of {len(samples):,} document{'s'[:len(samples) > 1]}; --data tokens:{out}{option}")
+    else:
+        arrays, cut = windows(samples, context, tokenizer.end or 0)
+        write(path, lambda file: np.savez(file, **arrays))
+        print(f"{out}: {len(samples):,} windows of {context}, {counted:,} tokens count; --data npz:{out}")
+        if cut:
+            print(f"note: {cut:,} of {len(samples):,} samples are longer than {context} tokens, and cut")
+    print(f"the first sample, what counts in [[ ]]:\n{shown(tokenizer, samples[0])}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m gacc.tokens", description=__doc__.split("\n\n")[0])
+    parser.add_argument("folder", metavar="FOLDER", help="has tokenizer.json")
+    parser.add_argument("data", metavar="DATA", help="a text, or .jsonl with one sample a line")
+    parser.add_argument("-o", "--out", required=True, help="FILE.bin: a stream; FILE.npz: windows with targets")
+    parser.add_argument("--context", type=int, metavar="T", help="of .npz: the tokens of a window")
+    given = parser.parse_args()
+    if given.context is not None and given.context < 1:
+        parser.error("--context: a window has at least one token")
+    try:
+        convert(given.folder, given.data, given.out, given.context)
+    except Refused as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

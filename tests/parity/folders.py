@@ -1,0 +1,186 @@
+"""Folders of published models beside transformers: random small models of every family, as transformers writes them,
+become model files, predict the same logits, train with the same losses, and go back as published weights.
+
+    GACC_PEERS_PYTHON=venv/bin/python tests/parity/folders.py [--family llama] [--all] [--keep DIR]
+
+Without --all some cases of each family. Needs a Python with transformers, and gaccc and gacc-exec in GACC_BIN.
+"""
+import argparse
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import warnings
+
+BIN = pathlib.Path(os.environ.get("GACC_BIN", pathlib.Path(__file__).resolve().parents[2] / "build/bin"))
+UPDATES, WINDOW, BATCH = 10, 24, 2
+SMALL = dict(vocab_size=97, max_position_embeddings=64, hidden_size=48, intermediate_size=80, num_hidden_layers=2,
+             num_attention_heads=6, bos_token_id=0, eos_token_id=1, pad_token_id=None)
+# Windows are longer than what scaled positions were first trained on.
+ROPES = {"default": None, "linear": dict(factor=4.0),
+         "llama3": dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16),
+         "yarn": dict(factor=4.0, original_max_position_embeddings=16)}
+
+
+def with_rope(kind):
+    return {} if ROPES[kind] is None else {"rope": dict(rope_type=kind, **ROPES[kind])}
+
+
+def llama_like(extra=({},), ropes=ROPES):
+    """Tied and untied, all counts of heads of keys, all scalings of positions, and what else the family may have."""
+    for tied, heads, rope, more in itertools.product((False, True), (1, 3, 6), ropes, extra):
+        yield SMALL | dict(tie_word_embeddings=tied, num_key_value_heads=heads) | with_rope(rope) | more
+
+
+def longrope(pairs):
+    return {"rope": dict(rope_type="longrope", short_factor=[1.0 + 0.1 * i for i in range(pairs)], long_factor=[2.0 + 0.5 * i for i in range(pairs)],
+                         original_max_position_embeddings=16, factor=4.0)}
+
+
+def gpt2():
+    for tied in (True, False):
+        yield dict(vocab_size=97, n_positions=64, n_embd=48, n_layer=2, n_head=6, tie_word_embeddings=tied, bos_token_id=0, eos_token_id=1,
+                   resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+
+
+def gpt_neox():
+    for parallel, tied, part, bias in itertools.product((True, False), (False, True), (0.25, 1.0), (True, False)):
+        yield {k: v for k, v in SMALL.items()} | dict(use_parallel_residual=parallel, tie_word_embeddings=tied, rotary_pct=part, attention_bias=bias,
+                                                       hidden_act="gelu", num_attention_heads=3 if part < 1 else 6)
+
+
+FAMILIES = {
+    "gpt2": ("GPT2", gpt2),
+    "gpt_neox": ("GPTNeoX", gpt_neox),
+    "llama": ("Llama", lambda: llama_like(({}, dict(attention_bias=True, mlp_bias=True), dict(head_dim=12)))),
+    "mistral": ("Mistral", lambda: llama_like((dict(sliding_window=None), dict(sliding_window=None, head_dim=16), dict(sliding_window=7)))),
+    "qwen2": ("Qwen2", lambda: llama_like(({},))),
+    "qwen3": ("Qwen3", lambda: llama_like((dict(head_dim=8), dict(head_dim=16, attention_bias=True)))),
+    "phi3": ("Phi3", lambda: itertools.chain(llama_like(({},), ["default"]), llama_like((longrope(4),), ["default"]),
+                                              llama_like((dict(sliding_window=9),), ["default"]))),
+}
+
+
+def run(*command):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, command))}: exit {done.returncode}\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def build(transformers, name, sizes):
+    config_class, model_class = getattr(transformers, name + "Config"), getattr(transformers, name + "ForCausalLM")
+    sizes = dict(sizes)
+    rope = sizes.pop("rope", None)
+    if rope is not None:  # transformers 5 has rope_parameters, 4 rope_scaling
+        key = "rope_parameters" if int(transformers.__version__.split(".")[0]) >= 5 else "rope_scaling"
+        sizes[key] = rope | ({"rope_theta": 10000.0} if key == "rope_parameters" else {})
+        if rope["rope_type"] == "longrope" and "original_max_position_embeddings" in rope:
+            sizes["original_max_position_embeddings"] = rope["original_max_position_embeddings"]
+    model = model_class(config_class(**sizes, attn_implementation="eager"))
+    return model.float().eval()
+
+
+def losses_of(torch, model, tokens, following):
+    """AdamW on the mean over each window of two micro-batches, as the model file says."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.01)
+    found = []
+    for update in range(UPDATES):
+        rows = slice(update * 2 * BATCH, (update + 1) * 2 * BATCH)
+        logits = model(torch.from_numpy(tokens[rows]).long()).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(following[rows]).long().flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def check(peer, family, sizes, folder):
+    """The largest deviations of a case, by name; what is wrong with it is raised."""
+    numpy, torch, transformers = peer
+    torch.manual_seed(1)
+    model = build(transformers, FAMILIES[family][0], sizes)
+    with torch.no_grad():  # weights with which every part of the model matters
+        for parameter in model.parameters():
+            parameter.mul_(3) if parameter.dim() > 1 else parameter.add_(0.2 * torch.randn_like(parameter))
+    model.save_pretrained(folder / "base")
+    rng = numpy.random.default_rng(3)
+    ids = rng.integers(2, sizes["vocab_size"], (UPDATES * 2 * BATCH, WINDOW + 1)).astype("<i4")
+    tokens, following = numpy.ascontiguousarray(ids[:, :-1]), numpy.ascontiguousarray(ids[:, 1:])
+    numpy.save(folder / "tokens.npy", tokens)
+    numpy.save(folder / "next.npy", following)
+    data = f"npy:tokens={folder}/tokens.npy,next={folder}/next.npy"
+    step = folder / "step.ptx"
+    settings = {"train.micro_batch": BATCH, "train.accumulate": 2, "train.shuffle": "false", "train.epochs": 1, "train.clip_norm": 1e9,
+                "optimizer.lr": 1e-3, "optimizer.betas": [0.9, 0.95], "optimizer.eps": 1e-6, "optimizer.weight_decay": 0.01,
+                "optimizer.decay": "all", "schedule.min_lr": 1e-3, "schedule.warmup": 0}
+    options = itertools.chain.from_iterable(("--set", f"{k}={v}") for k, v in settings.items())
+    run(BIN / "gaccc", folder / "base", "--context", WINDOW, "-o", step, *options)
+    run(BIN / "gaccc", folder / "base", "--context", WINDOW, "--emit", "toml", "-o", folder / "model.toml")
+    execute = [BIN / "gacc-exec", step, "--device", "cpu", "--quiet", "--data", data]
+    run(*execute, "--load", folder / "base", "--predict", folder / "logits.npy")
+    with torch.no_grad():
+        wanted = model(torch.from_numpy(tokens).long()).logits.numpy()
+    got = numpy.load(folder / "logits.npy").reshape(wanted.shape)
+    found = {"logits": float(abs(got - wanted).max() / abs(wanted).max())}
+    run(*execute, "--load", folder / "base", "--log", folder / "log.jsonl", "--save", folder / "tuned.safetensors", "--save-as", "published")
+    events = [json.loads(line) for line in open(folder / "log.jsonl")]
+    ours = [event["loss"] for event in events if event["event"] == "update"]
+    theirs = losses_of(torch, model, tokens, following)
+    if len(ours) != len(theirs):
+        raise RuntimeError(f"{len(ours)} updates, not {len(theirs)}")
+    found["losses"] = max(abs(a - b) / abs(b) for a, b in zip(ours, theirs))
+    from safetensors.torch import load_file
+    missing, unexpected = model.load_state_dict(load_file(folder / "tuned.safetensors"), strict=False)
+    tied = set(model._tied_weights_keys or ()) if sizes.get("tie_word_embeddings") else set()
+    missing = [name for name in missing if name not in tied and not name.endswith(("masked_bias", "attn.bias"))]
+    if missing or unexpected:
+        raise RuntimeError(f"published weights: missing {missing}, unexpected {unexpected}")
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--family", choices=FAMILIES)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--keep", metavar="DIR", help="leave the files of cases that fail here")
+    given = parser.parse_args()
+    try:
+        import numpy
+        import torch
+        import transformers
+    except ImportError:
+        python = os.environ.get("GACC_PEERS_PYTHON")
+        if python and os.path.realpath(python) != os.path.realpath(sys.executable):
+            os.execv(python, [python, *sys.argv])
+        print("SKIPPED: no Python with transformers here (GACC_PEERS_PYTHON)", file=sys.stderr)
+        sys.exit(77)
+    warnings.filterwarnings("ignore")
+    transformers.logging.set_verbosity_error()
+    failed = count = 0
+    for family, (_, cases) in FAMILIES.items():
+        every = list(cases())
+        if given.family not in (None, family):
+            continue
+        for number, sizes in enumerate(every if given.all else every[::max(1, len(every) // 3)]):
+            with tempfile.TemporaryDirectory(dir=given.keep) as folder:
+                count += 1
+                shown = {k: v for k, v in sizes.items() if SMALL.get(k, ...) != v}
+                try:
+                    found = check((numpy, torch, transformers), family, sizes, pathlib.Path(folder))
+                    wrong = {k: v for k, v in found.items() if not v <= 1e-5}
+                    print(f"{family} {shown}: {', '.join(f'{k} {v:.1e}' for k, v in found.items())}{' WRONG' if wrong else ''}", flush=True)
+                    failed += bool(wrong)
+                except RuntimeError as error:
+                    print(f"{family} {shown}: {error}", flush=True)
+                    failed += 1
+    print(f"{failed} of {count} failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
