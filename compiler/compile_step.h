@@ -23,8 +23,8 @@ PlanFacts plan_facts(const ir::Module& module, const std::string& target);
 struct Compiled {
   std::string artifact, llvm_ir;
 };
-// Makes machine code for the schedules of `module`, with its plan. `model` and `overrides`: the record of the model that
-// an artifact carries (Artifact::model). Nothing and a diagnostic when code generation fails, which is a bug.
+// Makes machine code for the schedules of `module`, with its plan. `model` and `overrides`: the record of the model
+// that an artifact carries (Artifact::model). Nothing and a diagnostic when code generation fails, which is a bug.
 std::optional<Compiled> make_artifact(const ir::Module& module, const Plan& plan, const std::string& model,
                                       const std::vector<Override>& overrides, Diag& diag);
 

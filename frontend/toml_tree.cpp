@@ -248,8 +248,11 @@ std::string reworded(std::string_view text, std::string_view there) {
     const std::string_view word = there.substr(0, there.find_first_of(" \t\r,]}#"));
     if (bare_word(word)) return fmt::format("text needs quotes: \"{}\"", word);
   }
-  constexpr std::string_view kPrefix = "Error while parsing ";
+  constexpr std::string_view kPrefix = "Error while parsing ", kNoValue = " could not be interpreted as a value";
   const size_t colon = text.find(": ");
+  if (text.ends_with(kNoValue) && colon != text.npos)
+    return fmt::format("{} is beyond the range of numbers",
+                       text.substr(colon + 2, text.size() - colon - 2 - kNoValue.size()));
   if (!text.starts_with(kPrefix) || colon == text.npos) return std::string(text);
   return fmt::format("{} (in a {})", text.substr(colon + 2),
                      text.substr(kPrefix.size(), colon - kPrefix.size()));
