@@ -7,7 +7,7 @@ namespace gacc {
 constexpr int kCompilerAbi = 1;  // raised with every change of the types below
 constexpr const char* kCompilerEntry = "gacc_compile_step";
 
-// What the compiler gives to the caller's `take`, one call for each text, before it returns.
+// The texts that the compiler gives to the caller's `take`, one call for each text, before it returns.
 enum CompilerOutput : int { kArtifactText, kTroubleText };
 
 struct CompilerRequest {

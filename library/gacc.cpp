@@ -25,12 +25,15 @@
 #include "runtime/atomic_file.h"
 #include "runtime/data/user_batch.h"
 #include "runtime/plugin.h"
+#include "runtime/run/begin.h"
+#include "runtime/run/feed.h"
 #include "runtime/run/open_device.h"
 #include "runtime/run/plateau.h"
 #include "runtime/run/predict.h"
 #include "runtime/safetensors.h"
 #include "runtime/session/session.h"
 #include "runtime/store/checkpoint.h"
+#include "runtime/store/finite.h"
 #include "runtime/text.h"
 #include "runtime/weights/weights.h"
 
@@ -64,8 +67,9 @@ struct gacc_session {
   DataFacts facts;
   std::unique_ptr<Device> device;
   std::optional<Session> session;
-  bool ready = false;  // initialised
-  Status broken;       // the error after which nothing goes on
+  std::optional<Feed> feed;  // of gacc_session_train
+  bool ready = false;        // initialised
+  Status broken;             // the error after which nothing goes on
 };
 
 namespace {
@@ -74,7 +78,7 @@ constexpr int64_t kModelLimit = int64_t{64} << 20;  // bytes of a model file
 
 // ---- errors
 
-// What a function of the interface says; as a Status, for GACC_TRY.
+// The answer of a function of the interface; as a Status, for GACC_TRY.
 struct Answer : gacc_error {
   Answer(gacc_kind of, std::string_view said) : gacc_error{of, 0, 0, ""} {
     size_t size = std::min(said.size(), sizeof text - 1);
@@ -229,7 +233,18 @@ Answer fill_batch(gacc_session& session, const char* call, const gacc_array* arr
   return session.batch.fill(given, samples, session.facts, program);
 }
 
-// What must agree for a session to go on from a checkpoint: the model, not the data.
+Answer check_window(const gacc_session& session, const char* call) {
+  if (session.session->launches() < session.plan.accumulate) return {};
+  return wrong_call("{}: the window has its {}: gacc_session_update ends it", call,
+                    counted(session.plan.accumulate, "launch"));
+}
+
+gacc_window to_c(const WindowReport& report) {
+  return {report.launches, report.samples, report.applied, !report.finite,
+          report.loss,     report.norm,    report.lr};
+}
+
+// Settings that must agree for a session to go on from a checkpoint: the model's, not the data's.
 Settings settings_of_session(const gacc_session& session) {
   Settings settings = settings_of(session.step->artifact, {}, {});
   keep_to_model(settings, {});
@@ -359,7 +374,8 @@ gacc_error gacc_session_init(gacc_session* session, int64_t seed, int64_t epoch_
     const bool epochs = run.plan.find(state::updates_per_epoch) != nullptr;
     if (epochs && epoch_samples == 0)
       return wrong_call("gacc_session_init: the schedule counts epochs: say of how many samples");
-    Status status = run.session->init(static_cast<uint64_t>(seed), static_cast<float>(run.plan.lr));
+    Status status = begin(*run.session, run.plan, {.seed = static_cast<uint64_t>(seed), .lr = run.plan.lr});
+    run.feed.emplace(*run.session, run.plan);
     if (status) status = begin_rates(*run.session, run.plan, rules_of(run.plan, epoch_samples));
     run.ready = status.ok();
     return after(run, status);
@@ -381,9 +397,7 @@ gacc_error gacc_session_load(gacc_session* session, const char* path) {
 
 gacc_error gacc_session_step(gacc_session* session, const gacc_array* arrays, size_t count, int64_t samples) {
   return with_session(session, "gacc_session_step", true, [&](gacc_session& run) -> Answer {
-    if (run.session->launches() >= run.plan.accumulate)
-      return wrong_call("gacc_session_step: the window has its {}: gacc_session_update ends it",
-                        counted(run.plan.accumulate, "launch"));
+    GACC_TRY(check_window(run, "gacc_session_step"));
     GACC_TRY(fill_batch(run, "gacc_session_step", arrays, count, samples, Program::step));
     return after(run, run.session->step(run.batch.inputs(), samples));
   });
@@ -399,12 +413,30 @@ gacc_error gacc_session_update(gacc_session* session, gacc_window* window) {
   return with_session(session, "gacc_session_update", true, [&](gacc_session& run) -> Answer {
     if (run.session->launches() == 0)
       return wrong_call("gacc_session_update: the window has no launch: gacc_session_step makes one");
-    const WindowReport report = GACC_TRY(after(run, run.session->update()));
-    if (ends_training(run.plan, report))
-      return after(run, Status::error(why_training_ends(run.plan, report)));
-    if (window != nullptr)
-      *window = {report.launches, report.samples, report.applied, !report.finite,
-                 report.loss,     report.norm,    report.lr};
+    const WindowReport report = GACC_TRY(after(run, update_window(*run.session, run.plan)));
+    if (window != nullptr) *window = to_c(report);
+    return {};
+  });
+}
+
+gacc_error gacc_session_train(gacc_session* session, const gacc_array* arrays, size_t count, int64_t samples,
+                              gacc_window* window) {
+  return with_session(session, "gacc_session_train", true, [&](gacc_session& run) -> Answer {
+    if (window == nullptr) return wrong_call("gacc_session_train: the window is null");
+    GACC_TRY(check_window(run, "gacc_session_train"));
+    GACC_TRY(run.feed->check_order());
+    GACC_TRY(fill_batch(run, "gacc_session_train", arrays, count, samples, Program::step));
+    const auto closed = GACC_TRY(after(run, run.feed->take(run.batch.inputs(), samples)));
+    *window = closed ? to_c(*closed) : gacc_window();
+    return {};
+  });
+}
+
+gacc_error gacc_session_end_epoch(gacc_session* session, gacc_window* window) {
+  return with_session(session, "gacc_session_end_epoch", true, [&](gacc_session& run) -> Answer {
+    if (window == nullptr) return wrong_call("gacc_session_end_epoch: the window is null");
+    const auto closed = GACC_TRY(after(run, run.feed->end_epoch()));
+    *window = closed ? to_c(*closed) : gacc_window();
     return {};
   });
 }
@@ -412,17 +444,17 @@ gacc_error gacc_session_update(gacc_session* session, gacc_window* window) {
 gacc_error gacc_session_eval(gacc_session* session, const gacc_array* arrays, size_t count, int64_t samples) {
   return with_session(session, "gacc_session_eval", true, [&](gacc_session& run) -> Answer {
     GACC_TRY(fill_batch(run, "gacc_session_eval", arrays, count, samples, Program::eval));
-    if (run.session->eval_samples() == 0) GACC_TRY(after(run, run.session->begin_eval()));
-    return after(run, run.session->eval(run.batch.inputs(), samples));
+    if (run.session->evaluation().samples() == 0) GACC_TRY(after(run, run.session->evaluation().begin()));
+    return after(run, run.session->evaluation().add(run.batch.inputs(), samples));
   });
 }
 
 gacc_error gacc_session_eval_end(gacc_session* session, gacc_evaluation* evaluation) {
   return with_session(session, "gacc_session_eval_end", true, [&](gacc_session& run) -> Answer {
     if (evaluation == nullptr) return wrong_call("gacc_session_eval_end: the evaluation is null");
-    if (run.session->eval_samples() == 0)
+    if (run.session->evaluation().samples() == 0)
       return wrong_call("gacc_session_eval_end: nothing is evaluated: gacc_session_eval adds samples");
-    const EvalReport report = GACC_TRY(after(run, run.session->end_eval()));
+    const EvalReport report = GACC_TRY(after(run, run.session->evaluation().end()));
     const size_t metrics = std::min<size_t>(report.metrics.size(), GACC_MOST_METRICS);
     *evaluation = {report.samples, report.count, report.loss, metrics, {}};
     const std::vector<std::string>& names = run.step->artifact.plan.metrics;
@@ -459,8 +491,8 @@ gacc_error gacc_session_predict(gacc_session* session, const gacc_array* arrays,
       }
       GACC_TRY(run.batch.fill(part, some, run.facts, Program::predict));
       const std::span to(outputs + first * each, static_cast<size_t>(some * each));
-      GACC_TRY(after(run, run.session->run_predict(run.batch.inputs(), some)));
-      GACC_TRY(after(run, run.session->read_outputs(0, to)));
+      GACC_TRY(after(run, run.session->prediction().run(run.batch.inputs(), some)));
+      GACC_TRY(after(run, run.session->prediction().read(0, to)));
     }
     return {};
   });
@@ -489,6 +521,7 @@ gacc_error gacc_session_save(gacc_session* session, const char* path) {
   return with_session(session, "gacc_session_save", true, [&](gacc_session& run) -> Answer {
     if (path == nullptr) return wrong_call("gacc_session_save: the path is null");
     const std::vector<NamedTensor> tensors = GACC_TRY(after(run, run.session->parameters()));
+    GACC_TRY(check_finite(tensors, path));
     Metadata metadata = to_metadata(run.facts);
     mark_own_names(run.plan, metadata);
     return save_safetensors(path, tensors, metadata);
@@ -524,9 +557,11 @@ gacc_error gacc_session_resume(gacc_session* session, const char* folder) {
     DataFacts facts;
     GACC_TRY(reader.check(run.plan, settings));
     GACC_TRY(read_facts(reader.content().data, folder, run.plan, facts));
-    Status status = run.session->init(static_cast<uint64_t>(run.plan.seed), static_cast<float>(run.plan.lr));
-    if (status) status = reader.restore(run.plan, *run.session);
-    run.session->resume_window(reader.content().train.window_launches, reader.content().train.window_samples);
+    const Status status = begin(*run.session, run.plan,
+                                {.seed = static_cast<uint64_t>(run.plan.seed),
+                                 .lr = reader.content().rate.used,
+                                 .checkpoint = &reader});
+    run.feed.emplace(*run.session, run.plan);
     run.facts = std::move(facts);
     run.ready = status.ok();
     return after(run, status);

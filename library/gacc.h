@@ -169,6 +169,15 @@ typedef struct gacc_window {
  * that is not finite is an error, unless the model skips such windows. Waits. */
 gacc_error gacc_session_update(gacc_session* session, gacc_window* window);
 
+/* Training on an epoch whose length only its end tells, with windows and tails as gacc-exec has them. A call is
+ * gacc_session_step, and gacc_session_update where the window is full. `window` gets that window, or launches = 0.
+ * Under train.tail = "drop" a micro-batch of fewer than micro_batch samples is left out; it must be the epoch's
+ * last. */
+gacc_error gacc_session_train(gacc_session* session, const gacc_array* arrays, size_t count, int64_t samples,
+                              gacc_window* window);
+/* Ends the epoch: an open window is updated with what is there, dropped, or goes on, as train.tail says. */
+gacc_error gacc_session_end_epoch(gacc_session* session, gacc_window* window);
+
 /* Adds up to micro_batch samples to an evaluation; the parameters and the window stay. Does not wait. */
 gacc_error gacc_session_eval(gacc_session* session, const gacc_array* arrays, size_t count, int64_t samples);
 

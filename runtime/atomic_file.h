@@ -65,7 +65,7 @@ Status write_file_atomically(const std::string& path, std::string_view bytes);
 // The same; "-" is standard output.
 Status write_output(const std::string& path, std::string_view bytes);
 
-// What is no regular file (a pipe, a device) has no size to ask for, and perhaps no end.
+// A pipe or a device has no size to ask for, and perhaps no end.
 constexpr int64_t kMostStreamed = int64_t{1} << 30;
 
 // The whole file. Refuses folders, files beyond `limit` bytes, and others than regular ones beyond the

@@ -35,7 +35,7 @@ struct Timing {
   double begin = 0, duration = 0;  // of Device::profile_unit; begin counts from the first one's
 };
 
-// What the devices of several ranks exchange without their hosts in between: parts of their arenas, in numbers
+// The exchange of several ranks' devices without their hosts in between: of parts of their arenas, in numbers
 // of 4 bytes. All of it is queued behind what the device was given before, and none but `join` waits. An
 // error leaves the link of no further use.
 class DeviceLink {
@@ -59,7 +59,7 @@ class DeviceLink {
   virtual Status add(int64_t left, int64_t right, int64_t numbers, bool integer, float kept) = 0;
 };
 
-// What `Device::write` takes: bytes, and where in the arena they go.
+// Bytes, and where in the arena Device::write puts them.
 struct ArenaWrite {
   int64_t offset = 0;
   std::span<const std::byte> bytes{};
@@ -88,7 +88,7 @@ class Device {
   virtual Status read(int64_t offset, std::span<std::byte> bytes) = 0;
   // The largest number of bytes ever allocated on the device: the arena plus what the driver takes.
   virtual int64_t peak_bytes() const = 0;
-  // What a run's bits depend on of the machine: ranks must have the same.
+  // The part of the machine on which a run's bits depend: ranks must have the same.
   virtual std::string alike() const { return name(); }
   // A part of the arena: between programs the caller may read it, and use as memory of its own what nothing
   // else uses; empty where the arena is not in the host's memory.

@@ -11,7 +11,7 @@
 namespace gacc {
 
 enum class HalfType : uint8_t { f16, bf16 };
-// Of a dtype as plans and safetensors files write it, "f16", "bf16", "F16" or "BF16".
+// The half type of a dtype as plans and safetensors files write it, "f16", "bf16", "F16" or "BF16".
 inline HalfType half_type(std::string_view dtype) {
   return dtype == "f16" || dtype == "F16" ? HalfType::f16 : HalfType::bf16;
 }

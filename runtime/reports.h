@@ -1,4 +1,4 @@
-// What a run tells of its windows, epochs and evaluations, and where it is between two launches. Data alone: the
+// The reports of a run on its windows, epochs and evaluations, and its state between two launches. Data alone: the
 // log and the display show them, checkpoints keep them, and the training loop (runtime/run/train.h) makes them.
 #pragma once
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace gacc {
 
-// What the device has summed since the window began.
+// The device's sums since the window began.
 struct WindowSums {
   double loss = 0;   // over the counted elements
   double count = 0;  // of counted elements; where they have weights, the sum of those
@@ -92,7 +92,7 @@ struct TrainResult : TrainCounts {
   BestEvaluation best;
 };
 
-// Where the loop is between two launches: everything that must outlive the process for a later one to go on
+// The loop's place between two launches: everything that must outlive the process for a later one to go on
 // with the same bits. What a loop keeps from one launch to the next belongs here, or into a state buffer of
 // the plan, and in checkpoint.cpp's list of fields.
 struct TrainState : TrainCounts {

@@ -114,7 +114,7 @@ class Header final : public nlohmann::json_sax<nlohmann::json> {
   std::string key_;
 };
 
-// What people give for parameters that is none, by its first bytes. As a length of a header, each would be
+// Files that people give for parameters and that are none, by their first bytes. As a length of a header, each would be
 // beyond the format's limit.
 constexpr std::string_view kTorch =
     "a torch.save file; write it as safetensors: safetensors.torch.save_file(model.state_dict(), FILE)";

@@ -30,12 +30,12 @@ struct StoredTensor {
 int64_t elements_of(const StoredTensor& tensor);
 // Elements of a real one, from number `first` on, as f32.
 void read_elements(const StoredTensor& tensor, int64_t first, std::span<float> to);
-// Where one is not finite, an error that begins with `file`.
+// Gives an error that begins with `file` where a number is not finite.
 Status check_finite(const StoredTensor& tensor, std::string_view file);
 // A name out of the file, fit for a one-line message.
 std::string shown_name(std::string_view name);
 
-// What a run's checkpoint begins with (runtime/store/checkpoint.h): it is none of these files.
+// The first bytes of a run's checkpoint (runtime/store/checkpoint.h), which is none of these files.
 inline constexpr std::string_view kCheckpointMagic = "gacc checkpoint\n";
 
 using Metadata = std::map<std::string, std::string>;

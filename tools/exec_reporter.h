@@ -70,11 +70,10 @@ class Reporter final : public TrainObserver, ReporterSinks {
   }
 
   void diverged(int64_t epoch, double loss, double first_loss) override {
-    progress.clear();
-    print_stderr(
+    progress.warn(fmt::format(
         "gacc-exec: warning: epoch {}: the loss {:.6g} is far above the first update's {:.6g}; a lower "
-        "learning rate (--lr) may help, or data that are normalised\n",
-        epoch, loss, first_loss);
+        "learning rate (--lr) may help, or data that are normalised",
+        epoch, loss, first_loss));
   }
 };
 

@@ -24,6 +24,7 @@
 #include "runtime/ranks/collective.h"
 #include "runtime/ranks/launcher.h"
 #include "runtime/ranks/rank_sums.h"
+#include "runtime/run/begin.h"
 #include "runtime/run/open_device.h"
 #include "runtime/run/predict.h"
 #include "runtime/run/self_check.h"
@@ -32,6 +33,7 @@
 #include "runtime/session/session.h"
 #include "runtime/standard_streams.h"
 #include "runtime/store/checkpoint.h"
+#include "runtime/store/finite.h"
 #include "runtime/tell/log.h"
 #include "runtime/tell/profile.h"
 #include "runtime/tell/progress.h"
@@ -49,16 +51,19 @@ using namespace gacc;
 
 std::atomic<bool> interrupt_seen = false;
 
-// The first Ctrl-C or SIGTERM ends the run in order, a second one ends it at once. A thread of its own waits
+// The first Ctrl-C, SIGTERM or SIGHUP ends the run in order, a second one ends it at once. A thread of its own waits
 // for them, and all others block them: code of oneDNN loses what it keeps on the stack when a signal arrives
 // (observed as a damaged heap, in about one of thirty interrupted runs).
 void handle_interrupts() {
   signal(SIGPIPE, SIG_IGN);  // a closed standard output must not end the training
   sigset_t interrupts;
   sigemptyset(&interrupts);
-  for (const int number : {SIGINT, SIGTERM}) {
-    signal(number, SIG_DFL);  // also where the shell has them ignored, as for `gacc-exec ... &`
-    sigaddset(&interrupts, number);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    // nohup means what it says; but a shell has SIGINT ignored for every `gacc-exec ... &`.
+    if (signal(number, SIG_DFL) == SIG_IGN && number == SIGHUP)
+      signal(number, SIG_IGN);
+    else
+      sigaddset(&interrupts, number);
   }
   pthread_sigmask(SIG_BLOCK, &interrupts, nullptr);
   std::thread([interrupts] {
@@ -269,8 +274,8 @@ class Run {
       GACC_TRY(loaded_.open(file, artifact_.plan));
       metadata = loaded_.metadata();
       if (const size_t kept = loaded_.missing().size(); kept > 0)
-        print_stderr("gacc-exec: {} lacks {}, which keep{} their start: {}\n", file,
-                     counted(kept, "parameter"), kept == 1 ? "s" : "", fmt::join(loaded_.missing(), ", "));
+        say("gacc-exec: {} lacks {}, which keep{} their start: {}\n", file, counted(kept, "parameter"),
+            kept == 1 ? "s" : "", fmt::join(loaded_.missing(), ", "));
     }
     if (!arguments_.load_adapter.empty()) GACC_TRY(adapter_.open(arguments_.load_adapter, artifact_.plan));
     GACC_TRY(check_saving());
@@ -429,10 +434,8 @@ class Run {
   Status work() {
     const Plan& plan = artifact_.plan;
     if (tunes_ && !first()) GACC_TRY(take_gemm_choices());
-    Session session(*device_, plan);
     exchange_.emplace(ranks_, *device_, plan);
-    if (ranks_.size() > 1)
-      session.set_lanes(lanes_of_rank(ranks_.rank(), plan.lanes, ranks_.size()), &*exchange_);
+    Session session(*device_, plan, ranks_.size() > 1 ? &*exchange_ : nullptr);
     GACC_TRY(session.open(artifact_));
     if (ranks_.size() > 1) {
       options_.ranks = &ranks_;
@@ -444,14 +447,12 @@ class Run {
     if (std::string note = device_->load_note(); !note.empty() && !arguments_.quiet) say("{}\n", note);
     GACC_TRY(write_gemm_choices());
     if (!arguments_.profile.empty()) GACC_TRY(device_->start_profile());
-    GACC_TRY(session.init(static_cast<uint64_t>(plan.seed), static_cast<float>(plan.lr)));
-    if (!arguments_.load.empty() && !resumes_) GACC_TRY(loaded_.write(session));
-    if (!arguments_.load_adapter.empty() && !resumes_) GACC_TRY(adapter_.write(session));
-    if (resumes_) {
-      GACC_TRY(earlier_.restore(plan, session));
-      if (plan.lr != earlier_.content().rate.used)
-        GACC_TRY(session.write_state(state::lr, static_cast<float>(plan.lr)));
-    }
+    GACC_TRY(begin(session, plan,
+                   {.seed = static_cast<uint64_t>(plan.seed),
+                    .lr = plan.lr,
+                    .checkpoint = resumes_ ? &earlier_ : nullptr,
+                    .weights = arguments_.load.empty() ? nullptr : &loaded_,
+                    .adapter = arguments_.load_adapter.empty() ? nullptr : &adapter_}));
 
     if (!arguments_.predict.empty()) return predict_and_write(session);
     if (arguments_.generate) return generate_text(session);
@@ -459,7 +460,7 @@ class Run {
       GACC_TRY(log_.write(start_line(plan, {GACC_VERSION, std::string(device_->kind()), arguments_.data,
                                             arguments_.eval, arguments_.load, facts_, ranks_.size()})));
     began_ = true;
-    Progress progress(plan, arguments_.quiet);
+    Progress progress(plan, arguments_.quiet, first());
     if (!arguments_.checkpoint.empty() && first()) {
       options_.checkpoint = [&](const TrainState& state) {
         return save_checkpoint(session, state, progress);
@@ -519,8 +520,8 @@ class Run {
 
   // Writes the parameters as they are, and keeps the file for checkpoints.
   Status save_best(Session& session) {
-    const std::vector<NamedTensor> tensors = GACC_TRY(session.parameters());
     const std::string& path = arguments_.save_best;
+    const std::vector<NamedTensor> tensors = GACC_TRY(parameters_for(path, session));
     const Metadata metadata = own_metadata();
     if (arguments_.checkpoint.empty()) return save_safetensors(path, tensors, metadata);
     if (opening_ && !opening_->best) opening_->best = best_;
@@ -601,11 +602,13 @@ class Run {
     std::vector<NamedTensor> tensors;
     if (saves_ && (first() || plan.shard > 0)) tensors = GACC_TRY(session.parameters());
     if (const std::string& path = arguments_.save_adapter; !path.empty()) {
+      GACC_TRY(check_finite(tensors, path));
       GACC_TRY(save_adapter(path, plan, tensors));
       written_ += fmt::format("; wrote {}", path);
     }
     if (!arguments_.save.empty()) {
       if (arguments_.merge) merge_adapters(plan, tensors);
+      GACC_TRY(check_finite(tensors, arguments_.save));
       const bool published = !arguments_.save_as.empty();
       if (published) GACC_TRY(to_published(plan, loaded_, tensors));
       const Metadata metadata = published ? to_metadata(facts_) : own_metadata();

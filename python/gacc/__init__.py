@@ -251,8 +251,12 @@ class Session:
         """Ends the window with one update of the optimizer. Waits for the device.
 
         A gradient that is not finite raises Error, unless the model skips such windows."""
+        return self._window("session_update")
+
+    def _window(self, function: str, *arguments: Any) -> Window:
+        """The window that the call has closed; of no launches where it has closed none."""
         w = CWindow()
-        call("session_update", self._handle, byref(w))
+        call(function, self._handle, *arguments, byref(w))
         return Window(w.launches, w.samples, bool(w.applied), bool(w.skipped), w.loss, w.grad_norm, w.lr)
 
     def predict(self, inputs: Mapping[str, Any] | None = None, /, **named: Any) -> np.ndarray:
@@ -344,35 +348,20 @@ def train(step: Step, loader: Iterable[Any], *, epochs: int | None = None,
     """
     if session is None:
         session = Session(step, device, seed, threads=threads, epoch_samples=_samples_of(loader))
-    waiting: list[tuple[dict[str, np.ndarray], int]] = []  # under drop: of a window that may stay short
-
-    def update() -> None:
-        window = session.update()
-        if on_update is not None:
+    def tell(window: Window) -> None:
+        if window.launches and on_update is not None:
             on_update(session, window)
 
     for epoch in range(1, (step.epochs if epochs is None else epochs) + 1):
         empty = True
         for batch in loader:
             empty = False
-            for micro_batch in session._micro_batches(batch):
-                if waiting and waiting[-1][1] < step.micro_batch:
-                    raise ValueError(f'train.tail = "drop" takes batches of a multiple of {step.micro_batch} samples, '
-                                     "but for the last")
-                waiting.append(micro_batch)
-                if step.tail == "drop" and (len(waiting) < step.accumulate or micro_batch[1] < step.micro_batch):
-                    continue
-                for arrays, samples in waiting:
-                    call("session_step", session._handle, session._c_arrays(arrays), len(arrays), samples)
-                waiting.clear()
-                if session.launches == step.accumulate:
-                    update()
+            for arrays, samples in session._micro_batches(batch):
+                tell(session._window("session_train", session._c_arrays(arrays), len(arrays), samples))
         if empty:
             raise ValueError(f"the loader has no batch in epoch {epoch}; a generator can be gone through once: "
                              "give a list, or something that begins anew")
-        waiting.clear()
-        if step.tail == "flush" and session.launches > 0:
-            update()
+        tell(session._window("session_end_epoch"))
         if on_epoch is not None:
             on_epoch(session, epoch)
     return session

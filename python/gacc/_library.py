@@ -79,6 +79,8 @@ FUNCTIONS = {
     "session_load": [c_void_p, c_char_p],
     "session_step": [c_void_p, c_void_p, c_size_t, c_int64],
     "session_update": [c_void_p, c_void_p],
+    "session_train": [c_void_p, c_void_p, c_size_t, c_int64, c_void_p],
+    "session_end_epoch": [c_void_p, c_void_p],
     "session_eval": [c_void_p, c_void_p, c_size_t, c_int64],
     "session_eval_end": [c_void_p, c_void_p],
     "session_predict": [c_void_p, c_void_p, c_size_t, c_int64, c_void_p, c_size_t],

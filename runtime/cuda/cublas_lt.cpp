@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/cuda/symbols.h"
 #include "runtime/plan.h"
 
 namespace gacc::cuda {
@@ -18,15 +19,13 @@ Status LtLibrary::open(std::span<const char* const> names) {
   for (const char* name : names) {
     void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);  // stays loaded
     if (!library) continue;
-    bool complete = true;
-#define GACC_CUBLAS_LT_FIND(member, symbol, parameters)                 \
-  member = reinterpret_cast<decltype(member)>(dlsym(library, #symbol)); \
-  complete = complete && member;
+    Symbols symbols(library);
+#define GACC_CUBLAS_LT_FIND(member, symbol, parameters) symbols.find(member, #symbol);
     GACC_CUBLAS_LT_FUNCTIONS(GACC_CUBLAS_LT_FIND)
 #undef GACC_CUBLAS_LT_FIND
-    version = reinterpret_cast<decltype(version)>(dlsym(library, "cublasLtGetVersion"));
-    status_string = reinterpret_cast<decltype(status_string)>(dlsym(library, "cublasLtGetStatusString"));
-    if (complete && version && status_string) return {};
+    symbols.find(version, "cublasLtGetVersion");
+    symbols.find(status_string, "cublasLtGetStatusString");
+    if (symbols.missing() == nullptr) return {};
   }
   return Status::error("cuBLAS is not installed (none of {})", fmt::join(names, ", "));
 }
@@ -149,7 +148,7 @@ class CublasLt final : public GemmEngine {
     std::vector<Variant> biased{};
   };
 
-  // What was chosen before, or the fastest where the tuning measures, or the library's first proposal, which
+  // Finds what was chosen before, or the fastest where the tuning measures, or the library's first proposal, which
   // is a fixed function of the product, the library and the GPU. Where its workspace lies plays no part, so
   // a product has the same bits in every plan. A ragged one comes when no memory can be taken any more: it is
   // asked for without a workspace, always, so that what happens to be free plays no part there either.
@@ -203,7 +202,7 @@ class CublasLt final : public GemmEngine {
 
   int64_t most_workspace(bool ragged) const { return ragged ? 0 : most_workspace_; }
 
-  // Whether an algorithm can compute an operation here; sets the workspace that it then needs.
+  // True where an algorithm can compute an operation here; sets the workspace that it then needs.
   int check_algorithm(const Choice& choice, const LtAlgorithm& algorithm, void* operation,
                       int64_t& workspace_bytes) const {
     LtHeuristic found{};

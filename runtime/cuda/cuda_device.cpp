@@ -285,7 +285,7 @@ Status CudaDevice::load_module(const Artifact& artifact) {
   return Status::error(std::move(text));
 }
 
-// What is taken now: other programs on the same GPU count as well, so this never goes below our own figures.
+// The memory taken now: other programs on the same GPU count as well, so this never goes below our own figures.
 Status CudaDevice::measure() {
   size_t free = 0, total = 0;
   const Status status = driver_.check(driver_.memory_info(&free, &total), "cannot ask for the GPU's memory");

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/cuda/symbols.h"
+
 namespace gacc::cuda {
 
 Status Driver::open(const std::string& path) {
@@ -15,10 +17,8 @@ Status Driver::open(const std::string& path) {
     if (path.find('/') == std::string::npos) return Status::error("no NVIDIA driver ({} is not there)", path);
     return Status::error("cannot load {}: {}", path, dlerror());
   }
-  const char* missing = nullptr;
-#define GACC_CUDA_FIND(member, symbol, parameters)                      \
-  member = reinterpret_cast<decltype(member)>(dlsym(library, #symbol)); \
-  if (!member && !missing) missing = #symbol;
+  Symbols symbols(library);
+#define GACC_CUDA_FIND(member, symbol, parameters) symbols.find(member, #symbol);
   GACC_CUDA_FUNCTIONS(GACC_CUDA_FIND)
 #undef GACC_CUDA_FIND
   if (!init) return Status::error("{} is no NVIDIA driver: it has no cuInit", path);
@@ -29,12 +29,12 @@ Status Driver::open(const std::string& path) {
       return Status::error("no NVIDIA driver ({} is the CUDA toolkit's stub library)", path);
     return check(error, "the NVIDIA driver does not start");
   }
-  if (!missing) return {};
+  if (symbols.missing() == nullptr) return {};
   int version = 0;
   if (driver_version) driver_version(&version);
   return Status::error(
       "the NVIDIA driver is too old: it supports CUDA {} and has no {}; gacc needs 11.4 or newer",
-      version_text(version), missing);
+      version_text(version), symbols.missing());
 }
 
 Status Driver::check(int error, std::string_view what) const {

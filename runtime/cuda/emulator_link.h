@@ -1,4 +1,4 @@
-// What the CUDA device tells the emulator beyond the driver's calls, and hears from it. The emulator,
+// The words between the CUDA device and the emulator, beyond the driver's calls. The emulator,
 // libgacc-emu.so, exports the driver's names and five more, which a real driver does not have.
 #pragma once
 #include <string>

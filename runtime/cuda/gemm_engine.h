@@ -42,7 +42,7 @@ struct Product {
   int64_t c_row() const { return pitch[2] != 0 ? pitch[2] : n; }
 };
 
-// What an engine that has several algorithms for a product does with them.
+// The choice of an engine among several algorithms for a product.
 struct GemmTuning {
   GemmChoices choices{};  // taken where they have the product; what is measured is added
   Pointer workspace = 0;  // where they are measured: most_workspace() bytes
@@ -70,9 +70,9 @@ class GemmEngine {
   // Launches a prepared product, where the library has not run its algorithm before and may have code to
   // load.
   virtual Status warm_up(const Product& /*product*/, Stream /*stream*/) { return {}; }
-  // Whether `launch` adds the bias of a prepared product. If not, it computes the product alone.
+  // True where `launch` adds the bias of a prepared product. If not, it computes the product alone.
   virtual bool adds_bias(const Product& /*product*/) const { return false; }
-  // Whether products are those of the artifact, which may have epilogues (PlanBuiltin::does).
+  // True where products are those of the artifact, which may have epilogues (PlanBuiltin::does).
   virtual bool builtin() const { return false; }
   // Queues a prepared product; the stream may be under capture.
   virtual Status launch(const Product& product, Stream stream) = 0;

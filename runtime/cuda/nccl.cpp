@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/cuda/symbols.h"
+
 namespace gacc::cuda {
 namespace {
 
@@ -181,14 +183,12 @@ Status NcclLibrary::open(bool emulated) {
   if (library == nullptr) return Status::error("NCCL is not installed ({})", kNcclLibrary);
   if (emulated && dlsym(library, "gacc_emulated_nccl") == nullptr)
     return Status::error("{} is for GPUs, not for the emulator", kNcclLibrary);
-  bool complete = true;
-#define GACC_NCCL_FIND(member, symbol, parameters)                      \
-  member = reinterpret_cast<decltype(member)>(dlsym(library, #symbol)); \
-  complete = complete && member;
+  Symbols symbols(library);
+#define GACC_NCCL_FIND(member, symbol, parameters) symbols.find(member, #symbol);
   GACC_NCCL_FUNCTIONS(GACC_NCCL_FIND)
 #undef GACC_NCCL_FIND
-  error_string = reinterpret_cast<decltype(error_string)>(dlsym(library, "ncclGetErrorString"));
-  return complete && error_string ? Status() : Status::error("{} is too old", kNcclLibrary);
+  symbols.find(error_string, "ncclGetErrorString");
+  return symbols.missing() == nullptr ? Status() : Status::error("{} is too old", kNcclLibrary);
 }
 
 Status open_nccl(const NcclPlace& place, std::unique_ptr<DeviceLink>& link) {

@@ -43,7 +43,7 @@ struct NcclLibrary {
 inline constexpr const char* kNcclLibrary = "libnccl.so.2";
 inline constexpr int kNcclUint32 = 3;
 
-// What the link needs of its device; all must outlive it.
+// The link's needs of its device; all must outlive it.
 struct NcclPlace {
   const Driver& driver;
   Stream stream = nullptr;

@@ -217,7 +217,7 @@ bool Programs::forks(Program program) const {
                              [](const Launch& launch) { return launch.planned.stream != 0; });
 }
 
-// What waits for a launch that a product has done waits for its place in the stream.
+// A launch that waits for one that a product has done waits for that one's place in the stream.
 Status Programs::launch(Program program, int64_t batch, Fork& fork, const Queued& queued) const {
   const std::vector<Launch>& launches = programs_[index(program)];
   const auto end = static_cast<int64_t>(launches.size());

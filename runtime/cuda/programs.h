@@ -39,7 +39,7 @@ class Fork {
     marks_[launch] = event;
     return driver_.check(driver_.event_record(event, this->stream(stream)), "cannot record an event");
   }
-  // What `stream` is given next begins when that launch, which was marked, has ended.
+  // Makes `stream` wait for that launch, which was marked, before what it is given next.
   Status wait(int64_t launch, int64_t stream) {
     if (!forks_) return {};
     return driver_.check(driver_.stream_wait_event(this->stream(stream), marks_.at(launch), 0),
@@ -87,7 +87,7 @@ class Programs {
   // Queues all launches of a program, in order. `queued`, if given, hears of each: its number and name.
   using Queued = std::function<Status(int64_t launch, const std::string& name)>;
   Status launch(Program program, int64_t batch, Fork& fork, const Queued& queued = {}) const;
-  // Whether the plan has launches of it on a second stream.
+  // True where the plan has launches of it on a second stream.
   bool forks(Program program) const;
   int64_t launches(Program program) const { return static_cast<int64_t>(programs_[index(program)].size()); }
 
@@ -123,7 +123,7 @@ class Programs {
   // Queues launch `number`; `queued` as above.
   Status launch_one(const std::vector<Launch>& launches, int64_t number, int64_t batch, Stream stream,
                     const Queued& queued) const;
-  // Whether a product has done what this launch is there for.
+  // True where a product has done what this launch is there for.
   bool done_before(const std::vector<Launch>& launches, const Launch& launch, int64_t batch) const;
 
   const Driver* driver_ = nullptr;

@@ -49,7 +49,7 @@ class ReadWindow {
   // Takes page-locked memory. `driver` must outlive this, the context must be current.
   Status open(const Driver& driver);
   void close();
-  // What was copied is no longer what the arena holds: after every write and every run.
+  // Forgets what was copied, which the arena no longer holds: after every write and every run.
   void forget() { valid_bytes_ = 0; }
   // [offset, offset + bytes.size()) of an arena, which lies inside its `arena_bytes`. Waits for the stream.
   Status read(Pointer arena, int64_t arena_bytes, int64_t offset, std::span<std::byte> bytes, Stream stream);

@@ -1,4 +1,4 @@
-// What ranks, the processes that train one model together, say to each other. The class itself is the one
+// The messages of ranks, the processes that train one model together. The class itself is the one
 // rank of a run without a launcher; MPI's is the plug-in libgacc-mpi.so (runtime/mpi/), which is loaded only
 // where a launcher has started more than one.
 //
@@ -76,7 +76,7 @@ Result<int64_t> maximum(Collective& ranks, int64_t value);
 // Rank 0's text on every rank.
 Result<std::string> broadcast(Collective& ranks, const std::string& text);
 
-// What ranks must agree on before the first launch, as name and value.
+// Facts that ranks must agree on before the first launch, as name and value.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 // The same answer on all ranks: an error where one has failed (`mine`), or where one's facts are not those of
 // rank 0; it names that rank, unless all say the same.

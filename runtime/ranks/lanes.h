@@ -32,7 +32,7 @@ struct LaneWindow {
   int64_t launches_of(LaneRange of) const;
 };
 
-// What remains of a number that every launch multiplies by `kept`, with the same bits everywhere.
+// Returns what remains of 1 after that many launches that multiply by `kept`, with the same bits everywhere.
 float kept_after(double kept, int64_t launches);
 
 // Which nodes a rank holds in the course of a window, and what `close` must do.

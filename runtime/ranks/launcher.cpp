@@ -16,7 +16,7 @@ namespace {
 
 constexpr Plugin kMpi = {"the MPI plug-in", "libgacc-mpi.so", "gacc-mpi"};
 
-// What a launcher has said: the name of the variable (empty: there is none), and the number of ranks, where
+// The word of a launcher: the name of the variable (empty: there is none), and the number of ranks, where
 // it is said. Slurm's own variables say nothing: srun starts programs that know no MPI, too.
 struct Launched {
   std::string by;

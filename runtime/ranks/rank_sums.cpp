@@ -1,4 +1,4 @@
-// See rank_sums.h.
+// The sums of nodes over ranks, by messages or by a link between devices.
 #include "runtime/ranks/rank_sums.h"
 
 #include <algorithm>
@@ -15,9 +15,9 @@ constexpr int64_t kNumber = 4;                     // bytes
 constexpr int64_t kMostPiece = int64_t{64} << 20;  // bytes of scratch in use: far below MPI's counts of int
 
 int64_t length(const LaneSum& part) { return part.elements; }
-int64_t length(const SharedBytes& part) { return part.slice; }
+int64_t length(const SharedBytes& part) { return part.shard; }
 
-// All sums as one row of numbers; of what ranks share, one rank's slices.
+// All sums as one row of numbers; of what ranks share, one rank's shards.
 template <class Part>
 class Row {
  public:
@@ -60,7 +60,7 @@ void add(std::byte* left, const std::byte* right, int64_t count, T kept) {
     for (int64_t i = 0; i < count; ++i) sums[i] = sums[i] * kept + numbers[i];
 }
 
-// How two rows of numbers at `left` and `right` are added, in place of the left one.
+// Adds two rows of numbers, in place of the left one.
 Status add_rows(const LaneSum& part, std::byte* left, std::byte* right, int64_t count, float kept) {
   if (part.integer)
     add<uint32_t>(left, right, count, 1);
@@ -69,12 +69,12 @@ Status add_rows(const LaneSum& part, std::byte* left, std::byte* right, int64_t 
   return {};
 }
 
-// The sums as rows of numbers, and which of them each rank adds. A sum that all want whole is cut into pieces,
-// and a rank adds a slice of each piece. Of one that ranks share a rank adds its own slice; then a piece has
-// numbers of every slice, so that what is not yet sent lies behind it, and the sums may take the place of what is.
-class Slices {
+// Cuts the sums into pieces, and says which numbers of a piece each rank adds. Where all ranks want a sum whole, a rank
+// adds its share of each piece. Where ranks share it (memory.shard), a rank adds numbers of its own shard, and a piece
+// has as many of every shard. Then all that is still to be sent lies behind the piece, so sums may overwrite what was.
+class Shards {
  public:
-  Slices(std::span<const LaneSum> sums, int64_t ranks)
+  Shards(std::span<const LaneSum> sums, int64_t ranks)
       : row_(sums), ranks_(ranks), shared_(!sums.empty() && sums.front().whole > 0) {}
   bool shared() const { return shared_; }
   int64_t size() const { return row_.size(); }
@@ -94,7 +94,7 @@ class Slices {
       return there > 0 ? visit(sum, from, there, before) : Status();
     });
   }
-  // Where the sum of that element of a node belongs, which this rank has added.
+  // Returns the address of the sum of that element of a node, which this rank has added.
   int64_t target(const LaneSum& sum, int64_t element, int64_t rank) const {
     return sum.target + (element - (shared_ ? rank * sum.elements : 0)) * kNumber;
   }
@@ -105,12 +105,11 @@ class Slices {
   bool shared_;
 };
 
-// Adds the nodes in the tree's order, each in place of its left half's: the node in whose place the sum is.
-// `walk(visit)` visits what is added, as Slices::walk; `find(node, sum, element, elements before it)` is the address
-// of a node's element, and `add` is as add_rows.
-template <class Walk, class Find, class Add>
-Result<size_t> sum_nodes(const LaneWindow& window, std::span<const LaneRange> nodes, Walk walk, Find find,
-                         Add add) {
+// Adds the nodes in the tree's order, each in place of its left half's: returns the node in whose place the sum is.
+// `walk(visit)` visits what is added, as Shards::walk; `by` knows the addresses of nodes, and adds.
+template <class Walk, class Transport>
+Result<size_t> sum_nodes(const LaneWindow& window, std::span<const LaneRange> nodes, Walk walk,
+                         Transport& by) {
   std::vector<size_t> numbers(nodes.size());
   std::iota(numbers.begin(), numbers.end(), size_t{0});
   Status status;
@@ -118,7 +117,7 @@ Result<size_t> sum_nodes(const LaneWindow& window, std::span<const LaneRange> no
     const int64_t later = window.launches_of(right);
     const auto add_part = [&](const LaneSum& part, int64_t first, int64_t elements, int64_t before) {
       const float kept = part.kept == 1 ? 1 : kept_after(part.kept, later);
-      return add(part, find(to, part, first, before), find(from, part, first, before), elements, kept);
+      return by.add(part, by.at(to, part, first, before), by.at(from, part, first, before), elements, kept);
     };
     if (status) status = walk(add_part);
     return to;
@@ -168,86 +167,210 @@ Gap largest_gap(const Plan& plan) {
   return largest;
 }
 
-// Numbers of a slice, so that a rank has room for it of the nodes of all others, and for so many copies of it of each
-// node of its own.
-Result<int64_t> numbers_of_slice(const LaneNodes& nodes, int64_t bytes, int64_t copies) {
+// Returns how many numbers a shard of a piece may have, so that a rank has room for it of the nodes of all others,
+// and `copies` of it of each node of its own.
+Result<int64_t> numbers_of_shard(const LaneNodes& nodes, int64_t bytes, int64_t copies) {
   int64_t most = bytes / kNumber;
   for (const int64_t own : nodes.held) {
-    const int64_t slices = std::ssize(nodes.all) - own + std::max<int64_t>(own, 1) * copies;
-    most = std::min(most, bytes / kNumber / std::max<int64_t>(slices, 1));
+    const int64_t held = std::ssize(nodes.all) - own + std::max<int64_t>(own, 1) * copies;
+    most = std::min(most, bytes / kNumber / std::max<int64_t>(held, 1));
   }
   if (most > 0) return most;
   return Status::error("internal error: {} bytes are too few to add {} ranks' sums in", bytes,
                        nodes.held.size());
 }
 
-// sum_over_ranks from device to device: nothing passes through the hosts. `sent` grows by the bytes that this rank
-// sends.
-Status sum_over_link(const Collective& ranks, DeviceLink& link, const LaneWindow& window,
-                     const LaneNodes& known, std::span<const LaneSum> sums, Gap scratch, int64_t& sent) {
+// Sums over ranks, piece by piece: an all-to-all of shards of the nodes, the sum of this rank's shard in the tree's
+// order, and, where all ranks want the whole, an all-gather of the sums. `by` says how bytes travel and who adds:
+// HostTransport or LinkTransport. Its addresses are of nodes, as by.at(node, sum, element, elements before it).
+template <class Transport>
+Status sum_by(Transport& by, const Collective& ranks, const LaneWindow& window, const LaneNodes& known,
+              const Shards& shards) {
   const int size = ranks.size(), me = ranks.rank();
-  const auto& [nodes, held] = known;
   const OwnNodes own(known, me);
-  const Slices slices(sums, size);
-  const int64_t most = GACC_TRY(numbers_of_slice(known, scratch.bytes, 0));
-  const int64_t piece = slices.piece(most);
-  for (int64_t begin = 0; begin < slices.size(); begin += piece) {
-    const int64_t count = std::min(piece, slices.size() - begin);
-    const auto walk = [&](int r, auto visit) { return slices.walk(begin, count, r, visit); };
-    const auto find = [&](size_t node, const LaneSum& part, int64_t from, int64_t before) {
-      if (const auto mine = own.among(node)) return part.nodes[*mine] + from * kNumber;
-      return scratch.offset + (own.among_others(node) * most + before) * kNumber;
-    };
-    const auto send = [&](int64_t from, int64_t elements, int to) {
-      sent += elements * kNumber;
-      return link.send(from, elements, to);
-    };
-    // 1. All-to-all of slices.
-    GACC_TRY(link.begin());
+  const int64_t piece = shards.piece(by.most());
+  for (int64_t begin = 0; begin < shards.size(); begin += piece) {
+    const int64_t count = std::min(piece, shards.size() - begin);
+    const auto walk = [&](int r, auto visit) { return shards.walk(begin, count, r, visit); };
+    GACC_TRY(by.begin());
     size_t node = 0;
     for (int r = 0; r < size; ++r) {
-      for (int64_t i = 0; i < held[static_cast<size_t>(r)]; ++i, ++node) {
-        const auto receive = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
-          return link.receive(find(node, part, from, before), elements, r);
+      for (int64_t i = 0; i < known.held[static_cast<size_t>(r)]; ++i, ++node) {
+        const auto take = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
+          const auto to = by.at(node, part, from, before);
+          if (r != me) return by.receive(to, elements, r);
+          return by.hold(to, part.nodes[static_cast<size_t>(i)] + from * kNumber, elements);
         };
-        if (r != me) GACC_TRY(walk(me, receive));
+        GACC_TRY(walk(me, take));
       }
       for (int64_t i = 0; i < own.count && r != me; ++i) {
         const auto give = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
-          return send(part.nodes[static_cast<size_t>(i)] + from * kNumber, elements, r);
+          return by.send(part.nodes[static_cast<size_t>(i)] + from * kNumber, elements, r);
         };
         GACC_TRY(walk(r, give));
       }
     }
-    GACC_TRY(link.end());
-    // 2. The sum in the tree's order, and to its place.
-    const auto add = [&](const LaneSum& part, int64_t left, int64_t right, int64_t elements, float kept) {
-      return link.add(left, right, elements, part.integer, kept);
-    };
+    GACC_TRY(by.exchange());
+
     const auto walk_own = [&](auto visit) { return walk(me, visit); };
-    const size_t sum = GACC_TRY(sum_nodes(window, nodes, walk_own, find, add));
+    const size_t sum = GACC_TRY(sum_nodes(window, known.all, walk_own, by));
     const auto put = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
-      const int64_t target = slices.target(part, from, me), at = find(sum, part, from, before);
-      return at == target ? Status() : link.copy(target, at, elements);
+      return by.put(shards.target(part, from, me), by.at(sum, part, from, before), elements);
     };
     GACC_TRY(walk_own(put));
-    // 3. All-gather of the sums.
-    GACC_TRY(link.begin());
+    if (shards.shared()) continue;
+
+    GACC_TRY(by.begin());
     for (int r = 0; r < size; ++r) {
-      const auto give = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
-        return send(part.target + from * kNumber, elements, r);
+      const auto give = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
+        return by.send_sum(part.target + from * kNumber, by.at(sum, part, from, before), elements, r);
       };
       const auto get = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
-        return link.receive(part.target + from * kNumber, elements, r);
+        return by.receive_sum(part.target + from * kNumber, elements, r);
       };
       if (r == me) continue;
       GACC_TRY(walk(me, give));
       GACC_TRY(walk(r, get));
     }
-    GACC_TRY(link.end());
+    GACC_TRY(by.exchange_sums());
   }
-  return {};
+  return by.finish();
 }
+
+// From device to device: nothing passes through the hosts. A rank holds other ranks' nodes in `scratch` of its arena.
+class LinkTransport {
+ public:
+  // `sent` grows by the bytes that this rank sends.
+  LinkTransport(DeviceLink& link, const LaneNodes& known, int rank, Gap scratch, int64_t most, int64_t& sent)
+      : link_(link), own_(known, rank), scratch_(scratch), most_(most), sent_(sent) {}
+
+  int64_t most() const { return most_; }
+  int64_t at(size_t node, const LaneSum& part, int64_t from, int64_t before) const {
+    if (const auto mine = own_.among(node)) return part.nodes[*mine] + from * kNumber;
+    return scratch_.offset + (own_.among_others(node) * most_ + before) * kNumber;
+  }
+  Status begin() { return link_.begin(); }
+  Status hold(int64_t /*to*/, int64_t /*from*/, int64_t /*elements*/) { return {}; }  // there already
+  Status receive(int64_t to, int64_t elements, int from) { return link_.receive(to, elements, from); }
+  Status send(int64_t from, int64_t elements, int to) {
+    sent_ += elements * kNumber;
+    return link_.send(from, elements, to);
+  }
+  Status exchange() { return link_.end(); }
+  Status add(const LaneSum& part, int64_t left, int64_t right, int64_t elements, float kept) {
+    return link_.add(left, right, elements, part.integer, kept);
+  }
+  Status put(int64_t target, int64_t at, int64_t elements) {
+    return at == target ? Status() : link_.copy(target, at, elements);
+  }
+  Status send_sum(int64_t target, int64_t /*at*/, int64_t elements, int to) {
+    return send(target, elements, to);
+  }
+  Status receive_sum(int64_t target, int64_t elements, int from) { return receive(target, elements, from); }
+  Status exchange_sums() { return link_.end(); }
+  Status finish() { return {}; }
+
+ private:
+  DeviceLink& link_;
+  OwnNodes own_;
+  Gap scratch_;
+  int64_t most_;
+  int64_t& sent_;
+};
+
+// By messages between hosts. A rank holds other ranks' nodes in `scratch`. Where the arena is in the host's memory
+// (`direct`), messages come from and go to the arena itself, and the all-gather of a piece travels with the next
+// piece's all-to-all. Elsewhere a rank also holds its own nodes, and behind the nodes is room for messages.
+class HostTransport {
+ public:
+  HostTransport(Collective& ranks, Device& device, const LaneNodes& known, std::span<std::byte> scratch,
+                bool direct, int64_t most)
+      : ranks_(ranks),
+        device_(device),
+        own_(known, ranks.rank()),
+        nodes_(std::ssize(known.all)),
+        scratch_(scratch),
+        direct_(direct),
+        most_(most) {}
+
+  int64_t most() const { return most_; }
+  std::byte* at(size_t node, const LaneSum& part, int64_t from, int64_t before) const {
+    const std::optional<size_t> mine = own_.among(node);
+    if (direct_ && mine) return arena(part.nodes[*mine] + from * kNumber, 1).data();
+    const int64_t area = direct_ ? own_.among_others(node) : static_cast<int64_t>(node);
+    return scratch_.data() + (area * most_ + before) * kNumber;
+  }
+  Status begin() {
+    next_ = scratch_.data() + nodes_ * most_ * kNumber;
+    return {};
+  }
+  Status hold(std::byte* to, int64_t from, int64_t elements) {
+    return direct_ ? Status() : device_.read(from, bytes(to, elements));
+  }
+  Status receive(std::byte* to, int64_t elements, int from) {
+    receives_.push_back({from, bytes(to, elements)});
+    return {};
+  }
+  Status send(int64_t from, int64_t elements, int to) {
+    const std::span<std::byte> message = this->message(from, elements);
+    sends_.push_back({to, message});
+    return direct_ ? Status() : device_.read(from, message);
+  }
+  Status exchange() {
+    Status status = ranks_.exchange(sends_, receives_);
+    for (size_t i = 0; i < targets_.size() && status && !direct_; ++i)
+      status = device_.write(targets_[i], receives_[i].bytes);
+    sends_.clear();
+    receives_.clear();
+    targets_.clear();
+    return status;
+  }
+  Status add(const LaneSum& part, std::byte* left, std::byte* right, int64_t elements, float kept) {
+    return add_rows(part, left, right, elements, kept);
+  }
+  Status put(int64_t target, std::byte* at, int64_t elements) {
+    if (!direct_) return device_.write(target, bytes(at, elements));
+    const std::span<std::byte> there = arena(target, elements);
+    if (there.data() != at) std::memmove(there.data(), at, there.size());
+    return {};
+  }
+  Status send_sum(int64_t target, std::byte* at, int64_t elements, int to) {
+    sends_.push_back({to, direct_ ? arena(target, elements) : bytes(at, elements)});
+    return {};
+  }
+  Status receive_sum(int64_t target, int64_t elements, int from) {
+    targets_.push_back(target);
+    receives_.push_back({from, message(target, elements)});
+    return {};
+  }
+  Status exchange_sums() { return direct_ ? Status() : exchange(); }
+  Status finish() { return exchange(); }
+
+ private:
+  static std::span<std::byte> bytes(std::byte* at, int64_t elements) {
+    return {at, static_cast<size_t>(elements * kNumber)};
+  }
+  std::span<std::byte> arena(int64_t offset, int64_t elements) const {
+    return device_.host_memory(offset, elements * kNumber);
+  }
+  // The bytes of a message that belong at `offset`: those of the arena, or room for them.
+  std::span<std::byte> message(int64_t offset, int64_t elements) {
+    if (direct_) return arena(offset, elements);
+    return bytes(std::exchange(next_, next_ + elements * kNumber), elements);
+  }
+
+  Collective& ranks_;
+  Device& device_;
+  OwnNodes own_;
+  int64_t nodes_;  // of all ranks
+  std::span<std::byte> scratch_;
+  bool direct_;
+  int64_t most_;
+  std::byte* next_ = nullptr;
+  std::vector<Outgoing> sends_;
+  std::vector<Incoming> receives_;
+  std::vector<int64_t> targets_;  // where sums that are received belong in the arena
+};
 
 }  // namespace
 
@@ -265,110 +388,36 @@ Result<LaneNodes> gather_nodes(Collective& ranks, std::span<const LaneRange> min
   return nodes;
 }
 
-Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& window, const LaneNodes& known,
+Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& window, const LaneNodes& nodes,
                       std::span<const LaneSum> sums, std::span<std::byte> scratch) {
-  const int size = ranks.size(), me = ranks.rank();
-  const auto& [nodes, held] = known;
-  const auto all = std::ssize(nodes);
-  const OwnNodes own(known, me);
-  const Slices slices(sums, size);
-  // 1. The pieces. A rank holds the others' nodes of its slice. Where the arena is not in the host's memory, it also
-  // holds its own nodes of all slices (room for one, where it has none): messages cannot go from and to the arena.
+  const Shards shards(sums, ranks.size());
   const bool direct = !device.host_memory(0, kNumber).empty();
+  // Without a node of its own a rank still needs room for a message to each rank.
   const int64_t most =
-      GACC_TRY(numbers_of_slice(known, std::min(std::ssize(scratch), kMostPiece), direct ? 0 : size));
-
-  std::vector<Outgoing> sends;
-  std::vector<Incoming> receives;
-  std::vector<int64_t> targets;  // where what is received belongs in the arena
-  const auto exchange = [&] {
-    Status status = ranks.exchange(sends, receives);
-    for (size_t i = 0; i < targets.size() && status && !direct; ++i)
-      status = device.write(targets[i], receives[i].bytes);
-    sends.clear();
-    receives.clear();
-    targets.clear();
-    return status;
-  };
-  const int64_t piece = slices.piece(most);
-  for (int64_t begin = 0; begin < slices.size(); begin += piece) {
-    const int64_t count = std::min(piece, slices.size() - begin);
-    const auto walk = [&](int r, auto visit) { return slices.walk(begin, count, r, visit); };
-    std::byte* next = scratch.data() + all * most * kNumber;
-    const auto message = [&](int64_t offset, int64_t elements) {  // its bytes in the arena, or room for them
-      const int64_t bytes = elements * kNumber;
-      if (direct) return device.host_memory(offset, bytes);
-      return std::span(std::exchange(next, next + bytes), static_cast<size_t>(bytes));
-    };
-    const auto find = [&](size_t node, const LaneSum& part, int64_t from, int64_t before) {
-      const std::optional<size_t> mine = own.among(node);
-      if (direct && mine) return device.host_memory(part.nodes[*mine] + from * kNumber, kNumber).data();
-      const int64_t area = direct ? own.among_others(node) : static_cast<int64_t>(node);
-      return scratch.data() + (area * most + before) * kNumber;
-    };
-    // 2. All-to-all of slices: a message for each part of each node.
-    size_t node = 0;
-    for (int r = 0; r < size; ++r) {
-      for (int64_t i = 0; i < held[static_cast<size_t>(r)]; ++i, ++node) {
-        const auto take = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
-          if (r == me && direct) return Status();
-          const std::span to(find(node, part, from, before), static_cast<size_t>(elements * kNumber));
-          if (r == me) return device.read(part.nodes[static_cast<size_t>(i)] + from * kNumber, to);
-          receives.push_back({r, to});
-          return Status();
-        };
-        GACC_TRY(walk(me, take));
-      }
-      for (int64_t i = 0; i < own.count && r != me; ++i) {
-        const auto give = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
-          const int64_t offset = part.nodes[static_cast<size_t>(i)] + from * kNumber;
-          const std::span<std::byte> bytes = message(offset, elements);
-          sends.push_back({r, bytes});
-          return direct ? Status() : device.read(offset, bytes);
-        };
-        GACC_TRY(walk(r, give));
-      }
-    }
-    GACC_TRY(exchange());
-    // 3. This rank's slice, in the tree's order, and to its place.
-    const auto walk_own = [&](auto visit) { return walk(me, visit); };
-    const size_t sum = GACC_TRY(sum_nodes(window, nodes, walk_own, find, add_rows));
-    const auto put = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t before) {
-      const int64_t target = slices.target(part, from, me), bytes = elements * kNumber;
-      std::span<std::byte> at(find(sum, part, from, before), static_cast<size_t>(bytes));
-      if (const std::span<std::byte> there = device.host_memory(target, bytes); direct) {
-        if (there.data() != at.data()) std::memmove(there.data(), at.data(), at.size());
-        at = there;
-      } else if (Status status = device.write(target, at); !status) {
-        return status;
-      }
-      for (int r = 0; r < size && !slices.shared(); ++r)
-        if (r != me) sends.push_back({r, at});
-      return Status();
-    };
-    GACC_TRY(walk_own(put));
-    // 4. All-gather of the sums; where they lie in the arena already, together with the next piece's all-to-all.
-    next = scratch.data() + all * most * kNumber;
-    for (int r = 0; r < size && !slices.shared(); ++r) {
-      const auto get = [&](const LaneSum& part, int64_t from, int64_t elements, int64_t) {
-        targets.push_back(part.target + from * kNumber);
-        receives.push_back({r, message(targets.back(), elements)});
-        return Status();
-      };
-      if (r == me) continue;
-      GACC_TRY(walk(r, get));
-    }
-    if (direct) continue;
-    GACC_TRY(exchange());
-  }
-  GACC_TRY(exchange());
-  if (!slices.shared()) return {};
-  for (const LaneSum& sum : sums) {  // the end of a slice that has fewer numbers than others
-    const int64_t there = std::clamp<int64_t>(sum.whole - me * sum.elements, 0, sum.elements);
+      GACC_TRY(numbers_of_shard(nodes, std::min(std::ssize(scratch), kMostPiece), direct ? 0 : ranks.size()));
+  HostTransport by(ranks, device, nodes, scratch, direct, most);
+  GACC_TRY(sum_by(by, ranks, window, nodes, shards));
+  if (!shards.shared()) return {};
+  for (const LaneSum& sum : sums) {  // zeros behind the end of a shard that has fewer numbers than others
+    const int64_t there = std::clamp<int64_t>(sum.whole - ranks.rank() * sum.elements, 0, sum.elements);
     const std::vector<std::byte> zeros(static_cast<size_t>((sum.elements - there) * kNumber));
     GACC_TRY(device.write(sum.target + there * kNumber, zeros));
   }
   return {};
+}
+
+double sum_words(int64_t lanes, std::span<const LaneScalars> nodes, size_t word, bool integer) {
+  int64_t whole = 0;
+  std::vector<LaneRange> ranges;
+  std::vector<float> terms;
+  for (const LaneScalars& node : nodes) {
+    whole += std::bit_cast<int32_t>(node.words[word]);
+    ranges.push_back(node.lanes);
+    terms.push_back(std::bit_cast<float>(node.words[word]));
+  }
+  if (integer) return static_cast<double>(whole);
+  const auto add = [](float left, float right, LaneRange) { return left + right; };
+  return tree_sum<float>({0, lanes}, ranges, std::span(terms), add).value_or(0);
 }
 
 std::span<std::byte> RankExchange::scratch() {
@@ -397,8 +446,7 @@ Status RankExchange::sum(const LaneWindow& window, std::span<const LaneRange> no
   // Here ranks wait for the slowest one, and its time is no part of the sum.
   const LaneNodes known = GACC_TRY(measured(waited_, [&] { return gather_nodes(ranks_, nodes); }));
   return measured(seconds_, [&] {
-    if (link_ != nullptr)
-      return sum_over_link(ranks_, *link_, window, known, sums, largest_gap(plan_), bytes_);
+    if (link_ != nullptr) return sum_over_link(window, known, sums);
     std::vector<LaneSum> whole, shared;
     for (const LaneSum& sum : sums) (sum.whole > 0 ? shared : whole).push_back(sum);
     GACC_TRY(sum_over_ranks(ranks_, device_, window, known, whole, scratch()));
@@ -406,8 +454,16 @@ Status RankExchange::sum(const LaneWindow& window, std::span<const LaneRange> no
   });
 }
 
-// A rank's slice lies where the first rank's belongs: each piece is sent before others come there.
-Status RankExchange::gather_slices(std::span<const SharedBytes> shared) {
+Status RankExchange::sum_over_link(const LaneWindow& window, const LaneNodes& nodes,
+                                   std::span<const LaneSum> sums) {
+  const Gap gap = largest_gap(plan_);
+  const int64_t most = GACC_TRY(numbers_of_shard(nodes, gap.bytes, 0));
+  LinkTransport by(*link_, nodes, ranks_.rank(), gap, most, bytes_);
+  return sum_by(by, ranks_, window, nodes, Shards(sums, ranks_.size()));
+}
+
+// A rank's shard lies where the first rank's belongs: each piece is sent before others come there.
+Status RankExchange::gather_shards(std::span<const SharedBytes> shared) {
   return measured(seconds_, [&]() -> Status {
     const std::span<std::byte> scratch = this->scratch();
     const auto size = static_cast<size_t>(ranks_.size()), me = static_cast<size_t>(ranks_.rank());
@@ -432,7 +488,7 @@ Status RankExchange::gather_slices(std::span<const SharedBytes> shared) {
       GACC_TRY(all_to_all(ranks_, sends, receives));
       for (size_t r = 0; r < size; ++r) {
         const auto write = [&](const SharedBytes& part, int64_t first, int64_t bytes, int64_t before) {
-          const int64_t to = static_cast<int64_t>(r) * part.slice + first;
+          const int64_t to = static_cast<int64_t>(r) * part.shard + first;
           const int64_t there = std::clamp<int64_t>(part.bytes - to, 0, bytes);
           if (there == 0) return Status();
           return device_.write(part.offset + to,
@@ -497,6 +553,11 @@ Result<std::vector<LaneScalars>> RankExchange::gather(const std::vector<LaneScal
       std::memcpy(node.words.data(), &text[at + sizeof node.lanes], bytes);
     }
   return nodes;
+}
+
+LaneRange own_lanes(const Plan& plan, const RankExchange* exchange) {
+  return exchange == nullptr ? LaneRange{0, plan.lanes}
+                             : lanes_of_rank(exchange->rank(), plan.lanes, exchange->ranks());
 }
 
 }  // namespace gacc

@@ -1,6 +1,6 @@
 // The sum over ranks of what a window has accumulated, with the bits of one rank: all ranks send their nodes
-// of the tree over lanes, slice by slice, to the rank that adds that slice, in the tree's order; and get the
-// sums of the other slices. No algorithm of a library has a say in an addition.
+// of the tree over lanes, shard by shard, to the rank that adds that shard, in the tree's order; and get the
+// sums of the other shards. No algorithm of a library has a say in an addition.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -15,23 +15,22 @@
 
 namespace gacc {
 
-// A sum of the window in the arena, as the lanes of this process have it: `nodes` are the addresses of its
-// nodes, from left to right; `target`, which is the last of them, is where the sum of all is wanted.
+// A sum of the window in the arena. A process has it as nodes of the tree over lanes (runtime/ranks/lanes.h).
 struct LaneSum {
-  int64_t elements = 0;
+  int64_t elements = 0;  // of a node; of what ranks share, of a shard
   bool integer = false;  // i32, else f32
   double kept = 1;       // by each launch, of what the launches before it have summed (PlanBuffer::kept)
-  std::vector<int64_t> nodes{};
-  int64_t target = 0;
-  // Not 0: a node has so many elements, of which rank r wants `elements` from number r * elements on alone,
-  // and zeros where there are no more. The target is the first element of the last node.
+  std::vector<int64_t> nodes{};  // addresses of this process's nodes, from left to right
+  int64_t target = 0;            // the address of the last of them, where the sum of all goes
+  // Not 0 for what ranks share: elements of a whole node. Rank r then wants its shard alone, `elements` numbers from
+  // number r * elements on, with zeros behind the node's end. The target is the first number of the last node.
   int64_t whole = 0;
 };
 
-// Bytes of the arena of which every rank makes a slice: rank r those from r * slice on, as far as they go.
+// Bytes of the arena of which each rank makes a shard: rank r those from r * shard on, as far as they go.
 struct SharedBytes {
   int64_t offset = 0, bytes = 0;
-  int64_t slice = 0;
+  int64_t shard = 0;
 };
 
 // The words (f32 or i32) that a node has of a list of scalars.
@@ -39,22 +38,24 @@ struct LaneScalars {
   LaneRange lanes;
   std::vector<uint32_t> words{};
 };
+// Adds word number `word` of the nodes: f32 by the tree over the lanes, i32 exactly.
+double sum_words(int64_t lanes, std::span<const LaneScalars> nodes, size_t word, bool integer);
 
-// The nodes of all ranks, from left to right, and how many each has. A lane that is in none is none of the sum.
+// The nodes of all ranks, from left to right, and how many each has. A lane in none of them adds nothing.
 struct LaneNodes {
   std::vector<LaneRange> all{};
   std::vector<int64_t> held{};
 };
-// `mine`: this rank's, from left to right. Waits for all ranks.
+// Gathers them; `mine` are this rank's, from left to right. Waits for all ranks.
 Result<LaneNodes> gather_nodes(Collective& ranks, std::span<const LaneRange> mine);
 
-// In pieces that fit into `scratch`, host memory of the same size on all ranks: at least 8 bytes for every rank. All
-// of the sums are wanted whole, or of all a rank wants a slice (LaneSum::whole). Where the arena is in the host's
-// memory, a rank's own nodes are used up.
+// Sums in pieces that fit into `scratch`, host memory of the same size on all ranks: at least 8 bytes for every rank.
+// All of the sums are wanted whole, or of all a rank wants a shard (LaneSum::whole). Where the arena is in the
+// host's memory, a rank's own nodes are used up.
 Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& window, const LaneNodes& nodes,
                       std::span<const LaneSum> sums, std::span<std::byte> scratch);
 
-// What several ranks do where one alone has all lanes: what a session with a part of them asks of the others.
+// Exchanges with the other ranks what a session with a part of the lanes has of a window.
 class RankExchange {
  public:
   // All must outlive it.
@@ -70,12 +71,12 @@ class RankExchange {
   Result<std::vector<LaneScalars>> gather(const std::vector<LaneScalars>& mine, size_t words);
   int rank() const { return ranks_.rank(); }
   int ranks() const { return ranks_.size(); }
-  // Every rank has its slices at the beginning of each; then all ranks have all in their places.
-  Status gather_slices(std::span<const SharedBytes> shared);
+  // Every rank has its shards at the beginning of each; then all ranks have all in their places.
+  Status gather_shards(std::span<const SharedBytes> shared);
   // The bytes of all ranks, of each as many, one after the other.
   Result<std::vector<std::byte>> gather_bytes(std::span<const std::byte> mine);
 
-  // What `sum` has cost this rank so far.
+  // The costs of `sum` to this rank so far.
   int64_t sums() const { return sums_; }
   int64_t bytes_sent() const { return bytes_; }
   double seconds() const { return seconds_; }
@@ -83,6 +84,7 @@ class RankExchange {
 
  private:
   std::span<std::byte> scratch();
+  Status sum_over_link(const LaneWindow& window, const LaneNodes& nodes, std::span<const LaneSum> sums);
   // Does it, and counts its seconds and the bytes sent.
   template <class Work>
   auto measured(double& seconds, Work work);
@@ -95,5 +97,8 @@ class RankExchange {
   int64_t sums_ = 0, bytes_ = 0;
   double seconds_ = 0, waited_ = 0;
 };
+
+// The lanes of this process; without an exchange all.
+LaneRange own_lanes(const Plan& plan, const RankExchange* exchange);
 
 }  // namespace gacc

@@ -1,4 +1,4 @@
-// What training tells the rates (docs/training.md) that the device cannot know: how many updates an epoch
+// Facts that training tells the rates (docs/training.md), since the device cannot know them: how many updates an epoch
 // has, and, for schedule.type = "plateau", what the evaluations found. All of it is kept in state buffers of
 // the plan, so a checkpoint has it.
 #pragma once
@@ -17,7 +17,7 @@ struct PlateauState {
 };
 PlateauState after_evaluation(const PlateauRules& rules, PlateauState state, double value);
 
-// Whether a larger value of the metric or the loss is the better one.
+// True where a larger value of the metric or the loss is the better one.
 bool larger_is_better(std::string_view metric);
 // The value of a metric, or of "loss", in an evaluation.
 double metric_of(const EvalReport& report, const Plan& plan, std::string_view metric);

@@ -144,12 +144,12 @@ Status predict(Session& session, const Plan& plan, const Dataset& data, const st
   Loader loader(data, plan);
   loader.start(epoch_order(data.samples, 0, 0, /*shuffle=*/false), plan.predict.batch);
   while (const Batch* batch = loader.next()) {
-    GACC_TRY(session.run_predict(batch->inputs, batch->samples));
+    GACC_TRY(session.prediction().run(batch->inputs, batch->samples));
     const int64_t all = batch->samples * each;
     for (int64_t first = 0; first < all; first += plan.predict.outputs()) {
       const auto count = static_cast<size_t>(std::min(plan.predict.outputs(), all - first));
       const std::span<float> some = std::span(outputs).first(count);
-      GACC_TRY(session.read_outputs(first, some));
+      GACC_TRY(session.prediction().read(first, some));
       const std::string_view bytes{reinterpret_cast<const char*>(some.data()), some.size_bytes()};
       GACC_TRY(file.write(bytes));
       if (asked_to_end()) {
@@ -174,9 +174,9 @@ Status generate(Session& session, const Plan& plan, const GenerateOptions& optio
     window.assign(text.end() - static_cast<std::ptrdiff_t>(used), text.end());
     window.resize(length);  // later positions do not change it
     std::ranges::fill(inputs, std::as_bytes(std::span(window)));
-    GACC_TRY(session.run_predict(inputs, 1));
+    GACC_TRY(session.prediction().run(inputs, 1));
     const auto last = static_cast<int64_t>((used - 1) * logits.size());
-    GACC_TRY(session.read_outputs(last, logits));
+    GACC_TRY(session.prediction().read(last, logits));
     const int32_t token = GACC_TRY(draw(logits, options, text.size()));
     text.push_back(token);
     options.print(bytes ? std::string(1, static_cast<char>(token))

@@ -32,7 +32,7 @@ struct GenerateOptions {
 Status check_predict(const Plan& plan);
 Status check_generate(const Plan& plan, const GenerateOptions& options);
 
-// What a text of --prompt says, as tokens of the model; at least one.
+// Reads a text of --prompt as tokens of the model; at least one.
 Result<std::vector<int32_t>> parse_prompt(const Plan& plan, std::string_view prompt);
 
 // Prints each token as soon as it is drawn. The random number of a token is a function of the seed and of its

@@ -18,6 +18,7 @@
 #include <sstream>
 
 #include "runtime/atomic_file.h"
+#include "runtime/run/begin.h"
 #include "runtime/run/open_device.h"
 #include "runtime/run/train.h"
 #include "runtime/store/checkpoint.h"
@@ -27,8 +28,9 @@ extern char** environ;
 namespace gacc {
 namespace {
 
-constexpr int64_t kEmulatedSamples = 6;  // a launch takes seconds there
-constexpr int kMostTries = 64;           // halvings of a loss scale: from 2^24 down to 2^-40
+constexpr int64_t kEmulatedSamples = 6;             // a launch takes seconds there
+constexpr int64_t kLargestSize = int64_t{1} << 62;  // bytes: more than any budget in a model file may be
+constexpr int kMostTries = 64;                      // halvings of a loss scale: from 2^24 down to 2^-40
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // The share of the norm of all gradients from which a gradient's own norm counts; below, it is taken to be
@@ -46,7 +48,7 @@ double order_bound(std::string_view precision) {
 // and a gradient moves by the root of it (mnist_cnn: 4.3e-2 in f16, 1.2e-1 in bf16, a factor of sqrt(8)).
 double half_bound(std::string_view precision) { return precision == "f16" ? 9e-2 : 2.5e-1; }
 
-// What came of one window.
+// The results of one window.
 struct WindowOutcome {
   WindowReport report;
   std::vector<NamedTensor> gradients, parameters;  // mean gradients before, parameters after the update
@@ -189,9 +191,10 @@ class Verifier {
   std::optional<Artifact> compile_variant(const std::string& what, Settings settings);
   Result<WindowOutcome> one_window(const Artifact& artifact, std::span<const int64_t> sizes, float scale);
   // Calls work(session) with the artifact loaded and initialised on a device of its own, and ends that: what a
-  // checking device found is an error. `scale`: the loss scale; 0: the artifact's.
+  // checking device found is an error. `scale`: the loss scale; 0: the artifact's. `from`: a checkpoint to begin with.
   template <class Work>
-  Status with_session(const Artifact& artifact, float scale, Work work);
+  Status with_session(const Artifact& artifact, float scale, Work work,
+                      const CheckpointReader* from = nullptr);
   // The window of order_, in launches of these sizes (they add up to its samples).
   Result<WindowOutcome> window(Session& session, const Plan& plan, std::span<const int64_t> sizes);
   Status settle(Session& session);
@@ -227,7 +230,8 @@ void Verifier::judge(const std::vector<Deviation>& table, double bound) {
                       bound >= 0 && row.value > bound ? "  <-- past the bound" : ""));
   if (bound < 0) return;
   const bool good = worst.value <= bound;
-  ++(good ? result_.passed : result_.failed);
+  result_.passed += good;
+  result_.failed += !good;
   say(fmt::format("  {}: the largest deviation is {:.2e}{}; the bound is {}", good ? "passed" : "FAILED",
                   worst.value, worst.value > 0 ? " (" + worst.name + ")" : "",
                   bound == 0 ? "0, the same bits" : fmt::format("{:.0e}", bound)));
@@ -273,7 +277,7 @@ std::optional<Artifact> Verifier::compile_variant(const std::string& what, Setti
   settings.emplace_back("train.micro_batch", fmt::format("{}", plan_.micro_batch));
   settings.emplace_back("train.accumulate", fmt::format("{}", plan_.accumulate));
   for (const char* budget : {"memory.budget", "recompute.budget"})
-    if (!setting(artifact_, budget).empty()) settings.emplace_back(budget, "1048576GiB");
+    if (!setting(artifact_, budget).empty()) settings.emplace_back(budget, fmt::format("{}B", kLargestSize));
   bool faulty = false;
   Result<Artifact> variant = compile(settings, faulty);
   if (variant) return variant.take();
@@ -287,13 +291,14 @@ std::optional<Artifact> Verifier::compile_variant(const std::string& what, Setti
 }
 
 template <class Work>
-Status Verifier::with_session(const Artifact& artifact, float scale, Work work) {
+Status Verifier::with_session(const Artifact& artifact, float scale, Work work,
+                              const CheckpointReader* from) {
   const std::unique_ptr<Device> device =
       GACC_TRY(open_device(options_.device, options_.device_options, artifact));
   Session session(*device, artifact.plan);
   GACC_TRY(session.open(artifact));
-  GACC_TRY(session.init(options_.seed, static_cast<float>(options_.lr)));
-  if (options_.loaded) GACC_TRY(options_.loaded->write(session));
+  GACC_TRY(begin(session, artifact.plan,
+                 {.seed = options_.seed, .lr = options_.lr, .checkpoint = from, .weights = options_.loaded}));
   if (scale != 0) GACC_TRY(session.write_state(state::loss_scale, scale));
   GACC_TRY(work(session));
   std::string reports;
@@ -379,7 +384,8 @@ Status Verifier::split() {
   }
   table.insert(table.begin(), loss.begin(), loss.end());
   // With one launch a window the plan is exact whatever its layers are; a part of that launch is not.
-  const bool per_launch = plan_.exact && artifact_.ir.find("moving_mean.acc") != std::string::npos;
+  const bool moves = std::ranges::count(plan_.buffers, BufferRole::change, &PlanBuffer::role) > 0;
+  const bool per_launch = plan_.exact && moves;
   judge(table, plan_.exact && !per_launch ? order_bound(plan_.precision) : -1);
   if (per_launch) say("  not judged: batch_norm takes its statistics per launch");
   if (!plan_.exact)
@@ -448,13 +454,12 @@ Result<Verifier::Buffers> Verifier::train_until(int64_t launches, const Checkpoi
     few.samples = std::min(few.samples, kEmulatedSamples);
     if (check_can_update(plan_, few.samples, options)) data = &few;
   }
+  if (reader != nullptr) {
+    options.resume = &reader->content().train;
+    GACC_TRY(reader->check(plan_, settings_of(artifact_, data_, options)));
+  }
   Buffers buffers;
-  GACC_TRY(with_session(artifact_, 0, [&](Session& session) -> Status {
-    if (reader != nullptr) {
-      options.resume = &reader->content().train;
-      GACC_TRY(reader->check(plan_, settings_of(artifact_, data_, options)));
-      GACC_TRY(reader->restore(plan_, session));
-    }
+  const auto work = [&](Session& session) -> Status {
     if (!file.empty()) {
       options.checkpoint_every = std::numeric_limits<int64_t>::max();
       options.checkpoint = [&](const TrainState& state) {
@@ -470,7 +475,8 @@ Result<Verifier::Buffers> Verifier::train_until(int64_t launches, const Checkpoi
     for (const PlanBuffer& buffer : plan_.buffers)
       buffers.push_back(GACC_TRY(session.read_for_checkpoint(buffer)));
     return {};
-  }));
+  };
+  GACC_TRY(with_session(artifact_, 0, work, reader));
   return buffers;
 }
 

@@ -28,13 +28,13 @@ class Stopwatch {
   Clock::time_point start_ = Clock::now();
 };
 
-// Whether the run is to end. Alone this is known at once; several ranks have to agree.
+// The question whether the run is to end. Alone this is known at once; several ranks have to agree.
 class Interruption {
  public:
   explicit Interruption(const TrainOptions& options) : options_(options) {}
 
   bool several() const { return options_.ranks != nullptr && options_.ranks->size() > 1; }
-  // What this rank has heard.
+  // True once this rank has heard of it.
   bool heard() {
     if (!heard_ && options_.interrupted && options_.interrupted()) {
       heard_ = true;
@@ -42,7 +42,7 @@ class Interruption {
     }
     return heard_ || (several() && options_.ranks->stop_asked());
   }
-  // What is true of all.
+  // True once all ranks know.
   bool agreed() { return several() ? agreed_ : heard(); }
   // Ranks meet here.
   Status agree() {
@@ -60,26 +60,27 @@ class Interruption {
 Result<std::optional<EvalReport>> measure(Session& session, const Plan& plan, const Dataset& data,
                                           Loader& loader, Interruption& interruption) {
   const int64_t size = plan.micro_batch, launches = (data.samples + size - 1) / size;
-  GACC_TRY(session.begin_eval(launches));
+  Evaluation& evaluation = session.evaluation();
+  GACC_TRY(evaluation.begin(launches));
   std::vector<int64_t> order;
   for (int64_t launch = 0; launch < launches; ++launch)
-    if (session.has_eval(launch))
+    if (evaluation.has(launch))
       for (int64_t i = launch * size; i < std::min(data.samples, (launch + 1) * size); ++i)
         order.push_back(i);
   loader.start(std::move(order), size);
-  // The first one is made in any case: ranks meet there (Session::eval).
+  // The first one is made in any case: ranks meet there (Evaluation::add).
   for (int64_t launch = 0; launch < launches && (launch == 0 || !interruption.heard()); ++launch) {
-    if (!session.has_eval(launch)) {
-      GACC_TRY(session.skip_eval(std::min(size, data.samples - launch * size)));
+    if (!evaluation.has(launch)) {
+      GACC_TRY(evaluation.skip(std::min(size, data.samples - launch * size)));
       continue;
     }
     const Batch* const batch = loader.next();
     if (batch == nullptr) return loader.status();
-    GACC_TRY(session.eval(batch->inputs, batch->samples));
+    GACC_TRY(evaluation.add(batch->inputs, batch->samples));
   }
   GACC_TRY(interruption.agree());
   if (interruption.agreed()) return std::optional<EvalReport>();
-  return std::optional(GACC_TRY(session.end_eval()));
+  return std::optional(GACC_TRY(evaluation.end()));
 }
 
 class Trainer {
@@ -132,7 +133,7 @@ class Trainer {
     result_.interrupted = interruption_.agreed();
     return result_.interrupted;
   }
-  // Of several ranks: they have agreed to leave the open window.
+  // True where several ranks have agreed to leave the open window.
   bool left_window() { return interruption_.several() && interrupted(); }
   bool limit_reached() const {
     return (epochs_ && at_.epochs >= *epochs_) || (options_.updates && at_.updates >= *options_.updates) ||
@@ -303,8 +304,10 @@ Status Trainer::close_window(bool apply) {
   bool good = report.window.applied;
   if (good) last_loss_ = static_cast<double>(report.window.loss);
   if (good && std::isnan(at_.first_loss)) at_.first_loss = last_loss_;
-  ++(good ? at_.updates : at_.skipped);
-  ++(good ? at_.epoch.updates : at_.epoch.skipped);
+  at_.updates += good;
+  at_.epoch.updates += good;
+  at_.skipped += !good;
+  at_.epoch.skipped += !good;
   report.epoch = at_.epoch.epoch;
   report.update = at_.updates + at_.skipped;
   report.seconds = training_seconds() - at_.window_start;

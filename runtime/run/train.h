@@ -2,7 +2,7 @@
 // evaluations. It reports what happens to an observer (the log, the display) and decides nothing about files
 // or the terminal.
 //
-// What the figures mean:
+// The figures:
 //  - A window in which nothing is counted makes no update: it is reported to nobody and gets no number.
 //  - An epoch's loss is the sum over all its launches of the counted elements' losses, divided by their
 //    number; each launch counts with the weights it ran with, in the epoch it ran in, whether or not its
@@ -48,7 +48,7 @@ struct TrainOptions : DataOrder {
   std::function<Status()> save_best;
   std::optional<int64_t> patience;  // the run ends after so many evaluations in a row without a better one
   bool keeps_best() const { return save_best || patience; }
-  // Where an earlier run was; the session's buffers must be as they were then. Null: at the beginning. The
+  // The state of an earlier run; the session's buffers must be as they were then. Null: at the beginning. The
   // limits count from the beginning of the earlier run.
   const TrainState* resume = nullptr;
 };

@@ -18,12 +18,13 @@ int64_t WindowRules::batch(int64_t launch) const {
   return std::min(micro_batch, samples - launch * micro_batch);
 }
 
+WindowRules::Next WindowRules::at_epoch_end(int64_t in_window) const {
+  if (in_window == accumulate || tail == Tail::flush) return Next::update;
+  return tail == Tail::drop ? Next::drop : Next::launch;
+}
+
 WindowRules::Next WindowRules::after(int64_t launch, int64_t in_window) const {
-  if (in_window == accumulate) return Next::update;
-  const bool last = launch + 1 == launches_per_epoch();
-  if (last && tail == Tail::flush) return Next::update;
-  if (last && tail == Tail::drop) return Next::drop;
-  return Next::launch;
+  return launch + 1 == launches_per_epoch() ? at_epoch_end(in_window) : within_epoch(in_window);
 }
 
 Status WindowRules::check_can_update(std::optional<int64_t> epochs) const {

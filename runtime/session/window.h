@@ -21,16 +21,21 @@ struct WindowRules {
   // Samples of one launch: M, or what is left for the last one.
   int64_t batch(int64_t launch) const;
 
-  // What follows a launch when the window then holds `in_window` launches: nothing, the update, or (drop, at
-  // the end of an epoch) throwing the window away.
+  // Returns what follows when the window holds `in_window` launches: another launch, the update, or (drop, at the
+  // end of an epoch) throwing the window away.
   enum class Next : uint8_t { launch, update, drop };
+  Next within_epoch(int64_t in_window) const { return in_window == accumulate ? Next::update : Next::launch; }
+  Next at_epoch_end(int64_t in_window) const;
+  // The same after launch number `launch` of the epoch.
   Next after(int64_t launch, int64_t in_window) const;
+  // True for a micro-batch that is not launched: a short one under drop.
+  bool leaves_out(int64_t batch_samples) const { return tail == Tail::drop && batch_samples < micro_batch; }
 
   // An error, with the numbers and what to change, when no window could ever be applied. `epochs`: none for
   // no limit.
   Status check_can_update(std::optional<int64_t> epochs) const;
 };
-// Of a plan, over so many samples.
+// The rules of a plan, over so many samples.
 WindowRules rules_of(const Plan& plan, int64_t samples);
 
 }  // namespace gacc

@@ -17,6 +17,7 @@
 
 #include "runtime/atomic_file.h"
 #include "runtime/byte_order.h"
+#include "runtime/store/finite.h"
 #include "runtime/text.h"
 
 namespace gacc {
@@ -118,7 +119,7 @@ void each_field(State& state, Visit visit) {
   visit("seconds.epoch_start", state.epoch_start);
 }
 
-// What files of older versions do not have.
+// Visits the fields that files of older versions do not have.
 template <class State, class Visit>
 void each_later_field(State& state, Visit visit) {
   visit("first_loss", state.first_loss);
@@ -198,6 +199,7 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_kept(buffer)) continue;
     const std::vector<std::byte> bytes = GACC_TRY(session.read_for_checkpoint(buffer));
+    GACC_TRY(check_finite(buffer, bytes, path));
     GACC_TRY(file.write(text_of(bytes)));
     tensors.push_back(CheckpointEntry{buffer.name, buffer.kind, buffer.dtype, whole_shape(buffer),
                                       whole_bytes(buffer), crc32_of(text_of(bytes))});

@@ -26,7 +26,7 @@ namespace gacc {
 
 constexpr uint32_t kCheckpointVersion = 1;
 
-// What must agree for a run to go on, as name and value: the compiled model's settings, the data, shuffling
+// Settings that must agree for a run to go on, as name and value: the compiled model's settings, the data, shuffling
 // and seed. `order` is this run's. Not among them, so that a resumed run may differ:
 // the limits (epochs, updates, launches), evaluation, threads and device, the learning rate (see RunRate).
 using Settings = std::vector<std::pair<std::string, std::string>>;
@@ -64,8 +64,8 @@ class CheckpointFolder {
   Status open(const std::string& path);
   const std::string& file() const { return file_; }
   bool has_checkpoint() const;
-  // Where the checkpoint that is there is kept when another run replaces it, DIR/checkpoint.old (beside the
-  // file, where DIR/checkpoint is a link). Empty when there is none.
+  // The name under which the checkpoint that is there is kept when another run replaces it: DIR/checkpoint.old
+  // (beside the file, where DIR/checkpoint is a link). Empty when there is none.
   std::string name_for_old() const;
 
  private:
@@ -76,7 +76,7 @@ class CheckpointFolder {
 // The files of a checkpoint folder of that name that a run replaces.
 std::vector<std::string> checkpoint_files(const std::string& folder);
 
-// Whether checkpoints have the buffer: all but what `close` works with, which belongs to an open window, and
+// True for a buffer that checkpoints have: all but what `close` works with, which belongs to an open window, and
 // what follows from how many ranks share it.
 bool is_kept(const PlanBuffer& buffer);
 
@@ -84,7 +84,7 @@ bool is_kept(const PlanBuffer& buffer);
 // empty.
 Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, const Plan& plan,
                         Session& session, const std::string& keep = "");
-// What the other ranks do meanwhile, where all have a part of the state.
+// Takes the part of the other ranks meanwhile, where all have a part of the state.
 Status share_for_checkpoint(const Plan& plan, Session& session);
 
 // A buffer, as the table has it.

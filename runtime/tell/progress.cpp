@@ -112,8 +112,8 @@ std::string process_memory_text(int64_t arena) {
       process, planned, process - planned);
 }
 
-Progress::Progress(const Plan& plan, bool quiet)
-    : plan_(plan), quiet_(quiet), terminal_(!quiet && isatty(STDERR_FILENO) == 1) {}
+Progress::Progress(const Plan& plan, bool quiet, bool shows)
+    : plan_(plan), quiet_(quiet), shows_(shows), terminal_(!quiet && isatty(STDERR_FILENO) == 1) {}
 
 void Progress::begin(int64_t epochs, int64_t updates, double expected_launches, const TrainCounts& before) {
   state_.epochs = epochs;
@@ -161,7 +161,14 @@ void Progress::clear() {
   drawn_ = false;
 }
 
+void Progress::warn(std::string_view line) {
+  if (!shows_) return;
+  clear();
+  print_stderr("{}\n", line);
+}
+
 void Progress::say(std::string_view line) {
+  if (!shows_) return;
   clear();
   // A closed standard output must not end the training: what could not be shown is lost, and that is all.
   std::fwrite(line.data(), 1, line.size(), stdout);

@@ -1,4 +1,4 @@
-// What the user sees while a run goes on: one line on standard error, redrawn at most ten times a second when
+// The display of a run while it goes on: one line on standard error, redrawn at most ten times a second when
 // that is a terminal, else one on standard output every few seconds; and there a lasting line for every epoch
 // and evaluation. Quiet runs show only the latter.
 #pragma once
@@ -37,7 +37,8 @@ std::string process_memory_text(int64_t arena);
 
 class Progress {
  public:
-  Progress(const Plan& plan, bool quiet);
+  // `shows`: this process is the one that the user sees; others say nothing.
+  Progress(const Plan& plan, bool quiet, bool shows = true);
   ~Progress() { clear(); }
 
   // Before the first launch, with the run's limits (0: none), about how many launches it will make, and what the
@@ -47,13 +48,15 @@ class Progress {
   void updated(const UpdateReport& report);
   // Removes the moving line, prints a lasting one on standard output.
   void say(std::string_view line);
+  // The same on standard error.
+  void warn(std::string_view line);
   void clear();
 
  private:
   using Clock = std::chrono::steady_clock;
 
   const Plan& plan_;
-  bool quiet_, terminal_, drawn_ = false;
+  bool quiet_, shows_, terminal_, drawn_ = false;
   ProgressState state_;
   double expected_launches_ = 0;
   Clock::time_point begin_ = Clock::now(), last_ = begin_;

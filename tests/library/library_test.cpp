@@ -217,6 +217,9 @@ TEST_F(LibraryTest, NothingBeforeInit) {
   wrong(gacc_session_load(run_, "x"), words);
   wrong(gacc_session_step(run_, arrays().data(), 2, 4), words);
   wrong(gacc_session_update(run_, nullptr), words);
+  gacc_window closed;
+  wrong(gacc_session_train(run_, arrays().data(), 2, 4, &closed), words);
+  wrong(gacc_session_end_epoch(run_, &closed), words);
   wrong(gacc_session_eval(run_, arrays().data(), 2, 4), words);
   wrong(gacc_session_eval_end(run_, &evaluation), words);
   float output = 0;
@@ -245,6 +248,8 @@ TEST_F(LibraryTest, Nulls) {
   begin();
   wrong(gacc_session_load(run_, nullptr), "null");
   wrong(gacc_session_step(run_, nullptr, 2, 4), "null");
+  wrong(gacc_session_train(run_, arrays().data(), 2, 4, nullptr), "null");
+  wrong(gacc_session_end_epoch(run_, nullptr), "null");
   wrong(gacc_session_eval(run_, nullptr, 2, 4), "null");
   wrong(gacc_session_eval_end(run_, nullptr), "null");
   wrong(gacc_session_predict(run_, arrays().data(), 2, 4, nullptr, 32), "null");
@@ -351,6 +356,44 @@ TEST_F(LibraryTest, AWindow) {
   EXPECT_GT(report.loss, 0);
   EXPECT_GT(report.grad_norm, 0);
   EXPECT_NE(weight(run_), before);
+}
+
+TEST_F(LibraryTest, AnEpochWhoseLengthOnlyItsEndTells) {
+  gacc_session* other = begin();
+  window(other);
+  good(gacc_session_update(other, nullptr));
+  good(gacc_session_step(other, arrays().data(), 2, 4));
+  good(gacc_session_update(other, nullptr));
+  const std::vector<float> wanted = weight(other);
+  good(gacc_session_close(other));
+  begin();
+  gacc_window closed;
+  std::vector<int64_t> launches;
+  for (int i = 0; i < 3; ++i) {
+    good(gacc_session_train(run_, arrays().data(), 2, 4, &closed));
+    launches.push_back(closed.launches);
+  }
+  good(gacc_session_end_epoch(run_, &closed));
+  launches.push_back(closed.launches);
+  EXPECT_EQ(launches, (std::vector<int64_t>{0, 2, 0, 1}));  // the tail is flushed
+  EXPECT_EQ(weight(run_), wanted);
+  good(gacc_session_end_epoch(run_, &closed));  // of an epoch without a launch
+  EXPECT_EQ(closed.launches, 0);
+  window(run_);
+  wrong(gacc_session_train(run_, arrays().data(), 2, 4, &closed), "the window has its 2 launches");
+}
+
+TEST_F(LibraryTest, WeightsThatAreNotFiniteAreNotSaved) {
+  begin();
+  good(gacc_session_save(run_, path("w").c_str()));
+  std::vector<float> values = weight(run_);
+  values[4] = std::numeric_limits<float>::quiet_NaN();
+  good(gacc_session_write(run_, "fc.weight", values.data(), values.size() * sizeof(float)));
+  wrong(gacc_session_save(run_, path("w").c_str()),
+        "w is not written: tensor \"fc.weight\" holds nan at [1, 1]", GACC_FAILED);
+  wrong(gacc_session_checkpoint(run_, path("c").c_str()), "is not written: tensor \"fc.weight\"",
+        GACC_FAILED);
+  good(gacc_session_load(run_, path("w").c_str()));  // as it was
 }
 
 TEST_F(LibraryTest, AGradientThatIsNotFiniteEndsTheSession) {

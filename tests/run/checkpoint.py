@@ -1,5 +1,6 @@
 """--checkpoint and --resume: a run that is killed, interrupted or stopped anywhere, and resumed, ends with the bytes of
 the run without a break: weights, and the log but for its seconds. GACC_KILLS sets the number of kill -9 rounds (12)."""
+import array
 import json
 import os
 import pathlib
@@ -139,9 +140,9 @@ def test_a_finished_run_goes_on(folder):
 
 
 def test_signals(folder):
-    """SIGTERM and SIGINT finish the launch, write the checkpoint, say so and give 130."""
+    """SIGTERM, SIGINT and SIGHUP finish the launch, write the checkpoint, say so and give 130."""
     case = Case(folder, samples=2003)
-    for number in (signal.SIGTERM, signal.SIGINT) * 2:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         case.fresh()
         interrupted = 0
         for _ in range(50):
@@ -162,6 +163,53 @@ def test_signals(folder):
         run("gacc-exec", *case.command(case.whole, case.whole_log), *case.limits)
         case.limits = limits
         case.check(f"{number.name}, {interrupted} times")
+
+
+def test_nohup_goes_on(folder):
+    case = Case(folder, samples=2003)
+    case.fresh()
+    command = ["nohup", BIN / "gacc-exec", *case.command(case.weights, case.log), *case.limits]
+    process = subprocess.Popen([str(w) for w in command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    time.sleep(0.3 * case.seconds)
+    process.send_signal(signal.SIGHUP)
+    error = process.communicate(timeout=60)[1].decode()
+    expect(process.returncode == 0, f"exit {process.returncode}: {error}")
+    expect(case.weights.read_bytes() == case.whole.read_bytes(), "the weights differ")
+
+
+def test_weights_that_are_not_finite_are_not_written(folder):
+    """The run ends with exit 1, names tensor and element, and leaves every file as it was: the last good checkpoint, too."""
+    model = """model = { name = "m", seed = 1 }
+inputs = { x = { shape = [3] }, y = { shape = [1] } }
+loss = { type = "mse", target = "y" }
+optimizer = { type = "sgd", lr = 1e-3 }
+train = { micro_batch = 2, shuffle = false }
+[[layers]]
+type = "linear"
+name = "o"
+features = 1
+%s"""
+    harness.write_npy(folder / "x.npy", array.array("f", [1.0] * 6), [2, 3])
+    harness.write_npy(folder / "y.npy", array.array("f", [-9.0, -9.0]), [2, 1])
+    for adapted in ("", 'lora = { rank = 1, alpha = 1 }\n'):
+        (folder / "m.toml").write_text(model % adapted)
+        run("gaccc", folder / "m.toml", "-o", folder / "m.ptx")
+        command = ["gacc-exec", folder / "m.ptx", "--data", f"npy:x={folder}/x.npy,y={folder}/y.npy", "--device", "cpu"]
+        outputs = {"--save": folder / "w.safetensors", "--save-best": folder / "best.safetensors"}
+        if adapted:
+            outputs["--save-adapter"] = folder / "adapter.safetensors"
+        for option, file in outputs.items():
+            more = ["--eval", command[3]] if option == "--save-best" else []
+            run(*command, option, file, *more)
+            good = file.read_bytes()
+            done = run(*command, option, file, *more, "--lr", "3e38", code=1)
+            expect(f'{file} is not written: tensor "o.' in done.stderr and " at " in done.stderr, done.stderr)
+            expect(file.read_bytes() == good, f"{option}: the file has changed")
+        checkpoint = ["--checkpoint", folder / f"ck{len(adapted)}"]
+        run(*command, *checkpoint, "--epochs", 1)
+        done = run(*command, *checkpoint, "--resume", "--epochs", 2, "--lr", "3e38", code=1)
+        expect('checkpoint is not written: tensor "o.' in done.stderr, done.stderr)
+        run(*command, *checkpoint, "--resume", "--epochs", 3, "--lr", "1e-3")
 
 
 def test_refusals(folder):

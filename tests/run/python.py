@@ -84,6 +84,45 @@ def test_the_bits_of_gacc_exec(folder):
     expect(np.array_equal(other.predict(x=x), np.load(folder / "p.npy")), "the predictions differ")
 
 
+def test_a_loader_may_fill_one_buffer(folder):
+    """Whatever the tail: no array is kept beyond the batch that it came in."""
+    x, label = data(32)
+    for tail in ("flush", "drop", "carry"):
+        step = gacc.compile(MODEL, set={"train.tail": tail, "train.accumulate": 4})
+
+        class Refilled:
+            def __iter__(self):
+                buffers = np.empty((4, 2, 3), np.uint8), np.empty(4, np.int64)
+                for i in range(0, 32, 4):
+                    buffers[0][:], buffers[1][:] = x[i:i + 4], label[i:i + 4]
+                    yield buffers
+
+        batches = [(x[i:i + 4], label[i:i + 4]) for i in range(0, 32, 4)]
+        trained = [gacc.train(step, loader, epochs=2, device="cpu", threads=1) for loader in (Refilled(), batches)]
+        expect(same(*(one.parameters() for one in trained)), f"{tail}: one buffer gives other weights")
+
+
+def test_drop_leaves_a_short_batch_out_at_the_end_alone(folder):
+    step = gacc.compile(MODEL, set={"train.tail": "drop"})
+    x, label = data(18)
+    raises(gacc.Error, "batches of a multiple of 4 samples")(
+        lambda: gacc.train(step, [(x[:6], label[:6]), (x[6:], label[6:])], epochs=1, device="cpu"))
+
+
+def test_drop_counts_the_ordinals_of_samples_that_it_leaves_out(folder):
+    """So dropout draws what it draws in gacc-exec."""
+    x, label = data(19)
+    np.save(folder / "x.npy", x)
+    np.save(folder / "label.npy", label)
+    model = dict(MODEL, layers=[MODEL["layers"][0], {"type": "dropout", "p": 0.5}, MODEL["layers"][1]])
+    step = gacc.compile(model, set={"train.tail": "drop"})
+    step.save(folder / "step.ptx")
+    run("gacc-exec", folder / "step.ptx", "--data", f"npy:x={folder}/x.npy,label={folder}/label.npy", "--epochs", 3, "--device", "cpu",
+        "--threads", 1, "--save", folder / "w")
+    trained = gacc.train(step, [(x, label)], epochs=3, device="cpu", threads=1)
+    expect(same(trained.parameters(), gacc._arrays.read_safetensors(folder / "w")), "the weights differ")
+
+
 def test_predictions_in_parts(folder):
     """The logits of one sample have no room at once."""
     tokens = np.random.default_rng(5).integers(0, 1009, (3, 8), np.int32)

@@ -132,6 +132,18 @@ def test_same_bits_on_a_cpu(folder):
     same_for(Case(folder, **lanes()), (2, 3, 8))
 
 
+def test_the_first_rank_alone_speaks(folder):
+    """Epochs, evaluations and warnings are told once, --quiet or not."""
+    need_mpi()
+    case = Case(folder, train__lanes=4, train__accumulate=4)
+    for more in ((), ("--quiet",)):
+        case.train(3, *more)
+        lines = [line for line in case.said.splitlines() if line.strip()]
+        expect(sum(line.startswith("epoch 1:") for line in lines) == 1, case.said)
+        expect(sum(line.startswith("eval, epoch 2") for line in lines) == 1, case.said)
+        expect(len(lines) == len(set(lines)), f"a line stands twice:\n{case.said}")
+
+
 def test_same_bits_in_f16(folder):
     need_mpi()
     same_for(Case(folder, "mnist_mlp_f16", **lanes()), (3, 4))

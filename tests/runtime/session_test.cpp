@@ -184,6 +184,51 @@ TEST_F(SessionTest, an_artifact_without_its_state_is_refused) {
   EXPECT_EQ(Session(device, plan).open(artifact).text(), "the artifact has no state eval.other");
 }
 
+// Counts 2^29 elements a launch, each of a loss of 1.
+class CountingDevice final : public test::FakeDevice {
+ public:
+  using FakeDevice::FakeDevice;
+  Status run(Program program, int64_t) override {
+    if (program != Program::eval) return {};
+    at<int32_t>("eval.count") += 1 << 29;  // four in a row would wrap
+    at("eval.loss") += static_cast<float>(1 << 29);
+    return {};
+  }
+};
+
+TEST(SessionEvaluation, counts_beyond_an_i32) {
+  Plan plan = test::tiny_plan(1 << 19, 1, "flush");
+  plan.inputs[1].target = true;
+  plan.inputs[1].shape = {1024};
+  CountingDevice device(plan);
+  Session session(device, plan);
+  Artifact artifact;
+  artifact.plan = plan;
+  ASSERT_TRUE(session.open(artifact));
+  const std::vector<std::byte> x(4), mark(4096);
+  const std::vector<std::span<const std::byte>> inputs = {x, mark};
+  ASSERT_TRUE(session.evaluation().begin());
+  for (int i = 0; i < 9; ++i) ASSERT_TRUE(session.evaluation().add(inputs, 1));
+  const EvalReport report = session.evaluation().end().take();
+  EXPECT_EQ(report.samples, 9);
+  EXPECT_EQ(report.count, int64_t{9} << 29);
+  EXPECT_EQ(report.loss, 1);
+}
+
+TEST_F(SessionTest, a_long_evaluation_does_not_drift) {
+  open();
+  const std::vector<float> x = {0.01F};
+  const std::vector<int32_t> mark = {0};
+  const std::vector<std::span<const std::byte>> inputs = {std::as_bytes(std::span(x)),
+                                                          std::as_bytes(std::span(mark))};
+  ASSERT_TRUE(session.evaluation().begin());
+  for (int i = 0; i < 200'000; ++i) ASSERT_TRUE(session.evaluation().add(inputs, 1));
+  const EvalReport report = session.evaluation().end().take();
+  EXPECT_EQ(report.count, 200'000);
+  EXPECT_NEAR(report.loss, static_cast<double>(x[0]), 1e-6);  // 8e-6 off where one f32 sums all
+  EXPECT_EQ(report.metrics[0], 1);
+}
+
 // Gives numbers in parts: 10 times the row, and the column.
 class PartsDevice final : public Device {
  public:
@@ -231,17 +276,17 @@ TEST(SessionParts, outputs_are_put_together) {
   Session session(device, plan);
   const std::vector<std::span<const std::byte>> inputs(plan.inputs.size());
   std::vector<float> outputs(18);
-  ASSERT_TRUE(session.run_predict(inputs, 1));
-  ASSERT_TRUE(session.read_outputs(0, outputs));
+  ASSERT_TRUE(session.prediction().run(inputs, 1));
+  ASSERT_TRUE(session.prediction().read(0, outputs));
   for (size_t i = 0; i < outputs.size(); ++i) EXPECT_EQ(outputs[i], static_cast<float>(10 * (i / 3) + i % 3));
   EXPECT_EQ(device.runs, (std::vector<std::string>{"predict", "answer", "answer", "answer"}));
   device.runs.clear();
-  ASSERT_TRUE(session.run_predict(inputs, 1));
+  ASSERT_TRUE(session.prediction().run(inputs, 1));
   outputs.assign(3, 0);
-  ASSERT_TRUE(session.read_outputs(9, outputs));  // row 3 alone
+  ASSERT_TRUE(session.prediction().read(9, outputs));  // row 3 alone
   EXPECT_EQ(outputs, (std::vector<float>{30, 31, 32}));
   outputs.assign(4, 0);
-  ASSERT_TRUE(session.read_outputs(4, outputs));  // of rows 1 and 2, which are in two parts
+  ASSERT_TRUE(session.prediction().read(4, outputs));  // of rows 1 and 2, which are in two parts
   EXPECT_EQ(outputs, (std::vector<float>{11, 12, 20, 21}));
   EXPECT_EQ(device.runs, (std::vector<std::string>{"predict", "answer", "answer", "answer"}));
 }

@@ -1,0 +1,22 @@
+// The outputs of a model for a few samples, which may come in parts where the arena has no room for all (PlanPredict).
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "runtime/session/arena.h"
+
+namespace gacc {
+
+class Prediction {
+ public:
+  explicit Prediction(Arena& arena) : arena_(arena) {}  // which must outlive it
+  // Predicts 1 to predict.batch samples; only those inputs are looked at that predict reads. Does not wait.
+  Status run(InputBytes inputs, int64_t samples);
+  // Reads some of the outputs, from number `first` on; where they come in parts, this runs those parts. Waits.
+  Status read(int64_t first, std::span<float> outputs);
+
+ private:
+  Arena& arena_;
+};
+
+}  // namespace gacc
