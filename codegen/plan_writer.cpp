@@ -66,6 +66,21 @@ std::vector<PlanAdapter> write_adapters(const ir::Settings& settings) {
   return all;
 }
 
+// What the frontend notes of weights from elsewhere.
+ir::Texts note(const ir::Settings& settings, std::string_view key) {
+  const auto found = settings.of_types.find(key);
+  const ir::Texts* texts =
+      found == settings.of_types.end() ? nullptr : std::get_if<ir::Texts>(&found->second);
+  return texts == nullptr ? ir::Texts{} : *texts;
+}
+
+std::vector<PlanTie> write_ties(const ir::Settings& settings) {
+  const ir::Texts names = note(settings, "load.tied"), owners = note(settings, "load.owners");
+  std::vector<PlanTie> ties;
+  for (size_t i = 0; i < std::min(names.size(), owners.size()); ++i) ties.push_back({names[i], owners[i]});
+  return ties;
+}
+
 void add_inputs(const ir::Module& module, Plan& plan) {
   for (const ir::ValueId id : module.step.inputs) {
     const ir::Value& value = module.step[id];
@@ -85,6 +100,7 @@ void add_inputs(const ir::Module& module, Plan& plan) {
     input.range = said.range;
     input.ignore_index = said.ignore_index;
     input.target = value.name == *module.settings.loss.target;
+    input.probability = input.target && *module.settings.loss.type == "bce_with_logits";
     plan.inputs.push_back(std::move(input));
   }
 }
@@ -225,6 +241,8 @@ Plan write_plan(const ir::Module& module, const PlanFacts& facts) {
   plan.predict = write_predict(module);
   plan.load = write_load(settings);
   plan.adapters = write_adapters(settings);
+  plan.ties = write_ties(settings);
+  plan.presumes = note(settings, "load.presumes");
   add_inputs(module, plan);
   add_buffers(module, plan);
   return plan;

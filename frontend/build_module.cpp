@@ -61,6 +61,7 @@ std::optional<ir::Module> compile_model(std::string_view text, std::string_view 
   if (layers != nullptr) *layers = step.summary();
   assign_groups(model, module, diag);
   assign_loads(model, parameters, module, diag);
+  note_presumptions(model, parameters, module, diag);
   judge_equivalence(model, step.inexact(), module.results, diag);
   if (diag.failed()) return std::nullopt;
   LayerLowering eval({module, module.eval, diag}, parameters, model);

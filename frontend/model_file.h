@@ -66,6 +66,8 @@ bool matches_glob(const std::string& pattern, const std::string& name);
 void read_load(const Values& load, ir::Settings& settings, Diag& diag);
 // What each parameter is called in weights from elsewhere. A pattern that names none is an error.
 void assign_loads(const ModelFile& model, const Parameters& parameters, ir::Module& module, Diag& diag);
+// Notes what weights from elsewhere must be like beyond their shapes, and which weights layers share.
+void note_presumptions(const ModelFile& model, const Parameters& parameters, ir::Module& module, Diag& diag);
 // Puts what makes an update differ from the big batch's into the results for the plan; with train.require =
 // "exact" each is an error.
 void judge_equivalence(const ModelFile& model, const std::vector<Inexact>& all, ir::Results& results,

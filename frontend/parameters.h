@@ -44,6 +44,8 @@ class Parameters {
 
   // Rows of parameters that are several matrices of others, one after the other: heads' queries, keys, values.
   std::map<std::string, std::vector<int64_t>, std::less<>> parts{};
+  // Weights that layers share: what it would be called of a layer without one of its own, and whose it is.
+  std::vector<std::pair<std::string, std::string>> ties{};
 
  private:
   void start(ir::BufferId buffer, const Value& init, Standard standard, Fan fan, const Location& at);

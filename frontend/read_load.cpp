@@ -64,7 +64,8 @@ std::string filled(std::string_view pattern, Match match, std::string& problem) 
   return name;
 }
 
-// A parameter or a statistic, and what is said of it.
+// A parameter or a statistic, and what is said of it. A layer that shares another's weight has a name for it, too,
+// by which its adapters are called.
 struct Own {
   const ir::Buffer& buffer;
   ir::LoadSettings load{};
@@ -72,7 +73,7 @@ struct Own {
 };
 
 // Those that weights from elsewhere can have: adapters are of the run, not of the weights that it begins with.
-std::vector<Own> all_own(const ir::Module& module) {
+std::vector<Own> all_own(const ir::Module& module, const Parameters& parameters) {
   std::set<std::string, std::less<>> adapters;
   for (const ir::AdapterSettings& adapter : module.settings.adapters)
     for (const std::string_view suffix : {".lora_A.weight", ".lora_B.weight"})
@@ -82,6 +83,8 @@ std::vector<Own> all_own(const ir::Module& module) {
     if ((buffer.role == ir::BufferRole::weight || buffer.role == ir::BufferRole::statistic) &&
         !adapters.contains(buffer.name))
       all.push_back({buffer, {.parameter = buffer.name}});
+  for (const auto& [name, owner] : parameters.ties)
+    all.push_back({module[*module.find_buffer(owner)], {.parameter = name}});
   return all;
 }
 
@@ -91,9 +94,9 @@ void each(std::vector<Own>& all, const std::string& pattern, const Location& at,
   Words names;
   bool found = false;
   for (Own& own : all) {
-    names.push_back(own.buffer.name);
+    names.push_back(own.load.parameter);
     Match match;
-    if (!matches(pattern, own.buffer.name, match)) continue;
+    if (!matches(pattern, own.load.parameter, match)) continue;
     found = true;
     f(own, match);
   }
@@ -124,7 +127,7 @@ void transpose(std::vector<Own>& all, const Node& pattern, Diag& diag) {
     own.load.transpose = true;
     if (own.buffer.type.shape.size() != 2)
       diag.error(Kind::shape_mismatch, pattern.at, "`{}` {} is no matrix: it cannot be transposed",
-                 own.buffer.name, ir::shape_text(own.buffer.type.shape));
+                 own.load.parameter, ir::shape_text(own.buffer.type.shape));
   });
 }
 
@@ -155,20 +158,20 @@ void read_load(const Values& keys, ir::Settings& settings, Diag& diag) {
 void assign_loads(const ModelFile& model, const Parameters& parameters, ir::Module& module, Diag& diag) {
   if (diag.failed() || !model.file.given("load")) return;  // parameters may be missing
   const Values& keys = *model.file.find("load");
-  std::vector<Own> all = all_own(module);
+  std::vector<Own> all = all_own(module, parameters);
   for (const std::string_view key : {"rename", "concat"})
     if (keys.given(key))
       for (const Entry& entry : keys[key].node->entries) rename(all, entry, diag);
   for (const Node& pattern : keys.nodes("transpose")) transpose(all, pattern, diag);
-  std::map<std::string, std::string_view> taken;
-  for (auto& [buffer, load, said] : all) {
+  std::map<std::string, std::string> taken;
+  for (auto& [_, load, said] : all) {
     const bool otherwise = !load.tensors.empty() || load.transpose;
-    if (load.tensors.empty()) load.tensors.push_back(buffer.name);
+    if (load.tensors.empty()) load.tensors.push_back(load.parameter);
     for (const std::string& tensor : load.tensors)
-      if (const auto [other, fresh] = taken.emplace(tensor, buffer.name); !fresh)
+      if (const auto [other, fresh] = taken.emplace(tensor, load.parameter); !fresh)
         diag.error(Kind::duplicate_name, said != nullptr ? said->key_at : keys.place,
-                   "`{}` and `{}` would both be the file's `{}`", other->second, buffer.name, tensor);
-    const auto parts = parameters.parts.find(buffer.name);
+                   "`{}` and `{}` would both be the file's `{}`", other->second, load.parameter, tensor);
+    const auto parts = parameters.parts.find(load.parameter);
     if (parts != parameters.parts.end() && parts->second.size() == load.tensors.size())
       load.parts = parts->second;
     if (otherwise) module.settings.loads.push_back(std::move(load));

@@ -269,15 +269,18 @@ const Table tables::load{
     .says =
         "How weights from elsewhere are called and lie in their file, for --load, and for --save-as "
         "published. In patterns `{i}` is a number and `*` any text; each means the same on both sides.",
-    .keys = {{"rename", Form::table, no_default, "our name = the file's"},
-             {"concat", Form::table, no_default,
-              "our name = a list of the file's, which lie behind each other along the first axis"},
-             {"transpose", Form::texts, no_default,
-              "our names of matrices whose axes are exchanged in the file; before `concat`"},
-             {"prefix", Form::text, no_default, "what every name in the file begins with"},
-             {"ignore", Form::texts, no_default, "the file's names that are no parameters"},
-             {"part", Form::flag, defaults.load.part,
-              "true: parameters that the file lacks keep their start"}},
+    .keys =
+        {{"rename", Form::table, no_default, "our name = the file's"},
+         {"concat", Form::table, no_default,
+          "our name = a list of the file's, which lie behind each other along the first axis"},
+         {"transpose", Form::texts, no_default,
+          "our names of matrices whose axes are exchanged in the file; before `concat`"},
+         {"prefix", Form::text, no_default, "what every name in the file begins with"},
+         {"ignore", Form::texts, no_default, "the file's names that are no parameters"},
+         {"config", Form::table, no_default,
+          "keys of a folder's config.json that this model file answers for, and their values: `--load` of "
+          "the folder compares them"},
+         {"part", Form::flag, defaults.load.part, "true: parameters that the file lacks keep their start"}},
     .example = "rename = { \"fc{i}.weight\" = \"layers.{i}.weight\" }\ntranspose = [\"fc1.weight\"]"};
 
 const Table tables::adapters{

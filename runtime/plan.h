@@ -45,6 +45,7 @@ struct PlanInput {  // one named input of `step`, `eval` and `predict`; the byte
   std::optional<int64_t> range;         // i32: valid values are 0..range-1 ...
   std::optional<int64_t> ignore_index;  // ... and this one, when it is the loss's target
   bool target = false;                  // what the loss compares with
+  bool probability = false;             // f32: valid values are 0 to 1
   bool normalize_data = false;          // normalize = "data": the training data's statistics
   std::string stored{};                 // of f32: the half type to which it is rounded in the arena; or empty
 
@@ -222,6 +223,12 @@ struct PlanAdapter {
   bool operator==(const PlanAdapter&) const = default;
 };
 
+// Layers that share a weight: what it would be called if it were the layer's own, and whose it is.
+struct PlanTie {
+  std::string name, weight;
+  bool operator==(const PlanTie&) const = default;
+};
+
 // What predictions are: f32 [samples, shape]. The program `predict` leaves them at `offset`; or, in parts,
 // `answer` does, which may run any number of times after it, for another part each time.
 struct PlanPredict {
@@ -272,6 +279,8 @@ struct Plan {
   PlanPredict predict;
   std::optional<PlanLoad> load;
   std::vector<PlanAdapter> adapters;
+  std::vector<PlanTie> ties;
+  std::vector<std::string> presumes;  // "NAME=VALUE": what weights must be like beyond their shapes
   std::vector<PlanInput> inputs;
   std::vector<PlanBuffer> buffers;
   std::vector<PlanProgram> programs;

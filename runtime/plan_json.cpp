@@ -40,6 +40,7 @@ void fields(T& input, Io& io) {
   io.maybe("range", input.range, 1, kMostInt);
   io.maybe("ignore_index", input.ignore_index, -kMostInt - 1, kMostInt);
   io.maybe("target", input.target);
+  io.maybe("probability", input.probability);
 }
 
 template <Is<PlanBuffer> T, class Io>
@@ -185,6 +186,12 @@ void fields(T& adapter, Io& io) {
   io("alpha", adapter.alpha);
 }
 
+template <Is<PlanTie> T, class Io>
+void fields(T& tie, Io& io) {
+  io.name("name", tie.name);
+  io.name("weight", tie.weight);
+}
+
 template <Is<Plan> T, class Io>
 void fields(T& plan, Io& io) {
   io("model", plan.model);
@@ -216,6 +223,8 @@ void fields(T& plan, Io& io) {
   io("predict", plan.predict);
   io.maybe("load", plan.load);
   io.maybe("adapters", plan.adapters);
+  io.maybe("ties", plan.ties);
+  io.maybe("presumes", plan.presumes);
   io("inputs", plan.inputs);
   io("buffers", plan.buffers);
   io("programs", plan.programs);
@@ -414,7 +423,7 @@ Status check_load(const PlanLoad& load) {
   return {};
 }
 
-// Adapters are matrices that fit the rows of their weight.
+// Adapters are matrices that fit the rows of their weight. A tie is to a buffer.
 Status check_adapters(const Plan& plan) {
   const auto is_matrix = [](const PlanBuffer* one) { return one != nullptr && one->shape.size() == 2; };
   for (const PlanAdapter& adapter : plan.adapters) {
@@ -425,6 +434,9 @@ Status check_adapters(const Plan& plan) {
         adapter.begin > weight->shape[0] - b->shape[0])
       return Status::error("plan: the adapter {} does not fit {}", adapter.name, adapter.weight);
   }
+  for (const PlanTie& tie : plan.ties)
+    if (plan.find(tie.weight) == nullptr)
+      return Status::error("plan: {} is tied to {}, which is no buffer", tie.name, tie.weight);
   return {};
 }
 

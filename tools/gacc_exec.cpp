@@ -277,7 +277,13 @@ class Run {
         say("gacc-exec: {} lacks {}, which keep{} their start: {}\n", file, counted(kept, "parameter"),
             kept == 1 ? "s" : "", fmt::join(loaded_.missing(), ", "));
     }
-    if (!arguments_.load_adapter.empty()) GACC_TRY(adapter_.open(arguments_.load_adapter, artifact_.plan));
+    if (const std::string& path = arguments_.load_adapter; !path.empty()) {
+      GACC_TRY(adapter_.open(path, artifact_.plan));
+      if (const std::vector<std::string>& kept = adapter_.missing(); !kept.empty())
+        say("gacc-exec: {} lacks {} trained beside the adapters, which keep{} their start: {}\n", path,
+            counted(static_cast<int64_t>(kept.size()), "parameter"), kept.size() == 1 ? "s" : "",
+            fmt::join(kept, ", "));
+    }
     GACC_TRY(check_saving());
     if (resumes_) metadata = earlier_.content().data;
     return read_facts(metadata, resumes_ ? checkpoint_file() : file, artifact_.plan, facts_);
@@ -288,6 +294,7 @@ class Run {
     const Plan& plan = artifact_.plan;
     const bool adapts = !plan.adapters.empty();
     if (arguments_.merge && !adapts) return Status::error("--merge: the model has no adapters");
+    if (arguments_.merge) GACC_TRY(check_merge(plan));
     if (!arguments_.save_as.empty()) {
       if (adapts && !arguments_.merge)
         return Status::error(
@@ -296,7 +303,7 @@ class Run {
       GACC_TRY(check_published(plan, loaded_));
     }
     if (arguments_.save_adapter.empty()) return {};
-    if (const Status status = check_adapters(plan); !status)
+    if (const Status status = check_adapters(plan, loaded_); !status)
       return Status::error("--save-adapter: {}", status.text());
     return prepare_adapter(arguments_.save_adapter);
   }
@@ -483,7 +490,10 @@ class Run {
 
   Status predict_and_write(Session& session) {
     const std::string& path = arguments_.predict;
-    Status status = predict(session, artifact_.plan, data_, path, options_.interrupted, result_.interrupted);
+    std::string warning;
+    Status status =
+        predict(session, artifact_.plan, data_, path, options_.interrupted, result_.interrupted, warning);
+    if (!warning.empty()) say("gacc-exec: {}\n", warning);
     if (status && !result_.interrupted && !arguments_.quiet)
       say("gacc-exec: wrote the outputs of {} to {}\n", counted(data_.samples, "sample"), path);
     return status;
@@ -603,7 +613,7 @@ class Run {
     if (saves_ && (first() || plan.shard > 0)) tensors = GACC_TRY(session.parameters());
     if (const std::string& path = arguments_.save_adapter; !path.empty()) {
       GACC_TRY(check_finite(tensors, path));
-      GACC_TRY(save_adapter(path, plan, tensors));
+      GACC_TRY(save_adapter(path, plan, loaded_, tensors));
       written_ += fmt::format("; wrote {}", path);
     }
     if (!arguments_.save.empty()) {

@@ -41,6 +41,8 @@ class MmaAttention : AttentionTiles {
       const size_t rows = rows_.size(), sums = 2 * rows;  // where these, and the output's, begin
       Values start(rows, minus_infinity());
       start.resize(sums + sums_of_channels(), real(0));
+      // Values that are not finite make NaN of all rows. It is seldom so, and then they are all made again.
+      bool careful = false;
       const auto tile = [&](Value* key, Value* buffer, Values now) {
         const Values scores = masked(product(query, buffer), key, minus_infinity(), false);
         Values factors(scores.size()), decay(rows);
@@ -61,10 +63,19 @@ class MmaAttention : AttentionTiles {
         drop(factors, key, false);
         for (size_t i = 0; i < sums_of_channels(); ++i)
           now[sums + i] = b.CreateFMul(now[sums + i], decay[row_of(i, sums_of_channels())]);
-        add_product(now.data() + sums, packed(factors), second(buffer));
+        add_product(now.data() + sums, packed(factors), second(buffer), careful);
+        if (!careful) return now;
+        const auto first = now.begin() + static_cast<std::ptrdiff_t>(sums);
+        std::ranges::copy(with_infinite({first, now.end()}, part(2), key), first);
         return now;
       };
-      const Values end = walk({part(1), part(2)}, word(0), visible_keys(), start, tile);
+      const auto pass = [&] { return walk({part(1), part(2)}, word(0), visible_keys(), start, tile); };
+      Values end = pass();
+      if (s_.causal) {
+        Value* again = any_nan(end.data() + sums, sums_of_channels());
+        careful = true;
+        end = t_.either(again, pass, [&] { return end; });
+      }
       Values sum(rows), scale(rows);
       for (size_t row = 0; row < rows; ++row) {
         sum[row] = end[rows + row];

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
+#include <map>
 #include <optional>
 
 #include "codegen/emit/special/attention_dropout.h"
@@ -281,14 +283,77 @@ class AttentionTiles : protected BlockCode {
     return sums;
   }
 
-  // sums += left @ tile over positions: a column for every channel.
-  void add_product(Value** sums, const Left& left, Value* tile) {
+  // sums += left @ tile over positions: a column for every channel. `finite`: the tile's infinities and NaN count
+  // as 0.
+  void add_product(Value** sums, const Left& left, Value* tile, bool finite = false) {
     for (size_t step = 0; step < static_cast<size_t>(s_.tile / 16); ++step) {
       multiply(left, step, channel_steps(), sums, [&](size_t n) {
         const auto at = static_cast<int64_t>(step) * 16 * row_bytes_ + static_cast<int64_t>(32 * n);
-        return cores_.load_matrices(b.CreateAdd(b.CreateAdd(tile, turned_), word(at)), true);
+        Values right = cores_.load_matrices(b.CreateAdd(b.CreateAdd(tile, turned_), word(at)), true);
+        if (finite)
+          for (Value*& two : right) two = finite_of(two);
+        return right;
       });
     }
+  }
+
+  // --- positions whose channels are no finite numbers. A product of tiles multiplies also what a query does not see,
+  // by 0, and 0 times infinity is NaN.
+
+  // Two halves; what is not finite is 0.
+  Value* finite_of(Value* two) {
+    const int64_t exponent = type_ == ir::DType::f16 ? 0x7c00 : 0x7f80;
+    for (const int64_t half : {exponent, exponent << 16}) {
+      Value* finite = b.CreateICmpNE(b.CreateAnd(two, word(half)), word(half));
+      two = b.CreateAnd(two,
+                        b.CreateSelect(finite, word(-1), word(half == exponent ? ~int64_t{0xffff} : 0xffff)));
+    }
+    return two;
+  }
+
+  // Whether a thread of the block has a NaN among its sums: one answer for all.
+  Value* any_nan(Value* const* sums, size_t count) {
+    Value* mine = b.getFalse();
+    for (size_t i = 0; i < count; ++i) mine = b.CreateOr(mine, b.CreateFCmpUNO(sums[i], sums[i]));
+    Value* found = b.CreateSelect(mine, real(1), real(0));
+    for (unsigned distance : {16, 8, 4, 2, 1})
+      found = b.CreateMaxNum(found, gpu::exchange(b, found, distance));
+    Value* base = b.CreatePtrToInt(shared_, b.getInt32Ty());
+    const auto flag = [&](Value* warp) {
+      return b.CreateIntToPtr(b.CreateAdd(base, b.CreateShl(warp, 2)), b.getPtrTy(3));
+    };
+    barrier();  // the last tile is still in use
+    t_.branch(b.CreateICmpEQ(lane_, word(0)),
+              [&] { b.CreateAlignedStore(found, flag(b.CreateLShr(thread_, 5)), llvm::Align(4)); });
+    barrier();
+    for (int64_t warp = 0; warp < s_.threads() / 32; ++warp)
+      found = b.CreateMaxNum(found, b.CreateAlignedLoad(b.getFloatTy(), flag(word(warp)), llvm::Align(4)));
+    barrier();  // tiles are sent there again
+    return b.CreateFCmpOGT(found, real(0));
+  }
+
+  // sums of channels + those of the tile's rows that are not finite, for the queries that see them.
+  Values with_infinite(const Values& sums, const Rows& rows, Value* tile) {
+    Value* end = min(b.CreateAdd(tile, word(s_.tile)), word(s_.length));
+    return t_.loop(tile, end, word(1), sums, [&](Value* key, Values now) {
+      Value* begin = offset(row_of(rows, key), wide(b.CreateShl(column_, 1)));
+      std::map<size_t, Value*> two;  // by the first column
+      for (size_t i = 0; i < now.size(); ++i) {
+        const size_t column = column_of(i, now.size()), half = column % 2;
+        Value*& word_there = two[column - half];
+        if (word_there == nullptr)
+          word_there = b.CreateAlignedLoad(
+              b.getInt32Ty(), offset(begin, wide(static_cast<int64_t>(2 * (column - half)))), llvm::Align(4));
+        Value* bits =
+            b.CreateTrunc(b.CreateLShr(word_there, word(static_cast<int64_t>(16 * half))), b.getInt16Ty());
+        Value* value = t_.half.widen(bits, type_);
+        Value* magnitude = b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, value);
+        Value* infinite = b.CreateFCmpUEQ(magnitude, real(std::numeric_limits<double>::infinity()));
+        Value* sees = b.CreateICmpULE(key, rows_[row_of(i, now.size())]);
+        now[i] = b.CreateSelect(b.CreateAnd(infinite, sees), b.CreateFAdd(now[i], value), now[i]);
+      }
+      return now;
+    });
   }
 
   // sums += left's `step` @ right(n), for n < columns / 16. What is fetched serves all groups.

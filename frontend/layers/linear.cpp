@@ -11,7 +11,10 @@ ir::BufferId tied(LayerContext& l, int64_t in, int64_t out) {
   const ir::BufferId weight = l.tied_weight(owner);
   const ir::Buffer& buffer = l.b.module()[weight];
   const ir::Shape& owned = buffer.type.shape;
-  if (owned == ir::Shape{out, in}) return weight;
+  if (owned == ir::Shape{out, in}) {
+    if (l.training()) l.layers.parameters.ties.emplace_back(l.path + ".weight", buffer.name);
+    return weight;
+  }
   Report& report = owned.size() == 2 && owned.front() == out
                        ? l.error(Kind::shape_mismatch, owner.at, "layer `{}` takes {} inputs, {} gives {}",
                                  l.spec.name, owned.back(), l.input.label, in)

@@ -40,7 +40,7 @@ Layer lower_group_norm(LayerContext& l) {
   return lower_norm(l, "group_norm", channels, true);
 }
 
-// In eval: the running statistics.
+// In eval, and of a frozen layer in step: by the running statistics.
 Layer normal_of_running(LayerContext& l, const Affine& own, ir::BufferId mean, ir::BufferId variance) {
   const auto wide = [&](const char* suffix, const ir::Operand& values) {
     return ir::per_channel(l.b, l.path + suffix, values, l.shape());
@@ -54,11 +54,13 @@ Layer normal_of_running(LayerContext& l, const Affine& own, ir::BufferId mean, i
   return {{l.b.make("add", l.path, {scaled, wide(".bias.wide", own.bias)})}};
 }
 
-// In step: the statistics of the micro-batch; the running ones move in @NAME.change, and update commits them.
+// In step: by the statistics of the micro-batch; the running ones move in @NAME.change, and update commits them.
+// A frozen layer is as in eval, where PyTorch would have it: nothing of it moves.
 Layer lower_batch_norm(LayerContext& l) {
   l.need_last_axis();
   const int64_t channels = l.shape()[1];
-  if (l.training() && ir::elements(l.shape(), l.model.micro_batch) / channels < 2)
+  const bool measures = l.training() && l.trains();
+  if (measures && ir::elements(l.shape(), l.model.micro_batch) / channels < 2)
     throw Refused(l.error(Kind::shape_mismatch, l.keys.type_at,
                           "layer `{}` has one value per channel in a micro-batch of one sample: there is no "
                           "variance",
@@ -67,7 +69,7 @@ Layer lower_batch_norm(LayerContext& l) {
   Parameters& all = l.layers.parameters;
   const ir::BufferId mean = all.statistic(l.path + ".running_mean", channels, 0, l.keys.type_at);
   const ir::BufferId variance = all.statistic(l.path + ".running_var", channels, 1, l.keys.type_at);
-  if (!l.training()) return normal_of_running(l, own, mean, variance);
+  if (!measures) return normal_of_running(l, own, mean, variance);
   const auto results = l.b.make_n(
       "batch_norm", {l.path, l.path + ".mean", l.path + ".rstd", l.path + ".var", l.path + ".count"},
       {l.x(), own.weight, own.bias}, {{"eps", l.keys.real("eps")}});
@@ -90,8 +92,11 @@ Layer lower_batch_norm(LayerContext& l) {
 
 const LayerType layers::batch_norm{
     .schema = {.name = "batch_norm",
-               .says = "Each channel less its mean, by its deviation, of the micro-batch; evaluations take "
-                       "running statistics. weight, bias, running_mean, running_var [channels].",
+               .says =
+                   "Each channel less its mean, by its deviation, of the micro-batch; evaluations take "
+                   "running statistics. weight, bias, running_mean, running_var [channels]. Frozen, by "
+                   "`trainable = false` or by adapters elsewhere, it takes running statistics in training, "
+                   "too, and they stay.",
                .keys = {{"momentum", Form::real, 0.1, "the part of a running statistic that is new",
                          fraction},
                         Key{"accumulation", Form::word, "micro",

@@ -84,7 +84,8 @@ constexpr std::string_view kInputs = "inputs.";
 constexpr int64_t kMostNumbered = 100000;
 
 bool is_of_type(std::string_view key) {
-  return key.starts_with("optimizer.") || key.starts_with("schedule.") || key.starts_with("loss.");
+  return key.starts_with("optimizer.") || key.starts_with("schedule.") || key.starts_with("loss.") ||
+         key.starts_with("load.");
 }
 
 // Entries of lists, whose keys are PREFIX + N + "." + FIELD: the fields, and what the list is called.

@@ -185,6 +185,7 @@ class Session:
     def __init__(self, step: Step, device: str = "auto", seed: int | None = None, *, threads: int = 0,
                  epoch_samples: int = 0):
         self.compiled = step
+        self._columns: dict[str, list[Any]] = {}  # of the first table that an input was given
         self._handle = ctypes.c_void_p()
         call("session_open", step._handle, device.encode(), byref(DeviceOptions(threads)), byref(self._handle))
         call("session_init", self._handle, step.seed if seed is None else seed, epoch_samples)
@@ -216,6 +217,9 @@ class Session:
             if of is None:
                 raise ValueError(f"the model has no input {name!r} (it has {', '.join(self.compiled.inputs)})")
             try:
+                columns = _arrays.columns_of(value)
+                if columns is not None:
+                    value = _arrays.in_order(value, self._columns.setdefault(name, columns))
                 array = _arrays.to_numpy(value)
             except (TypeError, ValueError, RuntimeError) as error:
                 raise type(error)(f"the input {name!r}: {error}") from error
@@ -253,10 +257,10 @@ class Session:
         A gradient that is not finite raises Error, unless the model skips such windows."""
         return self._window("session_update")
 
-    def _window(self, function: str, *arguments: Any) -> Window:
+    def _window(self, function: str, *arguments: Any, first: int = 0) -> Window:
         """The window that the call has closed; of no launches where it has closed none."""
         w = CWindow()
-        call(function, self._handle, *arguments, byref(w))
+        call(function, self._handle, *arguments, byref(w), first=first)
         return Window(w.launches, w.samples, bool(w.applied), bool(w.skipped), w.loss, w.grad_norm, w.lr)
 
     def predict(self, inputs: Mapping[str, Any] | None = None, /, **named: Any) -> np.ndarray:
@@ -267,7 +271,8 @@ class Session:
         for first in range(0, max(samples, 1), PREDICTED):
             part = {name: array[first:first + PREDICTED] for name, array in arrays.items()}
             to = outputs[first:first + PREDICTED]
-            call("session_predict", self._handle, self._c_arrays(part), len(part), len(to), to.ctypes.data, to.nbytes)
+            call("session_predict", self._handle, self._c_arrays(part), len(part), len(to), to.ctypes.data, to.nbytes,
+                 first=first)
         return outputs
 
     def evaluate(self, inputs: Mapping[str, Any] | None = None, /, **named: Any) -> Evaluation:
@@ -279,15 +284,16 @@ class Session:
         e = CEvaluation()
         try:
             for batch in loader:
-                for arrays, samples in self._micro_batches(batch):
-                    call("session_eval", self._handle, self._c_arrays(arrays), len(arrays), samples)
+                for arrays, samples, first in self._micro_batches(batch):
+                    call("session_eval", self._handle, self._c_arrays(arrays), len(arrays), samples, first=first)
         except BaseException:
             library.gacc_session_eval_end(self._handle, byref(e))  # the next evaluation begins anew
             raise
         call("session_eval_end", self._handle, byref(e))
         return Evaluation(e.samples, e.counted, e.loss, {m.name.decode(): m.value for m in e.metric[:e.metrics]})
 
-    def _micro_batches(self, batch: Any) -> Iterator[tuple[dict[str, np.ndarray], int]]:
+    def _micro_batches(self, batch: Any) -> Iterator[tuple[dict[str, np.ndarray], int, int]]:
+        """The arrays of each, its samples, and which of the batch's the first one is."""
         inputs = self.compiled.inputs
         if hasattr(batch, "shape"):
             raise TypeError("a batch is a mapping by name or a tuple, of an array for each input "
@@ -297,9 +303,11 @@ class Session:
                              f"({', '.join(inputs)})")
         named = batch if isinstance(batch, Mapping) else dict(zip(inputs, batch))
         arrays, samples = self._take(named, {})
+        if not samples:
+            raise ValueError(f"a batch has no samples; it has an array for each input ({', '.join(inputs)})")
         most = self.compiled.micro_batch
         for first in range(0, samples, most):
-            yield {name: array[first:first + most] for name, array in arrays.items()}, min(most, samples - first)
+            yield {name: array[first:first + most] for name, array in arrays.items()}, min(most, samples - first), first
 
     def parameters(self) -> dict[str, np.ndarray]:
         """Copies of all parameters, and of running statistics, by name: f32, as a safetensors file has them."""
@@ -356,8 +364,8 @@ def train(step: Step, loader: Iterable[Any], *, epochs: int | None = None,
         empty = True
         for batch in loader:
             empty = False
-            for arrays, samples in session._micro_batches(batch):
-                tell(session._window("session_train", session._c_arrays(arrays), len(arrays), samples))
+            for arrays, samples, first in session._micro_batches(batch):
+                tell(session._window("session_train", session._c_arrays(arrays), len(arrays), samples, first=first))
         if empty:
             raise ValueError(f"the loader has no batch in epoch {epoch}; a generator can be gone through once: "
                              "give a list, or something that begins anew")
@@ -378,7 +386,8 @@ def _samples_of(loader: Any) -> int:
     except (AttributeError, TypeError):
         if not isinstance(loader, (list, tuple)):
             return 0
-        return sum(len(next(iter(batch.values() if isinstance(batch, Mapping) else batch))) for batch in loader)
+        arrays = [[*(batch.values() if isinstance(batch, Mapping) else batch)] for batch in loader]
+        return sum(len(batch[0]) for batch in arrays if batch)
 
 
 def program(name: str) -> tuple[str, dict[str, str]]:

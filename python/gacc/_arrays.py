@@ -16,7 +16,14 @@ WIDER = {"b1": np.int8, "u4": np.int64, "u8": np.int64, "f2": np.float32}  # wha
 
 def to_numpy(it: Any) -> np.ndarray:
     """numpy's view of an array that has DLPack, __array_interface__ or __array__; a list is copied."""
+    if np.ma.is_masked(it):
+        raise ValueError("a masked array: what lies under its mask is no data; give it with .filled(value)")
     if not isinstance(it, np.ndarray):
+        # What a tensor of torch shows may be its memory with another sign, or no memory at all.
+        for resolve in ("resolve_conj", "resolve_neg"):
+            it = getattr(it, resolve)() if hasattr(it, resolve) else it
+        if getattr(it, "_is_zerotensor", bool)():
+            it = it.clone()
         try:
             it = np.from_dlpack(it)
         except (AttributeError, TypeError, ValueError, BufferError, RuntimeError):  # none, or not for the CPU as it is
@@ -32,6 +39,24 @@ def to_numpy(it: Any) -> np.ndarray:
             raise TypeError(f"there is no type {it.dtype} (there are u8 to u64, i8 to i64, bool, f16, f32 and f64)")
         it = it.astype(native)
     return np.ascontiguousarray(it)
+
+
+def columns_of(it: Any) -> list[Any] | None:
+    """The names of a table's columns (pandas, polars); None of what is no table."""
+    if isinstance(it, np.ndarray) or not hasattr(it, "columns") or not hasattr(it, "__getitem__"):
+        return None
+    return list(it.columns)
+
+
+def in_order(table: Any, columns: list[Any]) -> Any:
+    """The table with its columns in that order: they go by name, as those of a csv file."""
+    own = list(table.columns)
+    if own == columns:
+        return table
+    if sorted(map(str, own)) != sorted(map(str, columns)):
+        raise ValueError(f"the columns are {', '.join(map(str, own))}; the first table had "
+                         f"{', '.join(map(str, columns))}")
+    return table[columns]
 
 
 def fits(given: Sequence[int], wanted: Sequence[int]) -> bool:

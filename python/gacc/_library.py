@@ -5,6 +5,7 @@ import ctypes
 import ctypes.util
 import os
 import pathlib
+import re
 from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
 
 TREE = pathlib.Path(__file__).parent / "tree"  # a wheel brings an installed tree, and in tree/needed what that needs
@@ -126,13 +127,17 @@ def _load() -> ctypes.CDLL:
 library = _load()
 
 
-def call(name: str, *arguments: object, file: str | None = None) -> None:
-    """Calls gacc_NAME, without the interpreter's lock, and raises what it says is wrong."""
+def call(name: str, *arguments: object, file: str | None = None, first: int = 0) -> None:
+    """Calls gacc_NAME, without the interpreter's lock, and raises what it says is wrong. `first`: the sample of the
+    caller's arrays that is the call's first; an error counts from it."""
     error = getattr(library, "gacc_" + name)(*arguments)
     if error.kind == 0:
         return
     kind = {1: "failed", 2: "wrong call"}.get(error.kind, "bug")
-    raise Error(error.text.decode(errors="replace"), kind, file, error.line or None, error.column or None)
+    text = error.text.decode(errors="replace")
+    if first:
+        text = re.sub(r"(?<=\bsample )\d+", lambda number: str(int(number[0]) + first), text)
+    raise Error(text, kind, file, error.line or None, error.column or None)
 
 
 def path_bytes(path: str | os.PathLike) -> bytes:

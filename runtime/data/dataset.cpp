@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "runtime/atomic_file.h"
@@ -103,6 +104,15 @@ Status check(const PlanInput& input, std::span<const T> values, const Place& pla
       if (const std::string_view why = unfit_for_f32(static_cast<double>(values[i])); !why.empty())
         return Status::error("{}: {} {}, and the input {} takes finite f32", place(static_cast<int64_t>(i)),
                              values[i], why, quoted(input.name));
+    // u8 is scaled into 0 to 1; what normalisation makes of other values is its own matter.
+    const bool scaled =
+        std::is_same_v<T, uint8_t> || !input.mean.empty() || !input.std.empty() || input.normalize_data;
+    for (size_t i = 0; input.probability && !scaled && i < values.size(); ++i)
+      if (values[i] < T(0) || values[i] > T(1))
+        return Status::error(
+            "{}: {} is no target of bce_with_logits: the input {} takes 0 to 1. Classes by number are "
+            "cross_entropy's",
+            place(static_cast<int64_t>(i)), values[i], quoted(input.name));
     return {};
   }
   const int64_t low = input.range ? 0 : I32::min(), high = input.range ? *input.range - 1 : I32::max();
@@ -130,6 +140,52 @@ Status check(const PlanInput& input, std::span<const T> values, const Place& pla
 }
 
 }  // namespace
+
+std::optional<std::array<size_t, 2>> next_token_inputs(const Plan& plan) {
+  if (plan.predict.positions != "causal") return std::nullopt;
+  std::optional<size_t> tokens, target;
+  for (size_t i = 0; i < plan.inputs.size(); ++i) {
+    if (plan.inputs[i].dtype != "i32" || plan.inputs[i].shape.size() != 1) continue;
+    std::optional<size_t>& which = plan.inputs[i].target ? target : tokens;
+    if (!which) which = i;
+  }
+  if (!tokens || !target || plan.inputs[*tokens].shape != plan.inputs[*target].shape) return std::nullopt;
+  return std::array{*tokens, *target};
+}
+
+Status check_next_tokens_of(const Plan& plan, std::span<const std::byte> tokens,
+                            std::span<const std::byte> targets) {
+  const auto [first, second] = *next_token_inputs(plan);
+  const PlanInput& target = plan.inputs[second];
+  const auto length = static_cast<size_t>(target.shape[0]);
+  const auto number = [](std::span<const std::byte> from, size_t i) {
+    int32_t value = 0;
+    std::memcpy(&value, from.data() + i * sizeof value, sizeof value);
+    return value;
+  };
+  int64_t counted = 0, same = 0, followed = 0, next = 0;
+  for (size_t i = 0; i < targets.size() / sizeof(int32_t); ++i) {
+    const int32_t value = number(targets, i);
+    if (target.ignore_index && value == *target.ignore_index) continue;
+    ++counted;
+    same += value == number(tokens, i);
+    if (i % length + 1 == length) continue;
+    ++followed;
+    next += value == number(tokens, i + 1);
+  }
+  constexpr double kAll = 0.99;
+  const auto most = [](int64_t some, int64_t all) {
+    return static_cast<double>(some) > kAll * static_cast<double>(all);
+  };
+  // Few places say nothing, and where all tokens are one, it is the next one, too.
+  if (counted < 32 || !most(same, counted) || (followed > 0 && most(next, followed))) return {};
+  return Status::error(
+      "the inputs {} and {} are the same in {} of {} places: the model sees each target, and would learn to "
+      "copy it. "
+      "The targets of a language model are its tokens, one later: {} = tokens[:, :-1], {} = tokens[:, 1:]",
+      quoted(plan.inputs[first].name), quoted(target.name), same, counted, plan.inputs[first].name,
+      target.name);
+}
 
 std::string_view unfit_for_f32(double value) {
   if (!std::isfinite(value)) return "is not finite";
@@ -206,7 +262,23 @@ Status DataReader::finish(std::string_view text) {
       GACC_TRY(check_values(plan.inputs[i], column.dtype, dataset_.bytes(i), column.place));
     GACC_TRY(settle(i));
   }
-  return {};
+  return check_next_tokens();
+}
+
+// The first samples say it, of a file that is too large to be read as a whole.
+Status DataReader::check_next_tokens() const {
+  const std::optional<std::array<size_t, 2>> pair = next_token_inputs(plan);
+  if (!pair || use_ == DataUse::prediction) return {};
+  constexpr int64_t kMost = 1 << 20;  // elements
+  const int64_t length = plan.inputs[(*pair)[0]].shape[0];
+  const int64_t samples = std::min(dataset_.samples, std::max<int64_t>(kMost / length, 1));
+  std::vector<std::byte> values[2];
+  for (size_t i = 0; i < 2; ++i) {
+    values[i].resize(static_cast<size_t>(samples * length * 4));
+    GACC_TRY(dataset_.gather((*pair)[i], plan.inputs[(*pair)[i]],
+                             epoch_order(samples, 0, 0, /*shuffle=*/false), values[i]));
+  }
+  return check_next_tokens_of(plan, values[0], values[1]);
 }
 
 // ---- facts
@@ -241,6 +313,8 @@ void DataReader::warn_of_scale(size_t i, std::string_view before) {
   const std::string& where = given_[i].where;
   const auto is_integer = [](std::string_view dtype) { return !dtype.starts_with('f'); };
   if (column.dtype == "u8") {
+    if (learns && spec.source->name != sources::mnist.name)
+      remark(fmt::format("note: {}: u8 is scaled by 1/255 for the input {}", where, quoted(input.name)));
     if (!before.empty() && before != "u8" && is_integer(before))
       remark(fmt::format(
           "warning: {}: u8 is scaled by 1/255, and the {} that the input {} was trained on is not", where,

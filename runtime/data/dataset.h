@@ -1,7 +1,9 @@
 // Datasets: named columns of samples in memory, made from a SPEC (runtime/data/spec.h).
 #pragma once
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -48,6 +50,12 @@ struct Dataset {
   Status gather(size_t input, const PlanInput& plan, std::span<const int64_t> order,
                 std::span<std::byte> destination) const;
 };
+
+// Returns the inputs of a model that says at each position which token is the next one: the tokens, and the targets.
+std::optional<std::array<size_t, 2>> next_token_inputs(const Plan& plan);
+// Fails where nearly all counted targets are the tokens at their own places. For a model with such inputs; i32.
+Status check_next_tokens_of(const Plan& plan, std::span<const std::byte> tokens,
+                            std::span<const std::byte> targets);
 
 // Whether data fit an input. For i32: whole numbers within its range, or the one that its loss ignores. For
 // f32: finite numbers. `bytes` are elements of `dtype`.

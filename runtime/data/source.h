@@ -102,6 +102,8 @@ class DataReader {
   Status read_named(Parse parse);
   // The file `spec.path` as a stream of tokens of `dtype`, in windows; `split` takes a part.
   Status read_windows(std::string_view dtype);
+  // Fails where a file of tokens is of another format, or its numbers have another width.
+  Status check_format(std::string_view text, std::string_view dtype, const PlanInput& tokens);
   // The whole file, unzipped if it is gzipped.
   static Result<SharedFile> read_unzipped(const std::string& path);
 
@@ -114,6 +116,7 @@ class DataReader {
   };
   Status check_counts(std::string_view text);
   Status check_shape(size_t input) const;
+  Status check_next_tokens() const;
   Status settle(size_t input);
   void warn_of_scale(size_t input, std::string_view before);
 

@@ -28,7 +28,8 @@ Status UserBatch::fill(std::span<const UserArray> arrays, int64_t samples, const
     if (array == arrays.end()) return Status::error("there is no array for the input {}", quoted(names[i]));
     GACC_TRY(take(i, *array, samples, facts));
   }
-  return {};
+  const auto pair = program == Program::step ? next_token_inputs(plan_) : std::nullopt;
+  return pair ? check_next_tokens_of(plan_, inputs_[(*pair)[0]], inputs_[(*pair)[1]]) : Status();
 }
 
 Status UserBatch::take(size_t input, const UserArray& array, int64_t samples, const DataFacts& facts) {
@@ -37,8 +38,6 @@ Status UserBatch::take(size_t input, const UserArray& array, int64_t samples, co
   if (each == 0)
     return Status::error("the input {}: there is no type {} (there are u8, u16, i8, i16, i32, i64, f32, f64)",
                          quoted(plan.name), quoted(array.dtype));
-  if (plan.dtype == "i32" && array.dtype.starts_with('f'))
-    return Status::error("the input {} is i32: {} does not go into it", quoted(plan.name), array.dtype);
   const int64_t bytes = samples * elements * each;
   if (static_cast<int64_t>(array.bytes.size()) != bytes)
     return Status::error("the input {}: {} of {} of {} {} {}, {} were given", quoted(plan.name),

@@ -135,12 +135,13 @@ Status check_generate(const Plan& plan, const GenerateOptions& options) {
 }
 
 Status predict(Session& session, const Plan& plan, const Dataset& data, const std::string& path,
-               const std::function<bool()>& asked_to_end, bool& interrupted) {
+               const std::function<bool()>& asked_to_end, bool& interrupted, std::string& warning) {
   AtomicFile file;
   GACC_TRY(file.open(path));
   GACC_TRY(file.write(npy_header(data.samples, plan.predict.shape)));
   const int64_t each = elements_of(plan.predict.shape);
   std::vector<float> outputs(static_cast<size_t>(plan.predict.outputs()));
+  int64_t done = 0, wrong = 0, first_wrong = 0;  // samples before the batch; outputs that are not finite
   Loader loader(data, plan);
   loader.start(epoch_order(data.samples, 0, 0, /*shuffle=*/false), plan.predict.batch);
   while (const Batch* batch = loader.next()) {
@@ -150,6 +151,9 @@ Status predict(Session& session, const Plan& plan, const Dataset& data, const st
       const auto count = static_cast<size_t>(std::min(plan.predict.outputs(), all - first));
       const std::span<float> some = std::span(outputs).first(count);
       GACC_TRY(session.prediction().read(first, some));
+      for (size_t i = 0; i < count; ++i)
+        if (!std::isfinite(some[i]) && wrong++ == 0)
+          first_wrong = done + (first + static_cast<int64_t>(i)) / each;
       const std::string_view bytes{reinterpret_cast<const char*>(some.data()), some.size_bytes()};
       GACC_TRY(file.write(bytes));
       if (asked_to_end()) {
@@ -157,8 +161,13 @@ Status predict(Session& session, const Plan& plan, const Dataset& data, const st
         return {};
       }
     }
+    done += batch->samples;
   }
   GACC_TRY(loader.status());
+  if (wrong > 0)
+    warning =
+        fmt::format("warning: {} of {} outputs are not finite (nan or infinite), the first of sample {}",
+                    wrong, data.samples * each, first_wrong);
   return file.commit();
 }
 

@@ -13,9 +13,9 @@
 namespace gacc {
 
 // Writes the outputs of all samples, in the data's order, as an npy file: f32 [samples, ...]. `interrupted`
-// ends it, and leaves no file.
+// ends it, and leaves no file. `warning`: what there is to say of outputs that are no numbers.
 Status predict(Session& session, const Plan& plan, const Dataset& data, const std::string& path,
-               const std::function<bool()>& asked_to_end, bool& interrupted);
+               const std::function<bool()>& asked_to_end, bool& interrupted, std::string& warning);
 
 struct GenerateOptions {
   int64_t tokens = 0;

@@ -456,7 +456,8 @@ Status Trainer::compare_with_best() {
 // A rate that is too large shows in the loss long before anything overflows.
 void Trainer::look_at(int64_t epoch, double loss) {
   constexpr double kFar = 10;  // times the first update's loss
-  if (diverged_ || !(loss > kFar * at_.first_loss)) return;
+  // A loss that began below zero has no such multiple.
+  if (diverged_ || !(at_.first_loss > 0 && loss > kFar * at_.first_loss)) return;
   diverged_ = true;
   observer_.diverged(epoch, loss, at_.first_loss);
 }

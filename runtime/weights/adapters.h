@@ -1,7 +1,9 @@
 // Low-rank adapters on the disk, as PEFT keeps them: a folder with adapter_model.safetensors and
 // adapter_config.json. A path that ends in .safetensors is such a file of tensors; only beside one that is
-// called adapter_model.safetensors there is a configuration.
+// called adapter_model.safetensors there is a configuration. What is trained beside the adapters goes with them:
+// whole modules, which are PEFT's modules_to_save, with the statistics of batch norms.
 #pragma once
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -15,27 +17,39 @@ struct AdapterFiles {
 };
 AdapterFiles adapter_files(const std::string& path);
 
-// Whether the plan has adapters that PEFT can name: each is of one whole matrix of the published weights.
-Status check_adapters(const Plan& plan);
+// Fails where PEFT has no name for an adapter, which is of one whole matrix of the published weights, or for
+// what is trained beside it.
+Status check_adapters(const Plan& plan, const Weights& loaded);
+// Fails where a weight with an adapter is read by more layers than the adapter's.
+Status check_merge(const Plan& plan);
 // Fails where a file could not be put in place later.
 Status prepare_adapter(const std::string& path);
-// Takes the adapters from among the parameters, named as ours.
-Status save_adapter(const std::string& path, const Plan& plan, const std::vector<NamedTensor>& parameters);
+// Takes the adapters, and what is trained beside them, from among the parameters, named as ours. `loaded`: the
+// weights that the run began with (or none).
+Status save_adapter(const std::string& path, const Plan& plan, const Weights& loaded,
+                    const std::vector<NamedTensor>& parameters);
 
 class Adapter {
  public:
   // Opens a file for the adapters of a plan. An error lists all that does not fit.
   Status open(const std::string& path, const Plan& plan);
   const std::vector<StoredTensor>& tensors() const { return file_.tensors(); }
-  // Overwrites the adapters of an initialised session. Not before it is open.
-  Status write(Session& session) const;
+  // Parameters that are trained beside the adapters and that the file lacks: they keep their start.
+  const std::vector<std::string>& missing() const { return missing_; }
+  // Overwrites the adapters, and what else the file has, of an initialised session. Not before it is open.
+  Status write(Session& session) const { return write_sources(sources_, session); }
 
  private:
+  void check_shared(const Plan& plan, const PlanBuffer& buffer, const nlohmann::ordered_json& config,
+                    bool lacking, std::vector<std::string>& problems) const;
+
   WeightFile file_;
-  std::vector<std::pair<const PlanBuffer*, const StoredTensor*>> sources_;
+  std::vector<WeightSource> sources_;
+  std::vector<std::string> missing_;
 };
 
-// Adds alpha / rank * B A, summed in double, to the rows of each adapter's weight, and drops the adapters.
+// Adds alpha / rank * B A, summed in double, to the rows of each adapter's weight, and drops the adapters. Not
+// where check_merge fails.
 void merge_adapters(const Plan& plan, std::vector<NamedTensor>& parameters);
 
 }  // namespace gacc

@@ -134,7 +134,8 @@ Status WeightFile::open(const std::string& path) {
   if (std::filesystem::is_directory(path, ignored)) {
     const std::string folder = path + (path.ends_with('/') ? "" : "/");
     path_.clear();
-    for (const char* name : {"model.safetensors.index.json", "model.safetensors"})
+    // As transformers: an index may be what an earlier, larger model of the folder left.
+    for (const char* name : {"model.safetensors", "model.safetensors.index.json"})
       if (path_.empty() && std::filesystem::exists(folder + name, ignored)) path_ = folder + name;
     if (path_.empty())
       return Status::error("{}: has neither model.safetensors nor model.safetensors.index.json{}", path,

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "runtime/text.h"
+#include "runtime/weights/config.h"
 
 namespace gacc {
 namespace {
@@ -40,13 +41,34 @@ std::string nearest_name(const std::string& name, std::span<const std::string> o
   return hint(name, others);
 }
 
+// Where a tensor that is left over is the size of a weight that layers share: the file's model does not share it.
+std::string why_left_over(const Plan& plan, const StoredTensor& tensor) {
+  for (const PlanTie& tie : plan.ties) {
+    if (plan.find(tie.weight)->shape != tensor.shape || is_of_adapter(plan, tensor.name)) continue;
+    const std::string layer(std::string_view(tie.name).substr(0, tie.name.rfind('.')));
+    return fmt::format(
+        ": the layer {} is tied to {}, and the file has other values for the two. Without `tied` "
+        "{} has a matrix of its own",
+        layer, tie.weight, layer);
+  }
+  return "";
+}
+
+}  // namespace
+
 bool is_of_adapter(const Plan& plan, std::string_view parameter) {
   const size_t end = std::min(parameter.rfind(".lora_A.weight"), parameter.rfind(".lora_B.weight"));
   return end != std::string_view::npos &&
          std::ranges::count(plan.adapters, parameter.substr(0, end), &PlanAdapter::name) > 0;
 }
 
-}  // namespace
+std::vector<std::string> shared_as(const Plan& plan, std::string_view parameter) {
+  std::vector<std::string> names;
+  for (const PlanTie& tie : plan.ties)
+    if (tie.weight == parameter) names.push_back(tie.name);
+  if (!names.empty()) names.insert(names.begin(), std::string(parameter));
+  return names;
+}
 
 PublishedName published_name(const Plan& plan, const std::string& parameter, bool with_prefix) {
   if (is_of_adapter(plan, parameter)) return {{parameter}};
@@ -57,6 +79,21 @@ PublishedName published_name(const Plan& plan, const std::string& parameter, boo
   if (with_prefix)
     for (std::string& name : result.tensors) name = table.prefix + name;
   return result;
+}
+
+std::vector<int64_t> joined_shape(const WeightSource& source, const std::vector<int64_t>& parts) {
+  std::vector<int64_t> shape;
+  for (size_t i = 0; i < source.tensors.size(); ++i) {
+    const std::vector<int64_t> part = transposed_if(source.tensors[i]->shape, source.transpose);
+    if (!parts.empty() && !part.empty() && part.front() != parts[i]) return {};
+    if (i == 0)
+      shape = part;
+    else if (part.size() == shape.size() && std::equal(part.begin() + 1, part.end(), shape.begin() + 1))
+      shape.front() += part.front();
+    else
+      return {};
+  }
+  return shape;
 }
 
 bool matches_pattern(std::string_view pattern, std::string_view name) {
@@ -122,30 +159,21 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
     const std::string called = as.tensors == std::vector{buffer->name}
                                    ? buffer->name
                                    : fmt::format("{} ({})", buffer->name, fmt::join(as.tensors, ", "));
-    Source source{buffer, {}, as.transpose};
-    std::vector<int64_t> shape;
+    WeightSource source{buffer, {}, as.transpose};
     std::vector<std::string> absent;
-    bool fits = true;
     for (const std::string& name : as.tensors) {
       const StoredTensor* tensor = file_.find(name);
       if (tensor == nullptr) {
         absent.push_back(name);
         continue;
       }
-      const std::vector<int64_t> part = transposed_if(tensor->shape, as.transpose);
-      if (!as.parts.empty() && !part.empty())
-        fits &= part.front() == as.parts[static_cast<size_t>(&name - as.tensors.data())];
       source.tensors.push_back(tensor);
-      if (shape.empty())
-        shape = part;
-      else if (part.size() == shape.size() && std::equal(part.begin() + 1, part.end(), shape.begin() + 1))
-        shape.front() += part.front();
-      else
-        fits = false;
       if (!tensor->is_real())
         problems.push_back(
             fmt::format("{} has the type {}; known are F32, F16 and BF16", shown_name(name), tensor->dtype));
     }
+    const std::vector<int64_t> shape =
+        absent.empty() ? joined_shape(source, as.parts) : std::vector<int64_t>();
     if (absent.size() == as.tensors.size()) {
       missing_.push_back(buffer->name);
       if (!table_of(plan).part)
@@ -154,11 +182,11 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
     } else if (!absent.empty()) {
       for (const std::string& name : absent)
         problems.push_back(fmt::format("of {} {} is missing{}", called, name, nearest_name(name, others)));
-    } else if (!fits || shape != buffer->shape) {
+    } else if (shape != buffer->shape) {
       std::string found;
       for (const StoredTensor* tensor : source.tensors)
         found += (found.empty() ? "" : " and ") + shape_text(tensor->shape);
-      const bool exchanged = fits && transposed_if(shape, true) == buffer->shape;
+      const bool exchanged = !shape.empty() && transposed_if(shape, true) == buffer->shape;
       problems.push_back(
           fmt::format("{} is {} in the file, {} in the model{}", called, found,
                       shape_text(transposed_if(buffer->shape, as.transpose && as.tensors.size() == 1)),
@@ -175,11 +203,24 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
   return problems;
 }
 
+// Whether a tensor is what the file calls a shared weight by another of its layers, with the same numbers.
+bool Weights::is_copy_of_shared(const Plan& plan, const StoredTensor& tensor) const {
+  for (const PlanTie& tie : plan.ties) {
+    if (published_name(plan, tie.name, has_prefix_).tensors.front() != tensor.name) continue;
+    const auto owner = std::ranges::find_if(
+        sources_, [&](const WeightSource& source) { return source.buffer->name == tie.weight; });
+    if (owner != sources_.end() && owner->tensors.front()->dtype == tensor.dtype &&
+        owner->tensors.front()->bytes == tensor.bytes)
+      return true;
+  }
+  return false;
+}
+
 // 2. What the file has besides.
 std::vector<std::string> Weights::left_over(const Plan& plan) const {
   std::set<const StoredTensor*> taken;
   std::set<std::string> looked_for;
-  for (const Source& source : sources_) taken.insert(source.tensors.begin(), source.tensors.end());
+  for (const WeightSource& source : sources_) taken.insert(source.tensors.begin(), source.tensors.end());
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_saved(buffer)) continue;
     for (const std::string& name : published_name(plan, buffer.name, has_prefix_).tensors)
@@ -192,8 +233,10 @@ std::vector<std::string> Weights::left_over(const Plan& plan) const {
     if (std::ranges::any_of(table_of(plan).ignore, named)) continue;
     if (std::ranges::any_of(taken, [&](const StoredTensor* one) { return same_matrix(*one, tensor); }))
       continue;
-    problems.push_back(fmt::format("the model has no {} {}{}", tensor.name, shape_text(tensor.shape),
-                                   nearest_name(tensor.name, missing_)));
+    if (is_copy_of_shared(plan, tensor)) continue;
+    std::string why = nearest_name(tensor.name, missing_);
+    if (why.empty()) why = why_left_over(plan, tensor);
+    problems.push_back(fmt::format("the model has no {} {}{}", tensor.name, shape_text(tensor.shape), why));
   }
   return problems;
 }
@@ -201,18 +244,19 @@ std::vector<std::string> Weights::left_over(const Plan& plan) const {
 Status Weights::open(const std::string& path, const Plan& plan) {
   *this = Weights();
   GACC_TRY(file_.open(path));
+  if (!path.ends_with(".json") && !path.ends_with(".safetensors")) GACC_TRY(compare_config(path, plan));
   std::vector<std::string> problems = find_sources(plan);
   for (std::string& more : left_over(plan)) problems.push_back(std::move(more));
   if (!problems.empty())
     return Status::error(problem_list(fmt::format("{} does not fit the model", file_.path()), problems));
-  for (const Source& source : sources_)
+  for (const WeightSource& source : sources_)
     for (const StoredTensor* tensor : source.tensors) GACC_TRY(check_finite(*tensor, file_.path()));
   return {};
 }
 
-Status Weights::write(Session& session) const {
+Status write_sources(const std::vector<WeightSource>& sources, Session& session) {
   std::vector<float> block, file_row;
-  for (const Source& source : sources_) {
+  for (const WeightSource& source : sources) {
     int64_t at = 0;  // in the parameter
     for (const StoredTensor* tensor : source.tensors) {
       const int64_t elements = elements_of(*tensor);
@@ -241,7 +285,7 @@ Status Weights::write(Session& session) const {
 }
 
 std::vector<int64_t> Weights::parts_of(std::string_view parameter) const {
-  for (const Source& source : sources_) {
+  for (const WeightSource& source : sources_) {
     if (source.buffer->name != parameter) continue;
     std::vector<int64_t> parts;
     for (const StoredTensor* tensor : source.tensors)

@@ -13,7 +13,8 @@
 namespace gacc {
 
 // One safetensors file, or `model.safetensors.index.json` with the shards that it names, or the folder that
-// holds either. The files are mapped, not read: a tensor's bytes come into memory where they are looked at.
+// holds either; of both, the file. The files are mapped, not read: a tensor's bytes come into memory where they
+// are looked at.
 class WeightFile {
  public:
   // An error names everything that is wrong with the index and its shards.
@@ -50,6 +51,21 @@ struct PublishedName {
   std::vector<int64_t> parts{};  // the rows of each; empty where only a file says it
 };
 PublishedName published_name(const Plan& plan, const std::string& parameter, bool with_prefix = true);
+// The layers that share a parameter, as the names that it would have of each: none where one layer reads it.
+std::vector<std::string> shared_as(const Plan& plan, std::string_view parameter);
+bool is_of_adapter(const Plan& plan, std::string_view parameter);
+
+// The tensors of a file that make a parameter, one after the other along the first axis.
+struct WeightSource {
+  const PlanBuffer* buffer = nullptr;
+  std::vector<const StoredTensor*> tensors{};
+  bool transpose = false;
+};
+// Returns the shape that the tensors have together; none where they do not fit each other, or not the rows that
+// `parts` (unless empty) says of each.
+std::vector<int64_t> joined_shape(const WeightSource& source, const std::vector<int64_t>& parts);
+// Overwrites those parameters of an initialised session.
+Status write_sources(const std::vector<WeightSource>& sources, Session& session);
 
 // A pattern of [load]: `*` is any text, {NAME} a number.
 bool matches_pattern(std::string_view pattern, std::string_view name);
@@ -65,22 +81,18 @@ class Weights {
   // Parameters that the file lacks: with `part` they keep their start. Adapters may all be missing in any case.
   const std::vector<std::string>& missing() const { return missing_; }
   // Overwrites the parameters of an initialised session that the file has.
-  Status write(Session& session) const;
+  Status write(Session& session) const { return write_sources(sources_, session); }
   // How a parameter made of several tensors is cut: their extents along the first axis; empty when it is not.
   std::vector<int64_t> parts_of(std::string_view parameter) const;
 
  private:
-  struct Source {
-    const PlanBuffer* buffer = nullptr;
-    std::vector<const StoredTensor*> tensors{};
-    bool transpose = false;
-  };
   std::vector<std::string> find_sources(const Plan& plan);
   std::vector<std::string> left_over(const Plan& plan) const;
+  bool is_copy_of_shared(const Plan& plan, const StoredTensor& tensor) const;
 
   WeightFile file_;
   bool has_prefix_ = true;  // where the names are not ours, one in the file begins with [load] prefix
-  std::vector<Source> sources_;
+  std::vector<WeightSource> sources_;
   std::vector<std::string> missing_;
 };
 

@@ -246,15 +246,17 @@ TEST_F(DatasetTest, PixelsThatAreNotScaledAreSaid) {
     return all;
   };
   const std::string spec = "npy:image=";
-  EXPECT_EQ(remarks(u8, u8), std::vector<std::string>());
+  const std::string scaled =
+      "note: " + folder_.path("u.npy") + ": u8 is scaled by 1/255 for the input \"image\"";
+  EXPECT_EQ(remarks(u8, u8), std::vector<std::string>{scaled});
   EXPECT_EQ(remarks(spec + low, spec + low), std::vector<std::string>());
   EXPECT_EQ(remarks(spec + f32, u8), std::vector<std::string>());
-  EXPECT_EQ(
-      remarks(u8, spec + i32),
-      (std::vector<std::string>{"warning: " + i32 +
-                                ": i32 up to 255 for the input \"image\" is taken as it is, and the u8 that "
-                                "it was trained on is scaled by 1/255"}));
-  EXPECT_EQ(remarks(u8, spec + f32).size(), 1u);
+  EXPECT_EQ(remarks(u8, spec + i32),
+            (std::vector<std::string>{
+                scaled, "warning: " + i32 +
+                            ": i32 up to 255 for the input \"image\" is taken as it is, and the u8 that "
+                            "it was trained on is scaled by 1/255"}));
+  EXPECT_EQ(remarks(u8, spec + f32).size(), 2u);
   EXPECT_EQ(
       remarks(spec + i32, u8),
       (std::vector<std::string>{
@@ -262,6 +264,24 @@ TEST_F(DatasetTest, PixelsThatAreNotScaledAreSaid) {
               ": i32 up to 255 for the input \"image\" is taken as it is, where u8 would be scaled by 1/255",
           "warning: " + folder_.path("u.npy") +
               ": u8 is scaled by 1/255, and the i32 that the input \"image\" was trained on is not"}));
+}
+
+TEST_F(DatasetTest, ProbabilitiesAreFromZeroToOne) {
+  Plan plan = image_label_plan();
+  plan.inputs.pop_back();
+  plan.inputs[0].shape = {2};
+  plan.inputs[0].probability = true;
+  const auto with = [&](const std::string& array) {
+    return error("npy:image=" + folder_.put("t.npy", array), plan);
+  };
+  EXPECT_EQ(with(npy("<f4", "(2, 2)", raw<float>({0, 1, 0.25, 1}))), "");
+  EXPECT_EQ(with(npy("|u1", "(2, 2)", "abcd")), "");  // scaled
+  EXPECT_EQ(with(npy("<i4", "(2, 2)", raw<int32_t>({0, 1, 1, 9}))),
+            folder_.path("t.npy") +
+                ": sample 1 at [1]: 9 is no target of bce_with_logits: the input \"image\" takes 0 to 1. "
+                "Classes by "
+                "number are cross_entropy's");
+  EXPECT_NE(with(npy("<f4", "(2, 2)", raw<float>({0, -0.5, 0, 0}))).find("sample 0"), std::string::npos);
 }
 
 // Mean and population deviation along the first axis, in double.
@@ -416,7 +436,7 @@ TEST(Spec, ErrorsTellWhatIsKnown) {
             "mnist:DIR[,split=train|test], "
             "idx:NAME=FILE,..., npy:NAME=FILE,..., npz:FILE, "
             "csv:FILE[,label=COLUMN][,sep=C][,split=train|test][,missing=error|mean|drop], "
-            "tokens:FILE, text:FILE[,split=train|test], "
+            "tokens:FILE[,dtype=u16|u32], text:FILE[,split=train|test], "
             "synthetic:digits|tokens[,split=train|test])");
   EXPECT_EQ(error("mnist"), "data \"mnist\": mnist: needs more; its form is mnist:DIR[,split=train|test]");
   EXPECT_EQ(error("mnist:x,spilt=test"),

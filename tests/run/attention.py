@@ -1,5 +1,7 @@
 """Attention: memory linear in the length, equal results on the CPU and under emulation, bits that depend on no thread."""
+import array
 import json
+import math
 
 import harness
 from harness import expect, run
@@ -64,6 +66,48 @@ def test_devices_and_threads(folder):
     expect(worst <= 1e-6, f"{who} is {worst:.2e} away from the CPU's")
     for a, b in zip(losses, other):
         expect(all(abs(x - y) <= 1e-5 * abs(x) for x, y in zip(a, b)), f"loss and norm {a} on the CPU, {b} emulated")
+
+
+LATER = """
+model = {{ name = "later", seed = 1 }}
+inputs.x = {{ shape = [{length}, {width}] }}
+inputs.y = {{ shape = [{length}, {width}] }}
+loss = {{ type = "mse", target = "y" }}
+optimizer = {{ type = "sgd", lr = 0.1 }}
+train = {{ micro_batch = 1 }}
+precision = {{ compute = "{compute}" }}
+[[layers]]
+type = "attention"
+name = "a"
+heads = 1
+causal = true
+"""
+
+
+def test_a_later_position_changes_no_earlier_one(folder):
+    """Also where its values overflow: what is masked is left out, and 0 times infinity is not added."""
+    def square(n, diagonal):
+        return [diagonal if i % n == i // n else 0.0 for i in range(n * n)]
+
+    # By lanes and teams of threads, with steps and blocks that are not full; by tensor cores.
+    for compute, length, width, devices in (("f16", 4, 2, ("cpu", "emulate")), ("f16", 21, 6, ("cpu", "emulate")), ("f32", 13, 4, ("cpu", "emulate")), ("f16", 70, 16, ("cpu", "emulate")), ("bf16", 40, 16, ("emulate",))):
+        (folder / "m.toml").write_text(LATER.format(length=length, width=width, compute=compute))
+        artifact = harness.compile_model(folder / "m.toml", folder / "m.ptx")
+        big = 30000.0 if compute == "f16" else 3e38
+        harness.write_safetensors(folder / "w", {"a.qkv.weight": ([3 * width, width], square(width, .5) * 2 + square(width, 4.0)), "a.qkv.bias": ([3 * width], [0.0] * 3 * width),
+                                                 "a.proj.weight": ([width, width], square(width, 1.0)), "a.proj.bias": ([width], [0.0] * width)})
+        first = array.array("f", [(i * 37 % 19 - 9) / 16 for i in range(length * width)])
+        last = length - 2  # the one after it sees it, too
+        for device in devices:
+            outputs = []
+            for value in (1.0, big, -big):
+                harness.write_npy(folder / "x.npy", first[:last * width] + array.array("f", [value] * width) + first[(last + 1) * width:], [1, length, width])
+                done = run("gacc-exec", artifact, "--data", f"npy:x={folder}/x.npy", "--load", folder / "w", "--predict", folder / "out.npy", "--device", device)
+                expect(("not finite" in done.stderr) == (value != 1), f"{value}: {done.stderr}")
+                outputs.append(array.array("f", (folder / "out.npy").read_bytes()[-4 * length * width:]))
+            for output in outputs[1:]:
+                expect(output[:last * width] == outputs[0][:last * width], f"{compute} {length} {width} {device}: {list(output[:4])} and {list(outputs[0][:4])}")
+                expect(not any(map(math.isfinite, output[last * width:(last + 1) * width])), "what the position itself sees is infinite")
 
 
 harness.main(globals())

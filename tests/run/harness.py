@@ -181,6 +181,17 @@ def far_apart(got, reference):
 
 
 # ---------------------------------------------------------------- data
+def write_safetensors(path, tensors):
+    """tensors: name -> (shape, numbers), written as f32."""
+    header, body = {}, b""
+    for name, (shape, values) in tensors.items():
+        data = struct.pack(f"<{len(values)}f", *values)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(header).encode()
+    pathlib.Path(path).write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
 def write_npy(path, values, shape):
     """values: bytes (u8) or an array of "f" or "i"."""
     kind = {"f": "<f4", "i": "<i4"}[values.typecode] if isinstance(values, array.array) else "|u1"

@@ -286,6 +286,117 @@ def test_a_part_of_the_parameters(folder):
     refused(artifact, file, "none of the model's parameters", "the model has no other [1]")
 
 
+def test_a_folder_with_a_file_and_an_index(folder):
+    """transformers takes the file; the index may be left from before, its shards gone or not."""
+    artifact = build(folder)
+    place = folder / "both"
+    place.mkdir()
+    one, other = elsewhere(1), elsewhere(2)
+    write(place / "model.safetensors", one)
+    (place / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {name: "shard.safetensors" for name in other}}))
+    expect(loaded(artifact, place, folder, "--save-as", "published") == values_of(one), "the shards are gone")
+    write(place / "shard.safetensors", other)
+    expect(loaded(artifact, place, folder, "--save-as", "published") == values_of(one), "the file comes first")
+    (place / "model.safetensors").unlink()
+    expect(loaded(artifact, place, folder, "--save-as", "published") == values_of(other), "the index alone")
+
+
+def test_a_head_of_its_own_for_a_tied_model(folder):
+    """The error says that the model ties what the file does not."""
+    tensors = elsewhere() | {"lm_head.weight": ("F32", [V, C], [i / 7 for i in range(V * C)])}
+    write(folder / "w.safetensors", tensors)
+    done = run("gacc-exec", build(folder), "--init-only", "--load", folder / "w.safetensors", "--device", "cpu", code=1)
+    harness.one_error(done, "lm_head.weight [40, 16]", "head is tied to wte.weight", "Without `tied`")
+    # What is the same, constant or not, is a copy: where [load] says so by name.
+    named = build(folder, TABLE.replace("[load.rename]\n", '[load.rename]\n"head.weight" = "lm_head.weight"\n'), name="named")
+    for values in ([0.5] * (V * C), tensors["model.embed.weight"][2]):
+        write(folder / "w.safetensors", elsewhere() | {name: ("F32", [V, C], values) for name in ("model.embed.weight", "model.lm_head.weight")})
+        run("gacc-exec", named, "--init-only", "--load", folder / "w.safetensors", "--device", "cpu")
+
+
+ROTARY = """
+[model]
+name = "rotary"
+[inputs.x]
+shape = [12, 16]
+[inputs.y]
+shape = [12, 16]
+[[layers]]
+type = "rms_norm"
+name = "n"
+eps = 1e-6
+[[layers]]
+type = "attention"
+name = "a"
+heads = 4
+kv_heads = 2
+causal = true
+rope = { theta = 10000 }
+[[layers]]
+type = "linear"
+name = "f"
+features = 16
+activation = "silu"
+[loss]
+type = "mse"
+target = "y"
+[optimizer]
+type = "sgd"
+"""
+CONFIG = {"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+          "rope_theta": 10000.0, "rope_scaling": None, "hidden_size": 16, "torch_dtype": "bfloat16", "architectures": ["LlamaForCausalLM"],
+          "attention_bias": True, "max_position_embeddings": 64, "tie_word_embeddings": False, "transformers_version": "4.50.0", "bos_token_id": 1}
+
+
+def test_a_folder_s_config_is_compared(folder):
+    """Each key is the model's, is known to change nothing, or is named in the error. The file itself is loaded as it is."""
+    place = folder / "published"
+    place.mkdir()
+
+    def build(text=ROTARY):
+        (folder / "r.toml").write_text(text)
+        return harness.compile_model(folder / "r.toml", folder / "r.ptx")
+
+    def loads(change, *words, artifact=build(), without=()):
+        (place / "config.json").write_text(json.dumps({k: v for k, v in (CONFIG | change).items() if k not in without}))
+        done = run("gacc-exec", artifact, "--init-only", "--load", place, "--device", "cpu", code=1 if words else 0)
+        for word in words:
+            expect(word in done.stderr, f"no {word!r} in {done.stderr}")
+
+    run("gacc-exec", build(), "--init-only", "--save", place / "model.safetensors", "--device", "cpu")
+    for right in ({}, {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "dtype": "float32"}, {"sliding_window": 12}, {"layer_types": ["full_attention"]},
+                  {"sliding_window": 4, "use_sliding_window": False}, {"no_rope_layers": [1, 1]}, {"final_logit_softcapping": None}, {"attention_multiplier": 0.5},
+                  {"residual_multiplier": 1.0, "logits_scaling": 1}, {"partial_rotary_factor": 1.0}, {"query_pre_attn_scalar": 4}):
+        loads(right)
+    loads({}, without=["num_key_value_heads"], *["num_attention_heads is 4, 2 in the model"])
+    for wrong, *words in (({"rope_theta": 500000.0}, "rope_theta is 500000", "10000 in the model"), ({"num_attention_heads": 8, "head_dim": 2}, "num_attention_heads is 8, 4", "head_dim is 2, 4"),
+                          ({"rope_parameters": {"rope_theta": 5e5}}, "rope_parameters.rope_theta"), ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling is"),
+                          ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "not scaled"), ({"rope_parameters": {"rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0}}, "rope_parameters"),
+                          ({"hidden_act": "gelu"}, 'hidden_act is "gelu"', "silu in the model"), ({"rms_norm_eps": 1e-5}, "rms_norm_eps is"), ({"sliding_window": 4}, "sliding_window is 4", "12 positions"),
+                          ({"no_rope_layers": [1, 0]}, "no_rope_layers"), ({"logits_scaling": 8.0}, "logits_scaling\" is 8.0"), ({"embedding_multiplier": 12.0}, "embedding_multiplier"),
+                          ({"attention_multiplier": 0.25}, "attention_multiplier"), ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"), ({"model_type": "gemma"}, 'model_type is "gemma"'),
+                          ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"), ({"something_new": 3}, '"something_new" is 3', "[load.config]"), ({"layer_types": ["chunked_attention"]}, "layer_types")):
+        loads(wrong, str(place / "config.json"), *words)
+        run("gacc-exec", folder / "r.ptx", "--init-only", "--load", place / "model.safetensors", "--device", "cpu")
+    loads({}, "missing, which is 10000", artifact=build(ROTARY.replace("10000", "500000")), without=["rope_theta"])
+    loads({}, "not causal", artifact=build(ROTARY.replace("causal = true\n", "")))
+    scaled = build(ROTARY.replace("theta = 10000", 'theta = 10000, scaling = { type = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = 8 }'))
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}
+    loads({"rope_scaling": scaling}, artifact=scaled)
+    loads({"rope_parameters": scaling | {"rope_theta": 1e4}}, artifact=scaled, without=["rope_theta", "rope_scaling"])
+    loads({}, "rope_theta is missing", artifact=build(ROTARY.replace("10000", "500000")), without=["rope_theta"])
+    scaled = build(ROTARY.replace("theta = 10000", 'theta = 10000, scaling = { type = "linear", factor = 8 }'))
+    loads({"rope_scaling": scaling}, 'rope_scaling.rope_type is "llama3", linear in the model', artifact=scaled)
+    loads({"rope_scaling": {"type": "linear", "factor": 4.0}}, "rope_scaling.factor is 4.0, 8 in the model", artifact=scaled)
+    loads({"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}, "is scaled", artifact=scaled, without=["rope_scaling"])
+    # What the model file answers for.
+    own = build(ROTARY + '[load.config]\nmodel_type = "mine"\nsomething_new = 3\n')
+    loads({"model_type": "mine", "something_new": 3}, artifact=own)
+    loads({"model_type": "mine", "something_new": 4}, "something_new is 4, 3 in the model", artifact=own)
+    (place / "config.json").write_text("[]")
+    harness.one_error(run("gacc-exec", own, "--init-only", "--load", place, "--device", "cpu", code=1), "config.json is no JSON object")
+
+
 def test_the_table_is_checked_when_compiling(folder):
     def wrong(table, *words):
         (folder / "m.toml").write_text(MODEL.replace("TRAINABLE", "true") + table)

@@ -1,4 +1,5 @@
 """Low-rank adapters: what is trained and what stays, the files of PEFT's kind, merged weights."""
+import array
 import json
 import struct
 
@@ -257,6 +258,175 @@ def test_what_does_not_fit_is_listed_whole(folder):
     refused(artifact, "--merge adds them", option="--save", path=folder / "none", more=["--save-as", "published"])
     refused(build(folder, PUBLISHED, name="plain"), "the model has no adapters", option="--save", path=folder / "none", more=["--merge"])
     run("gacc-exec", artifact, "--init-only", "--merge", "--device", "cpu", code=2)
+
+
+TIED = MODEL.replace('name = "head"\nfeatures = 29\n', 'name = "head"\nfeatures = 29\ntied = "embed"\n')
+NAMED = PUBLISHED.replace("[load.rename]\n", '[load.rename]\n"head.weight" = "lm_head.weight"\n')
+
+
+def tied(folder, *tables, name="tied", text=TIED):
+    (folder / f"{name}.toml").write_text(text + "".join(tables))
+    artifact = harness.compile_model(folder / f"{name}.toml", folder / f"{name}.ptx")
+    if not (folder / "tokens.npy").exists():
+        harness.make_data(folder / f"{name}.toml", 16, folder)
+    return artifact
+
+
+def test_an_adapter_of_a_tied_layer_is_not_merged(folder):
+    """B A of the head is no part of the embedding. The same of an owner, whose weight another layer reads."""
+    alike = TIED.replace('name = "down"\nfeatures = 24\n', 'name = "down"\nfeatures = 24\ntied = "flat"\nbias = false\n').replace(
+        'name = "up"\nfeatures = 40\nactivation = "gelu"\n', 'name = "flat"\nfeatures = 24\n')
+    for text, match, words in ((TIED, '["head"]', ["adapter head", "embed.weight", "head.weight"]), (TIED, '["*"]', ["embed.weight"]),
+                               (alike, '["h.0.mlp.down"]', ["adapter h.0.mlp.down"]), (alike, '["h.1.mlp.flat"]', ["adapter h.1.mlp.flat", "h.1.mlp.down.weight"])):
+        artifact = tied(folder, lora(match), text=text)
+        done = run("gacc-exec", artifact, "--init-only", "--save", folder / "merged", "--merge", "--device", "cpu", code=1)
+        harness.one_error(done, "--merge", "tied", "--save-adapter", *words)
+        expect(not (folder / "merged").exists(), "a file stays behind")
+
+
+def test_an_adapter_of_a_tied_layer_has_its_own_name(folder):
+    """PEFT's module is the head, whatever the weight is called; its files have the base beside the adapter."""
+    unnamed = tied(folder, PUBLISHED, lora('["head"]'), name="unnamed")
+    done = run("gacc-exec", unnamed, "--init-only", "--save-adapter", folder / "adapter", "--device", "cpu", code=1)
+    harness.one_error(done, "head.weight", "load.rename")
+    artifact = tied(folder, NAMED, lora('["head"]'))
+    base = ["--load", folder / "base.safetensors"]
+    run("gacc-exec", tied(folder, NAMED, name="plain"), "--init-only", "--save", base[1], "--save-as", "published", "--device", "cpu", "--seed", 9)
+    expect("lm_head.weight" not in harness.read_safetensors(base[1]), "a tied weight stands once")
+    run("gacc-exec", artifact, "--data", data(folder), *base, "--updates", 3, "--device", "cpu", "--save-adapter", folder / "adapter", "--save", folder / "own")
+    tensors = harness.read_safetensors(folder / "adapter/adapter_model.safetensors")
+    expect(sorted(tensors) == [f"base_model.model.model.lm_head.lora_{m}.weight" for m in "AB"], list(tensors))
+    config = json.loads((folder / "adapter/adapter_config.json").read_text())
+    expect(config["target_modules"] == ["lm_head"] and config["modules_to_save"] is None, config)
+    own = predicted(folder, artifact, "--load", folder / "own")
+    expect(predicted(folder, artifact, *base, "--load-adapter", folder / "adapter") == own, "the adapter alone is not all that was trained")
+    # PEFT writes the base of an adapted head, too.
+    weight = harness.read_safetensors(base[1])["model.embed.weight"]
+    harness.write_safetensors(folder / "adapter/adapter_model.safetensors", tensors | {"base_model.model.model.lm_head.base_layer.weight": weight})
+    expect(predicted(folder, artifact, *base, "--load-adapter", folder / "adapter") == own, "with the base layer beside it")
+    # A copy that only one of the two has is another model.
+    (folder / "adapter/adapter_config.json").write_text(json.dumps(config | {"modules_to_save": ["embed"]}))
+    harness.write_safetensors(folder / "adapter/adapter_model.safetensors", tensors | {"base_model.model.model.embed.weight": weight})
+    done = run("gacc-exec", artifact, *base, "--init-only", "--load-adapter", folder / "adapter", "--device", "cpu", code=1)
+    harness.one_error(done, "modules_to_save", "embed.weight and head.weight")
+
+
+NORMED = """
+model = { name = "normed", seed = 1 }
+inputs.x = { shape = [3] }
+inputs.y = { shape = [2] }
+loss = { type = "mse", target = "y" }
+optimizer = { type = "sgd", lr = 0.05 }
+train = { micro_batch = 4, epochs = 3 }
+[[layers]]
+type = "linear"
+name = "a"
+features = 4
+lora = { rank = 2, alpha = 4 }
+[[layers]]
+type = "batch_norm"
+name = "b"
+NORM
+[[layers]]
+type = "linear"
+name = "o"
+features = 2
+HEAD
+"""
+
+
+def test_what_is_trained_beside_adapters_goes_with_them(folder):
+    """Heads and the statistics of batch norms: PEFT's modules_to_save. A layer that is trained and adapted: its base."""
+    for norm, head, modules in (("", "", None), ("", "trainable = true", ["o"]), ("trainable = true", "trainable = true", ["b", "o"]),
+                                ("", "trainable = true\nlora = { rank = 1 }", None)):
+        model = folder / "m.toml"
+        model.write_text(NORMED.replace("NORM", norm).replace("HEAD", head))
+        artifact, spec = harness.compile_model(model, folder / "m.ptx"), harness.make_data(model, 16, folder)
+        before = initial(folder, artifact)
+        run("gacc-exec", artifact, "--data", spec, "--load", folder / "initial.safetensors", "--save", folder / "w", "--save-adapter", folder / "adapter", "--device", "cpu")
+        after = harness.read_safetensors(folder / "w")
+        expect((after["b.running_mean"] != before["b.running_mean"]) == bool(norm), f"{norm}: statistics move where the layer is trained")
+        config = json.loads((folder / "adapter/adapter_config.json").read_text())
+        expect(config["modules_to_save"] == modules, config)
+        names = {n.removeprefix("base_model.model.") for n in harness.read_safetensors(folder / "adapter/adapter_model.safetensors")}
+        infix = "base_layer." if "lora" in head else ""
+        expect({f"o.{infix}weight", f"o.{infix}bias"} <= names or not head, f"{names}")
+        expect(("b.running_var" in names) == bool(norm), f"{names}")
+        run("gacc-exec", artifact, "--load", folder / "initial.safetensors", "--load-adapter", folder / "adapter", "--init-only", "--save", folder / "again", "--device", "cpu")
+        expect(harness.read_safetensors(folder / "again") == after, f"{norm} {head}: base and adapter are not what was trained")
+    # An adapter without them leaves them as they are, and that is said.
+    tensors = harness.read_safetensors(folder / "adapter/adapter_model.safetensors")
+    harness.write_safetensors(folder / "few.safetensors", {n: t for n, t in tensors.items() if "lora" in n})
+    done = run("gacc-exec", artifact, "--load", folder / "initial.safetensors", "--load-adapter", folder / "few.safetensors", "--init-only", "--device", "cpu")
+    expect("keep their start: o.weight, o.bias" in done.stderr or "keep their start: o.bias, o.weight" in done.stderr, done.stderr)
+
+
+def test_a_frozen_batch_norm_is_as_in_evaluations(folder):
+    """In PyTorch's terms: the module in eval(), its parameters without a gradient."""
+    for frozen in ("", "trainable = false"):
+        model = folder / "m.toml"
+        text = NORMED.replace("NORM", frozen).replace("HEAD", "").replace("epochs = 3", "accumulate = 2")
+        model.write_text(text if not frozen else text.replace("lora = { rank = 2, alpha = 4 }\n", ""))
+        artifact, spec = harness.compile_model(model, folder / "m.ptx"), harness.make_data(model, 8, folder)
+        weights = initial(folder, artifact)
+        for name, values in (("running_mean", [.5, -1, 2, .25]), ("running_var", [.5, 2, 1, 4]), ("weight", [1.5, -1, 2, .5]), ("bias", [.25, 0, -1, 1])):
+            weights[f"b.{name}"] = ([4], array.array("f", values))
+        harness.write_safetensors(folder / "w", weights)
+        load = ["--data", spec, "--load", folder / "w", "--device", "cpu"]
+        run("gacc-exec", artifact, *load, "--lr", 0, "--log", folder / "log", "--eval", spec, "--save", folder / "after")
+        expect(harness.read_safetensors(folder / "after") == weights, "something of it moved")
+        losses = [e["loss"] for e in harness.read_log(folder / "log") if e["event"] in ("update", "eval")]
+        expect(abs(losses[0] - losses[-1]) < 1e-6 * abs(losses[-1]), f"training and evaluation see other layers: {losses}")
+        # The gradient of the weight before it, beside differences.
+        name = "a.lora_B.weight" if not frozen else "a.weight"
+        run("gacc-exec", artifact, *load, "--updates", 1, "--dump-grads", folder / "grads")
+        grads = harness.read_safetensors(folder / "grads")
+        expect("b.weight" not in grads and name in grads, list(grads))
+        for i in (0, 3):
+            ends = []
+            for step in (1e-2, -1e-2):
+                shape, values = weights[name]
+                moved = list(values)
+                moved[i] += step
+                harness.write_safetensors(folder / "moved", weights | {name: (shape, moved)})
+                run("gacc-exec", artifact, "--eval", spec, "--load", folder / "moved", "--log", folder / "log", "--device", "cpu")
+                ends.append(next(e["loss"] for e in harness.read_log(folder / "log") if e["event"] == "eval"))
+            slope, found = (ends[0] - ends[1]) / 2e-2, grads[name][1][i]
+            expect(abs(slope - found) < 1e-2 * max(abs(slope), .1), f"{name}[{i}]: {found}, by differences {slope}")
+    plan = json.loads(run("gaccc", folder / "m.toml", "--plan", "--json", "-o", folder / "m.ptx").stdout)
+    expect(plan["equivalence"] == {"exact": True}, plan["equivalence"])
+
+
+def test_configurations_that_mean_something_else_are_refused(folder):
+    artifact = build(folder, lora('["h.*.mlp.*"]'))
+    good = folder / "adapter"
+    run("gacc-exec", artifact, "--init-only", "--save-adapter", good, "--device", "cpu")
+    config = json.loads((good / "adapter_config.json").read_text())
+
+    def loads(change, code=0, text=None):
+        (good / "adapter_config.json").write_text(text or json.dumps(config | change))
+        return run("gacc-exec", artifact, "--init-only", "--load-adapter", good, "--device", "cpu", code=code)
+
+    for change in ({"init_lora_weights": "gaussian"}, {"init_lora_weights": "eva", "eva_config": {"rho": 2}}, {"init_lora_weights": False},
+                   {"init_lora_weights": "orthogonal"}, {"use_dora": False, "corda_config": None, "layer_replication": None, "trainable_token_indices": None},
+                   {"target_parameters": [], "loftq_config": {}}, {"lora_dropout": .1, "layers_to_transform": None, "peft_version": "0.18.0", "qalora_group_size": 16},
+                   {"lora_alpha": 3, "alpha_pattern": {"up": 8, "mlp.down": 8}}, {"lora_alpha": 3, "alpha_pattern": {"h.0.mlp.up": 8, "h.1.mlp.up": 8, "^h.0.mlp.down": 8, "h.1.mlp.down": 8}},
+                   {"r": 7, "rank_pattern": {"mlp.up": 4, "down": 4}}):
+        loads(change)
+    for change, *words in (({"init_lora_weights": "pissa"}, 'init_lora_weights is "pissa"'), ({"init_lora_weights": "olora"}, "init_lora_weights"),
+                           ({"alora_invocation_tokens": [5]}, "alora_invocation_tokens is [5]"), ({"layer_replication": [[0, 1]]}, "layer_replication"),
+                           ({"use_dora": True}, "use_dora is true"), ({"use_rslora": True}, "use_rslora"), ({"lora_bias": True}, "lora_bias"),
+                           ({"trainable_token_indices": [1]}, "trainable_token_indices"), ({"something_new": 3}, "something_new is 3"),
+                           ({"alpha_pattern": {"h.[0-9].mlp.up": 8}}, "alpha_pattern has the key", "regular expression"), ({"rank_pattern": {"(up)": 4}}, "rank_pattern"),
+                           ({"lora_alpha": "8"}, 'lora_alpha is "8"'), ({"r": 3}, "r of h.0.mlp.down is 3, 4 in the model"),
+                           ({"target_modules": ["up"]}, "target_modules does not name h.0.mlp.down"), ({"alpha_pattern": {"^mlp.up": 9, "p": 9, "up": 8.5}}, "lora_alpha of h.0.mlp.up is 8.5")):
+        done = loads(change, 1)
+        for word in words:
+            expect(word in done.stderr, f"no {word!r} in {done.stderr}")
+    # Of two keys that fit the first in the file counts.
+    text = json.dumps({k: v for k, v in config.items() if k != "alpha_pattern"})[:-1]
+    loads(None, text=text + ', "alpha_pattern": {"up": 8, "h.0.mlp.up": 9}}')
+    loads(None, 1, text + ', "alpha_pattern": {"h.0.mlp.up": 9, "up": 8}}')
 
 
 def test_memory_of_the_example(folder):

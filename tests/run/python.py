@@ -199,6 +199,59 @@ def test_arrays_of_all_kinds(folder):
     expect(gacc._arrays.to_numpy(np.ones(2, np.float16)).dtype == np.float32, "f16")
 
 
+def test_what_is_not_what_it_shows(folder):
+    """Masked numbers are none; columns go by name; lazy tensors are what their library prints."""
+    to_numpy = gacc._arrays.to_numpy
+    raises(ValueError, "masked")(lambda: to_numpy(np.ma.masked_array([1.0, 2.0], [False, True])))
+    expect(to_numpy(np.ma.masked_array([1.0, 2.0])).tolist() == [1, 2], "nothing is masked")
+
+    class Lazy:  # as torch's tensors: memory, and what is to be done with it
+        def __init__(self, values, lazy):
+            self.values, self.lazy = np.array(values), lazy
+
+        def resolve_conj(self):
+            return self
+
+        def resolve_neg(self):
+            return Lazy(-self.values, False) if self.lazy else self
+
+        def __array__(self, *_, **__):
+            return self.values
+
+    expect(to_numpy(Lazy([1.0, -2.0], True)).tolist() == [-1, 2], "the sign is lost")
+
+    class Table:  # as pandas' frames
+        def __init__(self, columns):
+            self.named, self.columns, self.shape = columns, list(columns), (4, len(columns))
+
+        def __getitem__(self, names):
+            return Table({name: self.named[name] for name in names})
+
+        def __array__(self, *_, **__):
+            return np.array([*self.named.values()]).T
+
+    columns = {name: np.arange(4.0) * 3 + i for i, name in enumerate("abcdef")}
+    turned = {name: columns[name] for name in "fbacde"}
+    with session() as run_:
+        first = run_.predict(x=Table(columns))
+        expect(np.array_equal(run_.predict(x=Table(turned)), first), "columns go by their place")
+        raises(ValueError, "the first table had a, b, c")(lambda: run_.predict(x=Table({**columns, "g": columns["a"]})))
+
+
+def test_errors_name_the_caller_s_sample(folder):
+    run_ = session()
+    x, label = np.zeros((7, 2, 3), np.float32), np.zeros(7, np.int64)
+    x[5, 1, 2] = np.nan
+    wrong = label.copy()
+    wrong[6] = 9
+    for what in (lambda: run_.predict(x=x), lambda: run_.evaluate(x=x, label=label), lambda: gacc.train(run_.compiled, [{"x": x, "label": label}], session=run_)):
+        raises(gacc.Error, "sample 5")(what)
+    raises(gacc.Error, "sample 6")(lambda: run_.evaluate(x=np.zeros_like(x), label=wrong))
+    raises(ValueError, "no samples")(lambda: gacc.train(run_.compiled, [{}]))
+    run_.evaluate(x=np.zeros((4, 2, 3)), label=np.zeros(4))  # whole numbers, as pandas has them
+    raises(gacc.Error, "no whole number")(lambda: run_.evaluate(x=np.zeros((4, 2, 3)), label=np.full(4, .5)))
+
+
 def test_errors_say_what_and_where(folder):
     model = folder / "m.toml"
     text = gacc._toml.document(MODEL)

@@ -1,4 +1,5 @@
 """Sequence models as a user runs them: text and token files, perplexity, bits that do not depend on threads, a large plan."""
+import array
 import json
 import math
 import random
@@ -48,6 +49,44 @@ def test_tokens_beyond_the_vocabulary_are_refused(folder):
     (folder / "t.bin").write_bytes(struct.pack("<40H", *range(240, 280)))
     artifact = harness.compile_model(harness.example("shakespeare_gpt"), folder / "step.ptx", **SMALL)
     harness.one_error(run("gacc-exec", artifact, "--data", f"tokens:{folder / 't.bin'}", code=1), "token 16: the value 256", "0 to 255")
+
+
+def test_what_is_no_file_of_tokens_is_refused(folder):
+    small = harness.compile_model(harness.example("shakespeare_gpt"), folder / "small.ptx", **SMALL)
+    large = harness.compile_model(harness.example("shakespeare_gpt"), folder / "large.ptx", layers__tok__vocab=70000, layers__head__features=70000, **SMALL)
+    ids = [1000 + i * 37 % 900 for i in range(100)]
+    file, tiny = folder / "t.bin", [i % 100 for i in range(100)]
+    text = "\n".join(f"a line of {i} words" for i in range(20))
+    for artifact, kind, what, *words in (
+            (large, "tokens", struct.pack("<100I", *ids), "every second number", "dtype=u32"), (large, "tokens", struct.pack("<100q", *ids), "every second number"),
+            (large, "tokens", struct.pack("<100I", *[i + 65536 for i in ids]), "every second number"), (small, "tokens", struct.pack("<100i", *tiny), "every second number"),
+            (large, "tokens", b"\x93NUMPY\1\0" + bytes(120), "a NumPy array", "npy:"), (large, "tokens", b"PK\3\4" + bytes(100), "zip"), (large, "tokens", b"GGUF" + bytes(100), "GGUF"),
+            (large, "tokens", struct.pack("<Q", 20) + b'{"a":{}}' + bytes(100), "safetensors"), (large, "tokens", text.encode(), "a text", "text:"),
+            (large, "tokens", "äöü und ß, ".encode() * 20, "a text"), (large, "text", text.encode(), "70000", "tokens:"), (small, "text", b"\x93NUMPY\1\0" + bytes(120), "NumPy")):
+        file.write_bytes(what)
+        harness.one_error(run("gacc-exec", artifact, "--data", f"{kind}:{file}", "--updates", 1, "--device", "cpu", code=1), str(file), *words)
+    # Tokens of four bytes; and of two, which cannot be all of the vocabulary.
+    file.write_bytes(struct.pack("<100I", *[i + 66000 for i in ids]))
+    run("gacc-exec", large, "--data", f"tokens:{file},dtype=u32", "--updates", 1, "--device", "cpu")
+    file.write_bytes(struct.pack("<100I", *[2**31 + 5] * 100))
+    harness.one_error(run("gacc-exec", large, "--data", f"tokens:{file},dtype=u32", "--updates", 1, "--device", "cpu", code=1), "token 0")
+    file.write_bytes(struct.pack("<100H", *ids))
+    done = run("gacc-exec", large, "--data", f"tokens:{file}", "--updates", 1, "--device", "cpu")
+    expect("warning" in done.stderr and "70000" in done.stderr, done.stderr)
+
+
+def test_targets_that_are_not_shifted_are_refused(folder):
+    artifact = harness.compile_model(harness.example("shakespeare_gpt"), folder / "step.ptx", **SMALL)
+    draw = random.Random(4)
+    tokens = array.array("i", [draw.randrange(256) for _ in range(8 * 16)])
+    for name, values, wrong in (("same", tokens, True), ("later", tokens[1:] + tokens[:1], False), ("answers", array.array("i", [-100 if i % 16 < 8 else v for i, v in enumerate(tokens)]), True),
+                                ("constant", array.array("i", [7] * len(tokens)), False)):
+        harness.write_npy(folder / "x.npy", tokens if name != "constant" else values, [8, 16])
+        harness.write_npy(folder / "y.npy", values, [8, 16])
+        spec = f"npy:bytes={folder}/x.npy,next={folder}/y.npy"
+        for more in (["--data", spec], ["--data", "synthetic:tokens,limit=8", "--eval", spec]):
+            done = run("gacc-exec", artifact, *more, "--updates", 1, "--device", "cpu", code=1 if wrong else 0)
+            expect(("one later" in done.stderr) == wrong, f"{name}: {done.stderr}")
 
 
 def test_bits_do_not_depend_on_threads(folder):

@@ -74,6 +74,51 @@ def test_settings_leave_out_no_check(folder):
     harness.one_error(run("gacc-exec", artifact, "--data", spec, "--verify", code=1), "nothing is counted in the first window")
 
 
+FROZEN = """
+model = { name = "frozen", seed = 1 }
+inputs.x = { shape = [6] }
+inputs.y = { dtype = "i32", range = 3 }
+loss = { type = "cross_entropy", target = "y" }
+optimizer = { type = "sgd", lr = 0.1 }
+train = { micro_batch = 4, accumulate = 2 }
+precision = { compute = "f16" }
+[[layers]]
+type = "linear"
+name = "a"
+features = 8
+activation = "tanh"
+FIRST
+[[layers]]
+type = "linear"
+name = "o"
+features = 3
+"""
+
+
+def test_loaded_weights_reach_every_variant(folder):
+    """Each artifact has them in places and types of its own: frozen ones are halves, and f32 in the one of check 4."""
+    for first in ("", "trainable = false", "lora = { rank = 2, alpha = 4 }"):
+        model = folder / "model.toml"
+        model.write_text(FROZEN.replace("FIRST", first))
+        spec = harness.make_data(model, 16, folder)
+        artifact = harness.compile_model(model, folder / "step.ptx")
+        run("gacc-exec", artifact, "--init-only", "--seed", 5, "--save", folder / "w", "--device", "cpu")
+        large = {name: (shape, [3 * v for v in values]) for name, (shape, values) in harness.read_safetensors(folder / "w").items()}
+        harness.write_safetensors(folder / "w", large)
+        done = run("gacc-exec", artifact, "--data", spec, "--load", folder / "w", "--verify", "--device", "cpu")
+        check_report(done, 4)
+
+
+def test_a_check_that_is_not_judged_may_overflow(folder):
+    """A launch of one sample has no variance, and the scale that fits larger ones does not fit it."""
+    model = folder / "model.toml"
+    model.write_text(FROZEN.replace("FIRST", '[[layers]]\ntype = "batch_norm"\nname = "b"').replace("micro_batch = 4", "micro_batch = 3"))
+    spec = harness.make_data(model, 13, folder)
+    for seed in range(4):
+        artifact = harness.compile_model(model, folder / "step.ptx", model__seed=seed)
+        check_report(run("gacc-exec", artifact, "--data", spec, "--verify", "--device", "cpu"), 3)
+
+
 def test_half_with_batch_norm(folder):
     """The reshapes that recompute repeats stand between f16 kernels; relu and max_pool2d turn over in rounding (check 4's bound)."""
     small = dict(layers__conv1__channels=6, layers__conv2__channels=6, layers__fc__features=16, train__micro_batch=8)

@@ -54,7 +54,7 @@ class Attention {
         }
         one(top, now);
         one(sum, total);
-        arrays().add({{out, decay, scores, rows(2, keys)}});
+        arrays().add({{out, decay, scores, rows(2, keys), sees(keys)}});
       });
       Value* total = arrays().over_rows(ir::Combine::sum, one(sum), step());
       const int32_t result = s_.words == 0 ? 1 : static_cast<int32_t>(s_.words) + 4;
@@ -105,12 +105,12 @@ class Attention {
       const auto sums = arrays().dots({{query, rows(1, keys)}, {dy, rows(2, keys)}});
       Values weights;
       for (size_t i = 0; i < sums[0].size(); ++i) {
-        Value* p = seen(keys, i, probability(sums[0][i], top, log), 0);
+        Value* p = probability(sums[0][i], top, log);
         Value* dp = sums[1][i];
         if (Value* z = factor(positions_, position(keys, i))) dp = b_.CreateFMul(dp, z);
-        weights.push_back(b_.CreateFMul(p, b_.CreateFSub(dp, delta)));
+        weights.push_back(seen(keys, i, b_.CreateFMul(p, b_.CreateFSub(dp, delta)), 0));
       }
-      arrays().add({{dq, nullptr, weights, rows(1, keys)}});
+      arrays().add({{dq, nullptr, weights, rows(1, keys), sees(keys)}});
     });
     t_.branch(exists_, [&] { arrays().store(dq, part(0, result()), first_, arrays().real(scale())); });
   }
@@ -138,9 +138,10 @@ class Attention {
           Value* delta = everywhere(
               t_.load_one(kDelta, b_.CreateAdd(delta_base(), b_.CreateMul(at, t_.index(s_.heads)))));
           Value* dp = z != nullptr ? b_.CreateFMul(sums[1][i], z) : sums[1][i];
-          s_weights.push_back(b_.CreateFMul(p, b_.CreateFSub(dp, delta)));
+          s_weights.push_back(seen(queries, i, b_.CreateFMul(p, b_.CreateFSub(dp, delta)), 0));
         }
-        arrays().add({{dk, nullptr, s_weights, q}, {dv, nullptr, p_weights, dy}});
+        const Values mask = sees(queries);
+        arrays().add({{dk, nullptr, s_weights, q, mask}, {dv, nullptr, p_weights, dy, mask}});
       });
     });
     t_.branch(exists_, [&] {
@@ -318,17 +319,31 @@ class Attention {
   }
   // The value of the lane's own row i, or `otherwise` where the query does not see the key, or there is none.
   Value* seen(const Step& step, size_t i, Value* value, double otherwise) {
-    Value* at = position(step, i);
-    Value* sees = nullptr;
+    Value* visible = sees_at(step, position(step, i));
+    return visible == nullptr ? value : b_.CreateSelect(visible, value, arrays().real(otherwise));
+  }
+  // For each row of a step, whether the lane sees it; empty: all are seen.
+  Values sees(const Step& step) {
+    Values all;
+    for (size_t i = 0; i < step.count; ++i) {
+      Value* visible = sees_at(step, b_.CreateAdd(step.first, t_.index(static_cast<int64_t>(i))));
+      if (visible == nullptr) return {};
+      all.push_back(visible);
+    }
+    return all;
+  }
+  // Whether the query sees the key, and there is one; null: it does.
+  Value* sees_at(const Step& step, Value* at) {
+    Value* visible = nullptr;
     if (step.masked) {
       Value* other = everywhere(t_.word(at));
-      sees = step.queries ? b_.CreateICmpULE(positions_, other) : b_.CreateICmpULE(other, positions_);
+      visible = step.queries ? b_.CreateICmpULE(positions_, other) : b_.CreateICmpULE(other, positions_);
     }
     if (step.ragged && (step.queries || !step.masked)) {
       Value* there = b_.CreateICmpULT(at, t_.index(s_.length));
-      sees = sees == nullptr ? there : b_.CreateAnd(sees, there);
+      visible = visible == nullptr ? there : b_.CreateAnd(visible, there);
     }
-    return sees == nullptr ? value : b_.CreateSelect(sees, value, arrays().real(otherwise));
+    return visible;
   }
   // Lanes that are positions; null: all.
   Value* valid() {

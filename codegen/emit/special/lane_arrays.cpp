@@ -139,7 +139,10 @@ void LaneArrays::add(const std::vector<Sum>& sets) {
       }
       for (size_t r = 0; r < set.rows.size(); ++r) {
         const std::vector<Value*> values = fetch(set.rows[r], at);
-        for (size_t i = 0; i < values.size(); ++i) own[i] = t_.math.fma(weights[s][r], values[i], own[i]);
+        for (size_t i = 0; i < values.size(); ++i) {
+          Value* sum = t_.math.fma(weights[s][r], values[i], own[i]);
+          own[i] = set.sees.empty() ? sum : b_.CreateSelect(set.sees[r], sum, own[i]);
+        }
       }
       for (unsigned i = 0; i < chunk(); ++i) this->set(set.array, places[i], own[i]);
     }

@@ -65,12 +65,14 @@ class LaneArrays {
   // Over all `count` rows from the lane's own: the largest, the sum.
   Value* over_rows(ir::Combine how, Value* value, size_t count);
   // For each set: array = array * decay (null: 1) + sum of weight * row, in the order of the rows. Weights
-  // are those of the lane's own rows.
+  // are those of the lane's own rows. With `sees`, for every row, lanes that do not see it leave it out: what it
+  // holds may be infinite, and no weight of 0 hides that.
   struct Sum {
     Array array;
     Value* decay;
     std::vector<Value*> weights;
     std::vector<Row> rows;
+    std::vector<Value*> sees;
   };
   void add(const std::vector<Sum>& sets);
 

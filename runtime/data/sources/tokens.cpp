@@ -1,9 +1,63 @@
-// Files of tokens: numbers of two bytes, or the bytes of a text.
+// Files of tokens: numbers of two or four bytes, or the bytes of a text.
 #include <algorithm>
 
+#include "runtime/byte_order.h"
 #include "runtime/data/source.h"
+#include "runtime/text.h"
 
 namespace gacc {
+namespace {
+
+constexpr size_t kLooked = size_t{1} << 16;  // bytes of a file that are looked at
+
+// What files of other formats begin with.
+const struct {
+  std::string_view begin, what, instead;
+} kFormats[] = {{"\x93NUMPY", "a NumPy array", "npy: reads it, with windows of the input's length"},
+                {"PK\3\4", "a zip file, such as .npz or PyTorch's .pt", "npz: reads arrays of windows"},
+                {"GGUF", "a GGUF file of weights", "--load takes weights"},
+                {"\x89HDF\r\n", "an HDF5 file", "npy: takes arrays"},
+                {"PAR1", "a Parquet file", "npy: takes arrays"},
+                {"ARROW1", "an Arrow file", "npy: takes arrays"},
+                {"%PDF-", "a PDF file", "text: takes plain text"}};
+
+// A number of bytes, and that many bytes of JSON.
+bool is_safetensors(std::string_view text) {
+  return text.size() > 9 && text[8] == '{' && read_little<uint64_t>(text.data()) < text.size() &&
+         read_little<uint64_t>(text.data()) > 0;
+}
+
+// UTF-8 without control characters; the last letter may be cut.
+bool is_text(std::string_view text) {
+  constexpr size_t kFew = 16;  // bytes, which may be tokens by chance
+  if (text.size() < kFew) return false;
+  size_t more = 0;  // bytes of a letter that are still to come
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool plain = (byte >= ' ' && byte < 0x7f) || byte == '\n' || byte == '\r' || byte == '\t';
+    const bool goes_on = byte >= 0x80 && byte < 0xc0;
+    if (more > 0 ? !goes_on : !plain && (byte < 0xc2 || byte > 0xf4)) return false;
+    if (more > 0)
+      --more;
+    else if (!plain)
+      more = byte < 0xe0 ? 1 : byte < 0xf0 ? 2 : 3;
+  }
+  return true;
+}
+
+// Whether every second number is what the upper half of an id would be, and most of the others are not: ids of four
+// or eight bytes.
+bool is_wider(std::string_view text, int64_t vocabulary) {
+  constexpr size_t kFew = 8;
+  const int64_t most = std::max<int64_t>(vocabulary - 1, 0) >> 16;
+  const size_t numbers = text.size() / 2;
+  size_t upper[2] = {};
+  for (size_t i = 0; i < numbers; ++i)
+    upper[i % 2] += read_little<uint16_t>(text.data() + 2 * i) <= most ? 1 : 0;
+  return numbers >= 2 * kFew && upper[1] == numbers / 2 && upper[0] < numbers / 8 * 3;
+}
+
+}  // namespace
 
 Result<TokenWindows> cut_tokens(int64_t bytes, std::string_view name, std::string_view dtype,
                                 std::string_view split, int64_t length, std::optional<int64_t> limit) {
@@ -25,6 +79,42 @@ Result<TokenWindows> cut_tokens(int64_t bytes, std::string_view name, std::strin
                       .first = static_cast<size_t>(first * each)};
 }
 
+// Whether the bytes are tokens of that type for the input, as far as they show it.
+Status DataReader::check_format(std::string_view text, std::string_view dtype, const PlanInput& tokens) {
+  const std::string& path = spec.path;
+  const int64_t vocabulary = tokens.range.value_or(0);
+  for (const auto& [begin, what, instead] : kFormats)
+    if (text.starts_with(begin)) return Status::error("{}: is {}, no tokens; {}", path, what, instead);
+  if (is_safetensors(text))
+    return Status::error("{}: is a safetensors file, no tokens; --load takes weights", path);
+  if (dtype == "u8") {
+    if (vocabulary <= 256) return {};
+    return Status::error(
+        "{}: text: gives bytes, 0 to 255, and the input {} takes {} tokens; tokens: reads what a "
+        "tokenizer makes of the text",
+        path, quoted(tokens.name), vocabulary);
+  }
+  const std::string_view some = text.substr(0, kLooked);
+  if (is_text(some))
+    return Status::error(
+        "{}: is a text, no tokens; text: takes bytes as tokens, and a tokenizer makes a file of numbers",
+        path);
+  if (dtype != "u16") return {};
+  if (is_wider(some, vocabulary))
+    return Status::error(
+        "{}: every second number is no token but the upper half of one: they have four bytes or eight, and "
+        "tokens: reads two; dtype=u32 "
+        "reads "
+        "four (in numpy: ids.astype(\"uint16\").tofile)",
+        path);
+  if (vocabulary > 65536)
+    remark(fmt::format(
+        "warning: {}: tokens of two bytes are 0 to 65535, and the input {} takes {}; dtype=u32 reads "
+        "four bytes",
+        path, quoted(tokens.name), vocabulary));
+  return {};
+}
+
 // No sniffing for gzip here: any two bytes may be a token.
 Status DataReader::read_windows(std::string_view dtype) {
   const auto inputs = GACC_TRY(token_inputs());
@@ -33,6 +123,7 @@ Status DataReader::read_windows(std::string_view dtype) {
   const bool zipped = spec.path.ends_with(".gz");
   const SharedFile file = GACC_TRY(zipped ? read_unzipped(spec.path) : FileBytes::open(spec.path));
   const auto size = static_cast<int64_t>(file->text().size());
+  GACC_TRY(check_format(file->text(), dtype, plan.inputs[inputs[0]]));
   const TokenWindows cut = GACC_TRY(cut_tokens(size, spec.path, dtype, split, length, spec.limit));
   for (const int64_t later : {0, 1}) {
     const size_t begin = cut.first + static_cast<size_t>(later * element_bytes(dtype));
@@ -48,8 +139,13 @@ Status DataReader::read_windows(std::string_view dtype) {
 const DataSource sources::tokens{
     .name = "tokens",
     .path = "FILE",
-    .says = "little-endian u16 tokens, cut into windows",
-    .read = [](DataReader& r) { return r.read_windows("u16"); },
+    .says = "little-endian tokens, cut into windows",
+    .keys = {{"dtype", "u16|u32", "u16", "the type of a token (default: u16)"}},
+    .read =
+        [](DataReader& r) {
+          // Beyond 2^31 - 1 there is no token: as i32 it is below every range.
+          return r.read_windows(r.spec.option("dtype") == "u32" ? "i32" : "u16");
+        },
 };
 
 const DataSource sources::text{

@@ -1,0 +1,121 @@
+// What the model presumes of weights from elsewhere that their shapes do not show: a folder's config.json is
+// compared with it (runtime/weights/config.h). And which weights two layers share.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "frontend/model_file.h"
+#include "frontend/parameters.h"
+#include "ir/ops/heads.h"
+
+namespace gacc::frontend {
+
+namespace {
+
+// Each fact once, as "NAME=VALUE". One of several values stands several times.
+class Facts {
+ public:
+  template <class T>
+  void add(std::string_view name, const T& value) {
+    std::string fact = fmt::format("{}={}", name, value);
+    if (std::ranges::count(all, fact) == 0) all.push_back(std::move(fact));
+  }
+  ir::Texts all{};
+};
+
+void add_attention(const ir::OpView& view, Facts& facts) {
+  const ir::Heads heads = ir::heads_of(view);
+  facts.add("heads", heads.heads);
+  facts.add("kv_heads", heads.kv_heads);
+  facts.add("head_dim", heads.channels);
+  facts.add("causal", view.flag("causal"));
+  facts.add("positions", view.operand(0).shape[1]);
+  const ir::Attr* window = ir::find_attr(view.op, "window");
+  if (window != nullptr) facts.add("window", std::get<int64_t>(*window));
+}
+
+void add_rope(const ir::OpView& view, Facts& facts) {
+  facts.add("theta", view.real("theta"));
+  facts.add("partial",
+            static_cast<double>(view.integer("rotated")) / static_cast<double>(ir::heads_of(view).channels));
+  facts.add("interleaved", view.flag("interleaved"));
+}
+
+std::string json_text(const ir::Attr& value) {
+  if (const auto* number = std::get_if<int64_t>(&value)) return std::to_string(*number);
+  if (const auto* number = std::get_if<double>(&value)) return fmt::format("{}", *number);
+  if (const auto* flag = std::get_if<bool>(&value)) return fmt::format("{}", *flag);
+  if (const auto* list = std::get_if<std::vector<double>>(&value))
+    return fmt::format("[{}]", fmt::join(*list, ", "));
+  return "";
+}
+
+// The keys of each `rope.scaling`, which are those of config.json.
+void add_scaling(const std::vector<LayerSpec>& layers, Facts& facts) {
+  for (const LayerSpec& layer : layers) {
+    add_scaling(layer.layers, facts);
+    const Values* rope = layer.keys.find("rope");
+    const Values* scaling = rope == nullptr ? nullptr : rope->find("scaling");
+    if (scaling == nullptr || scaling->type == nullptr) continue;
+    facts.add("scaling.rope_type", scaling->type->name);
+    for (const Value& each : scaling->values)
+      if (each.value) facts.add(fmt::format("scaling.{}", each.key->name), json_text(*each.value));
+  }
+}
+
+// A value of [load.config], as JSON; "" for what is none of the four.
+std::string json_text(const Node& value) {
+  switch (value.form) {
+    case Node::Form::text:
+      return fmt::format("\"{}\"", value.text);
+    case Node::Form::flag:
+      return value.flag ? "true" : "false";
+    case Node::Form::integer:
+      return std::to_string(value.integer);
+    case Node::Form::real:
+      return fmt::format("{}", value.real);
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+void note_presumptions(const ModelFile& model, const Parameters& parameters, ir::Module& module, Diag& diag) {
+  if (diag.failed()) return;
+  ir::Attrs& notes = module.settings.of_types;
+  ir::Texts tied, owners;
+  for (const auto& [name, owner] : parameters.ties) {
+    tied.push_back(name);
+    owners.push_back(owner);
+  }
+  if (!tied.empty()) {
+    notes["load.tied"] = tied;
+    notes["load.owners"] = owners;
+  }
+  const auto attends = [](const ir::Op& op) { return op.info->name.starts_with("attention"); };
+  Facts facts;
+  const bool known = std::ranges::any_of(module.step.ops, attends);  // published models without it are not
+  for (size_t i = 0; known && i < module.step.ops.size(); ++i) {
+    const ir::Op& op = module.step.ops[i];
+    const ir::OpView view{module, module.step, op};
+    const std::string_view name = op.info->name;
+    if (name == "attention" || name == "attention.dropout") add_attention(view, facts);
+    if (name == "rope") add_rope(view, facts);
+    if (name == "layer_norm" || name == "rms_norm") facts.add("eps", view.real("eps"));
+    if (op.info->activation) facts.add("activation", name);
+  }
+  add_scaling(model.layers, facts);
+  const Values* load = model.file.find("load");
+  if (load != nullptr && load->given("config") && (*load)["config"].good)
+    for (const Entry& entry : (*load)["config"].node->entries) {
+      const std::string value = json_text(entry.value);
+      if (value.empty())
+        diag.error(Kind::wrong_type, entry.value.at,
+                   "`load.config.{}` must be a string, a number, true or false", entry.key);
+      facts.add("config." + entry.key, value);
+    }
+  if (!facts.all.empty()) notes["load.presumes"] = facts.all;
+}
+
+}  // namespace gacc::frontend

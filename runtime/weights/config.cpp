@@ -1,0 +1,328 @@
+// See config.h.
+#include "runtime/weights/config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "runtime/atomic_file.h"
+#include "runtime/text.h"
+#include "runtime/weights/weights.h"
+
+namespace gacc {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMostConfiguration = 10'000'000;  // bytes
+
+// Architectures of which the keys say all that the function depends on. Others compute something besides, such as
+// an embedding times a constant.
+constexpr std::string_view kArchitectures[] = {"gpt2", "gpt_neox", "granite", "llama",  "mistral",
+                                               "phi3", "qwen2",    "qwen3",   "smollm3"};
+
+// Keys that change no function: what the tensors show, how a model is trained, texts are made and files written.
+constexpr std::string_view kNeutral[] = {"_attn_implementation",
+                                         "_attn_implementation_autoset",
+                                         "_name_or_path",
+                                         "architectures",
+                                         "attention_bias",
+                                         "attention_dropout",
+                                         "attn_implementation",
+                                         "attn_pdrop",
+                                         "begin_suppress_tokens",
+                                         "bos_token_id",
+                                         "chunk_size_feed_forward",
+                                         "classifier_dropout",
+                                         "decoder_start_token_id",
+                                         "diversity_penalty",
+                                         "do_sample",
+                                         "dtype",
+                                         "early_stopping",
+                                         "embd_pdrop",
+                                         "embedding_dropout",
+                                         "eos_token_id",
+                                         "finetuning_task",
+                                         "gradient_checkpointing",
+                                         "hidden_dropout",
+                                         "hidden_size",
+                                         "id2label",
+                                         "initializer_range",
+                                         "intermediate_size",
+                                         "is_decoder",
+                                         "is_llama_config",
+                                         "label2id",
+                                         "length_penalty",
+                                         "max_length",
+                                         "max_position_embeddings",
+                                         "max_window_layers",
+                                         "min_length",
+                                         "mlp_bias",
+                                         "n_ctx",
+                                         "n_embd",
+                                         "n_inner",
+                                         "n_layer",
+                                         "n_positions",
+                                         "no_repeat_ngram_size",
+                                         "num_beam_groups",
+                                         "num_beams",
+                                         "num_hidden_layers",
+                                         "num_return_sequences",
+                                         "original_max_position_embeddings",
+                                         "output_attentions",
+                                         "output_hidden_states",
+                                         "pad_token_id",
+                                         "prefix",
+                                         "pretraining_tp",
+                                         "problem_type",
+                                         "reorder_and_upcast_attn",
+                                         "repetition_penalty",
+                                         "resid_pdrop",
+                                         "return_dict",
+                                         "sep_token_id",
+                                         "summary_activation",
+                                         "summary_first_dropout",
+                                         "summary_proj_to_labels",
+                                         "summary_type",
+                                         "summary_use_proj",
+                                         "suppress_tokens",
+                                         "task_specific_params",
+                                         "temperature",
+                                         "tokenizer_class",
+                                         "top_k",
+                                         "top_p",
+                                         "torch_dtype",
+                                         "transformers_version",
+                                         "typical_p",
+                                         "unsloth_fixed",
+                                         "unsloth_version",
+                                         "use_cache",
+                                         "vocab_size"};
+
+// Keys that must have one value, as it says nothing.
+const struct {
+  std::string_view key;
+  double value;
+} kPlain[] = {{"embedding_multiplier", 1},
+              {"logit_scale", 1},
+              {"logits_scaling", 1},
+              {"residual_multiplier", 1},
+              {"scale_attn_weights", 1}};
+
+// Keys of which the model says what they are, and what it calls that.
+const struct {
+  std::string_view key, fact;
+} kFacts[] = {{"activation_function", "activation"},
+              {"head_dim", "head_dim"},
+              {"hidden_act", "activation"},
+              {"layer_norm_eps", "eps"},
+              {"layer_norm_epsilon", "eps"},
+              {"n_head", "heads"},
+              {"num_attention_heads", "heads"},
+              {"num_key_value_heads", "kv_heads"},
+              {"partial_rotary_factor", "partial"},
+              {"rms_norm_eps", "eps"},
+              {"rope_theta", "theta"},
+              {"rotary_emb_base", "theta"},
+              {"rotary_pct", "partial"}};
+
+const std::map<std::string_view, std::string_view> kActivations = {{"gelu_fast", "gelu_tanh"},
+                                                                   {"gelu_new", "gelu_tanh"},
+                                                                   {"gelu_pytorch_tanh", "gelu_tanh"},
+                                                                   {"swish", "silu"}};
+
+bool says_nothing(const json& value) {
+  return value.is_null() || value == false || (value.is_structured() && value.empty());
+}
+
+class Comparison {
+ public:
+  Comparison(const json& config, const Plan& plan) : config_(config), plan_(plan) {
+    for (const std::string& fact : plan.presumes) {
+      const size_t equals = fact.find('=');
+      facts_[fact.substr(0, equals)].push_back(fact.substr(std::min(equals + 1, fact.size())));
+    }
+  }
+
+  std::vector<std::string> problems() {
+    for (const auto& [key, value] : config_.items()) compare(key, value);
+    if (const json* heads = number("num_attention_heads"); heads != nullptr && !given("num_key_value_heads"))
+      compare_fact("num_attention_heads", *heads, "kv_heads");
+    const bool turned = given("rope_theta") || given("rotary_emb_base") || given("rope_parameters");
+    if (given("model_type") && !turned && has("theta") && known_type())
+      differs("rope_theta", "missing, which is 10000", "theta",
+              [](std::string_view said) { return said == "10000"; });
+    if (known_type() && one("causal", "false"))
+      add(fmt::format(
+          "model_type is {}, whose positions see earlier ones only; attention in the model is not causal",
+          config_["model_type"].dump()));
+    return problems_;
+  }
+
+ private:
+  bool given(const char* key) const { return config_.contains(key) && !config_[key].is_null(); }
+  const json* number(const char* key) const {
+    const auto found = config_.find(key);
+    return found != config_.end() && found->is_number() ? &*found : nullptr;
+  }
+  bool has(const std::string& fact) const { return facts_.contains(fact); }
+  bool one(const std::string& fact, std::string_view value) const {
+    return has(fact) && std::ranges::count(facts_.at(fact), value) > 0;
+  }
+  bool known_type() const {
+    return given("model_type") && config_["model_type"].is_string() &&
+           std::ranges::count(kArchitectures, config_["model_type"].get<std::string>()) > 0;
+  }
+  void add(std::string problem) { problems_.push_back(std::move(problem)); }
+
+  // The model's values of a fact, of which one must be right.
+  template <class F>
+  void differs(std::string_view key, const std::string& value, const std::string& fact, const F& right) {
+    if (!has(fact)) {
+      if (fact == "theta") add(fmt::format("{} is {}; the model has no rotary positions", key, value));
+      return;  // what is not there needs no value; parameters that it would need are missing
+    }
+    const std::vector<std::string>& said = facts_.at(fact);
+    if (std::ranges::none_of(said, right))
+      add(fmt::format("{} is {}, {} in the model", key, value, fmt::join(said, " and ")));
+  }
+
+  void compare_fact(std::string_view key, const json& value, const std::string& fact) {
+    if (value.is_null()) return;
+    differs(key, value.dump(), fact, [&](const std::string& said) {
+      if (value.is_string()) {
+        const std::string text = value.get<std::string>();
+        const auto ours = kActivations.find(text);
+        return said == (ours == kActivations.end() ? std::string_view(text) : ours->second);
+      }
+      if (!value.is_number()) return json::parse(said, nullptr, /*allow_exceptions=*/false) == value;
+      const double wanted = value.get<double>(), ours = std::strtod(said.c_str(), nullptr);
+      return std::abs(ours - wanted) <= 1e-6 * std::abs(wanted);
+    });
+  }
+
+  void unknown(const std::string& key, const json& value) {
+    add(
+        fmt::format("{} is {}, and what that changes is not known here. Where the model file does the same, "
+                    "`[load.config]` with {} = {} says so",
+                    shown_name(key), value.dump(), key, value.dump()));
+  }
+
+  void compare(const std::string& key, const json& value) {
+    if (has("config." + key)) {
+      differs(key, value.dump(), "config." + key,
+              [&](const std::string& said) { return json::parse(said, nullptr, false) == value; });
+      return;
+    }
+    if (std::ranges::count(kNeutral, key) > 0) return;
+    for (const auto& fact : kFacts)
+      if (fact.key == key) return compare_fact(key, value, std::string(fact.fact));
+    if (key == "model_type") return compare_type(value);
+    if (key == "rope_parameters" || key == "rope_scaling") return compare_rope(key, value);
+    if (key == "tie_word_embeddings") return compare_ties(value);
+    if (key == "sliding_window") return compare_window(value);
+    if (key == "use_sliding_window" || key == "layer_types") return compare_layers(key, value);
+    if (key == "no_rope_layer_interval" && config_.contains("no_rope_layers")) return;
+    if (key == "no_rope_layers" && value.is_array() &&
+        std::ranges::all_of(value, [](const json& one) { return one == 1; }))
+      return;
+    if ((key == "attention_multiplier" || key == "query_pre_attn_scalar") && is_usual_scale(key, value))
+      return;
+    for (const auto& plain : kPlain)
+      if (plain.key == key && (value == plain.value || value == (plain.value != 0))) return;
+    const bool must_be_true = key == "scale_attn_weights";
+    if (!says_nothing(value) || must_be_true) unknown(key, value);
+  }
+
+  void compare_type(const json& value) {
+    if (!value.is_null() && !known_type())
+      add(fmt::format(
+          "model_type is {}, and what it computes besides what its keys say is not known here. Where the "
+          "model file does the same, `[load.config]` with model_type = {} says so",
+          value.dump(), value.dump()));
+  }
+
+  // Both spellings: rope_scaling beside rope_theta, and rope_parameters, which has all of it.
+  void compare_rope(const std::string& key, const json& value) {
+    if (says_nothing(value)) return;
+    if (!value.is_object()) return unknown(key, value);
+    const auto type = value.contains("rope_type") ? value.find("rope_type") : value.find("type");
+    const bool plain = type == value.end() || type->is_null() || *type == "default";
+    if (plain && has("scaling.rope_type"))
+      add(fmt::format("{} is {}; the model's rope is scaled", key, value.dump()));
+    if (!plain && !has("scaling.rope_type"))
+      return add(fmt::format("{} is {}; the model's rope is not scaled", key, value.dump()));
+    for (const auto& [part, number] : value.items()) {
+      if (number.is_object()) return unknown(key, value);  // one for each type of layer
+      const std::string fact = part == "rope_theta"              ? "theta"
+                               : part == "partial_rotary_factor" ? "partial"
+                               : part == "type"                  ? "scaling.rope_type"
+                                                                 : "scaling." + part;
+      if (has(fact) || fact == "theta")
+        compare_fact(key + "." + part, number, fact);
+      else if (!plain && !says_nothing(number))
+        unknown(key + "." + part, number);
+    }
+  }
+
+  // A tied model loads untied weights only where they are the same, which the tensors show.
+  void compare_ties(const json& value) {
+    if (value == false && !plan_.ties.empty())
+      add(fmt::format("tie_word_embeddings is false; in the model {} is {}", plan_.ties.front().name,
+                      plan_.ties.front().weight));
+  }
+
+  // A window as long as the model's positions hides nothing.
+  void compare_window(const json& value) {
+    if (says_nothing(value) ||
+        (config_.contains("use_sliding_window") && config_["use_sliding_window"] == false))
+      return;
+    if (!value.is_number()) return unknown("sliding_window", value);
+    for (const std::string& length : has("positions") ? facts_["positions"] : std::vector<std::string>())
+      if (std::strtod(length.c_str(), nullptr) > value.get<double>() && !has("window"))
+        add(fmt::format("sliding_window is {}; the model's {} positions see all before them", value.dump(),
+                        length));
+    if (has("window")) compare_fact("sliding_window", value, "window");
+  }
+  void compare_layers(const std::string& key, const json& value) {
+    const bool slides = key == "use_sliding_window" ? value == true : value.is_array();
+    const auto other = [](const json& one) { return one != "full_attention" && one != "sliding_attention"; };
+    if (key == "layer_types" && value.is_array() && std::ranges::any_of(value, other))
+      return unknown(key, value);
+    // What slides is said by sliding_window.
+    if (!says_nothing(value) && !slides) unknown(key, value);
+  }
+
+  // The scale of scores as it is without the key: 1 / sqrt(head_dim), said as that or as head_dim.
+  bool is_usual_scale(std::string_view key, const json& value) const {
+    if (!value.is_number() || !has("head_dim")) return false;
+    const double channels = std::strtod(facts_.at("head_dim").front().c_str(), nullptr);
+    const double usual = key == "attention_multiplier" ? 1 / std::sqrt(channels) : channels;
+    return std::abs(value.get<double>() - usual) <= 1e-6 * usual;
+  }
+
+  const json& config_;
+  const Plan& plan_;
+  std::map<std::string, std::vector<std::string>, std::less<>> facts_;
+  std::vector<std::string> problems_;
+};
+
+}  // namespace
+
+Status compare_config(const std::string& folder, const Plan& plan) {
+  const std::string path = folder + (folder.ends_with('/') ? "" : "/") + "config.json";
+  std::error_code ignored;
+  if (plan.presumes.empty() || !std::filesystem::exists(path, ignored)) return {};
+  const std::string text = GACC_TRY(read_file(path, kMostConfiguration));
+  const json config = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object()) return Status::error("{} is no JSON object", path);
+  const std::vector<std::string> problems = Comparison(config, plan).problems();
+  if (problems.empty()) return {};
+  return Status::error(
+      "{}\n  (the file of weights itself, in place of the folder, is loaded without its config.json)",
+      problem_list(path + " is of another model", problems));
+}
+
+}  // namespace gacc

@@ -1,0 +1,13 @@
+// The config.json beside published weights: it decides what they compute as much as the weights do.
+#pragma once
+#include <string>
+
+#include "runtime/plan.h"
+
+namespace gacc {
+
+// Compares a folder's config.json, where it has one, with what the model presumes. An error names every key whose
+// value is another one, or whose meaning is not known here.
+Status compare_config(const std::string& folder, const Plan& plan);
+
+}  // namespace gacc
