@@ -13,8 +13,6 @@
 
 namespace gacc {
 
-static_assert(kWorkspaceAlignment == ir::kWorkspaceAlignment && kMostWorkspace == ir::kMostWorkspace);
-
 namespace {
 
 // Constants lifted out of a body travel among the extents as their 32 bits; the plan carries no negative
@@ -149,8 +147,8 @@ class Writer {
     launch.transpose_a = kernel.transpose_a;
     launch.transpose_b = kernel.transpose_b;
     launch.accumulate = kernel.accumulate;
-    launch.type = ir::dtype_text(kernel.type);
-    launch.result = ir::dtype_text(kernel.result);
+    launch.type = static_cast<DType>(kernel.type);  // one list
+    launch.result = static_cast<DType>(kernel.result);
     launch.builtin = {kernel.name(), product.block, product.tile_m, product.tile_n};
     if (product.workspace)
       launch.workspace = PlanWorkspace{product.workspace->offset, product.workspace->size};

@@ -1,5 +1,5 @@
-// The programs of the plan, written down from the schedules. Nothing is decided here, and there is no LLVM:
-// an artifact's plan is compared with the one that its IR gives.
+// The programs of the plan, written down from the schedules. Nothing is decided here, and there is no LLVM: who
+// opens an artifact makes them, too.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace gacc {
 
-// The launches of each region of a scheduled module. `program`: of the module, for its target.
+// Returns the launches of each region of a scheduled module. `program` is the module's for its target.
 std::vector<PlanProgram> plan_programs(const ir::Module& module, const kernels::Program& program);
 
 // A call as a part of a kernel that does several (codegen/gpu/merged_kernel.h): an entry, its arguments, and how many
@@ -38,7 +38,7 @@ struct PlanMerged {
   bool persistent = false;
   std::vector<std::vector<PlanTask>> phases;
 };
-// In the order in which their code is emitted.
+// Returns them in the order in which their code is emitted.
 std::vector<PlanMerged> plan_merged(const ir::Module& module, const kernels::Program& program);
 
 }  // namespace gacc

@@ -6,36 +6,17 @@
 #include "codegen/device_code.h"
 #include "compiler/choose_batch.h"
 #include "ir/text/text.h"
-#include "passes/plan_memory.h"
 #include "runtime/artifact.h"
 
 namespace gacc {
 
-PlanFacts plan_facts(const ir::Module& module, const std::string& target) {
-  PlanFacts facts;
-  facts.target = target;
-  for (const passes::Pass& pass : passes::all_passes()) facts.passes.emplace_back(pass.name);
-  const passes::MemoryReport report = passes::memory_report(module);
-  facts.bytes = {.weights = report.weights,
-                 .half_weights = report.half_weights,
-                 .gradients = report.gradients,
-                 .optimizer = report.optimizer,
-                 .activations = report.activations,
-                 .workspace = report.workspace,
-                 .inputs = report.inputs,
-                 .peak = report.peak,
-                 .lower_bound = report.lower_bound};
-  return facts;
-}
-
-std::optional<Compiled> make_artifact(const ir::Module& module, const Plan& plan, const std::string& model,
+std::optional<Compiled> make_artifact(const ir::Module& module, const std::string& model,
                                       const std::vector<Override>& overrides, Diag& diag) {
   std::optional<codegen::DeviceCode> code = codegen::emit_nvptx(module, module.target, diag);
   if (!code) return std::nullopt;
-  ir::Module planned = ir::unscheduled(module);
-  planned.source.clear();  // a model gives the same artifact wherever its file lies
-  Artifact artifact{plan, ir::print(planned), std::move(code->ptx), model};
-  artifact.plan.programs = std::move(code->programs);
+  ir::Module placeless = module;
+  placeless.source.clear();  // a model gives the same artifact wherever its file lies
+  Artifact artifact{.ir = ir::print(placeless), .ptx = std::move(code->ptx), .model = model};
   for (const Override& each : overrides) artifact.overrides.push_back(each.key + "=" + each.value);
   return Compiled{write_artifact(artifact), std::move(code->llvm_ir)};
 }
@@ -58,6 +39,7 @@ StepCompiler::Ended StepCompiler::read() {
   if (diag_.failed()) return wrong_model();
   if (!module_) return CompileTrouble{true, bug_text("the frontend gave up without a reason")};
   on_note(diag_.render_warnings());
+  diag_ = Diag(file_, text_);
   on_phase("frontend");
   return {};
 }
@@ -83,6 +65,7 @@ StepCompiler::Ended StepCompiler::transform(const passes::PipelineOptions& pipel
     diag_ = refused;
     return wrong_model();
   }
+  on_note(diag_.render_warnings());
   on_phase("passes");
   return {};
 }
@@ -119,8 +102,8 @@ StepCompiler::Ended StepCompiler::choose(bool known) {
   return wrong_model();
 }
 
-StepCompiler::Ended StepCompiler::generate(const Plan& plan, Compiled& compiled) {
-  std::optional<Compiled> made = make_artifact(*module_, plan, text_, overrides_, diag_);
+StepCompiler::Ended StepCompiler::generate(Compiled& compiled) {
+  std::optional<Compiled> made = make_artifact(*module_, text_, overrides_, diag_);
   if (!made)
     return CompileTrouble{true, bug_text(diag_.failed() ? diag_.reports().front().text
                                                         : "code generation gave up without a reason")};

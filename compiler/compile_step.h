@@ -1,7 +1,7 @@
 // From a model file's text to an artifact, step by step: what gaccc and the library's compiler share.
 //
 //   StepCompiler compiler(text, "model.toml", overrides);
-//   compiler.read();  compiler.transform(pipeline);  compiler.generate(plan, compiled);
+//   compiler.read();  compiler.transform(pipeline);  compiler.generate(compiled);
 //
 // Each of these ends in nothing, or in what is wrong, and then the compiler is of no further use.
 #pragma once
@@ -11,21 +11,17 @@
 #include <string_view>
 #include <vector>
 
-#include "codegen/plan_writer.h"
 #include "frontend/frontend.h"
 #include "passes/pipeline.h"
 
 namespace gacc {
 
-// What the plan says that the module does not: target, passes and bytes by category.
-PlanFacts plan_facts(const ir::Module& module, const std::string& target);
-
 struct Compiled {
   std::string artifact, llvm_ir;
 };
-// Makes machine code for the schedules of `module`, with its plan. `model` and `overrides`: the record of the model
-// that an artifact carries (Artifact::model). Nothing and a diagnostic when code generation fails, which is a bug.
-std::optional<Compiled> make_artifact(const ir::Module& module, const Plan& plan, const std::string& model,
+// Returns a scheduled module with its machine code. `model` and `overrides`: the record of the model that an artifact
+// carries (Artifact::model). Nothing and a diagnostic when code generation fails, which is a bug.
+std::optional<Compiled> make_artifact(const ir::Module& module, const std::string& model,
                                       const std::vector<Override>& overrides, Diag& diag);
 
 struct CompileTrouble {
@@ -62,7 +58,7 @@ class StepCompiler {
   // The passes, after micro-batch and recompute are chosen where the model leaves that open.
   Ended transform(const passes::PipelineOptions& pipeline);
   // The artifact of a scheduled module.
-  Ended generate(const Plan& plan, Compiled& compiled);
+  Ended generate(Compiled& compiled);
 
   ir::Module& module() { return *module_; }
   const ir::Module& module() const { return *module_; }

@@ -88,9 +88,12 @@ class KernelNumbers {
   std::map<int32_t, size_t> places_;
 };
 
-// Whether these ops (indices in program order) may form one kernel; codegen accepts exactly what this
+// Tells whether these ops (indices in program order) may form one kernel; codegen accepts exactly what this
 // accepts.
 bool may_fuse(const Module& module, const Region& region, const std::vector<size_t>& ops);
+// Makes the kernel that these ops would be by themselves, which stores `results`; nothing where they form none.
+std::optional<Kernel> kernel_of(const Module& module, const Region& region, const std::vector<size_t>& ops,
+                                const std::vector<ValueId>& results);
 
 // The storage that operands occupy: follows reshapes to the value that owns the bytes. Inputs own theirs. A
 // reshape of a buffer shares the buffer's bytes. Made for the values and reshapes that a region has at the
@@ -111,15 +114,6 @@ class StorageRoots {
  private:
   std::vector<Operand> by_value_;
 };
-
-// Who reads a value, which owns its storage, behind kernel `from`, which makes it: the first kernel, and
-// whether there are others or the region yields it. Reshapes are no readers.
-struct Readers {
-  std::optional<size_t> first{};
-  bool others = false;
-};
-Readers readers_of(const Region& region, const std::vector<Kernel>& kernels, const StorageRoots& roots,
-                   size_t from, const Operand& value);
 
 // Whether `kernel` may write `result` over the bytes of `operand`, which dies there: same bytes per element,
 // both accessed `element`, and every read of operand's element (r, c) happens no later than the write of

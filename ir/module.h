@@ -4,6 +4,7 @@
 #pragma once
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -135,6 +136,8 @@ constexpr bool is_batched(RegionKind kind) {
 Origin natural_origin(
     RegionKind kind);  // of ops that nothing else is said of: forward but for init and update
 
+struct RegionFacts;
+
 struct Region {
   RegionKind kind = RegionKind::init;
   std::vector<ValueId> inputs{};  // the micro-batch, one value an input, first dimension B
@@ -143,6 +146,8 @@ struct Region {
   std::vector<Yield> yields{};
   std::optional<Schedule> schedule{};  // once scheduled, where there are ops
   Location at{};                       // of the region's keyword, when it was read from text
+  // What ir::facts made of the region last. A copy has the same until one of them changes.
+  mutable std::shared_ptr<const RegionFacts> known_facts{};
 
   Value& operator[](ValueId id) { return values[index(id)]; }
   const Value& operator[](ValueId id) const { return values[index(id)]; }
@@ -191,9 +196,9 @@ struct Module {
 // The buffer in whose place this one lies: itself, but for a slice, and for a parameter that has a master and
 // is whole in `init` alone, where its gradient lies.
 BufferId storage_of(const Module& module, BufferId buffer);
-// Of how many ranks one runs it, where they share the optimizer's state (memory.shard); else 0.
+// Returns the number of ranks that share the optimizer's state (memory.shard), or 0.
 int64_t sharing_ranks(const Settings& settings);
-// The type of what a buffer is this rank's rows of; nothing of a buffer that every rank has whole.
+// Returns the type of the tensor that a sharded buffer has rows of; nothing for a buffer that is not sharded.
 std::optional<Type> whole_type(const Module& module, const Buffer& buffer);
 
 // A scheduled module as it was planned: what an artifact keeps, which is the same for all devices.

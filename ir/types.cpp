@@ -11,8 +11,11 @@
 namespace gacc::ir {
 
 namespace {
-constexpr std::string_view kDTypes[] = {"f32", "f16", "bf16", "i32"};  // in the order of DType
-}
+constexpr std::string_view kDTypes[] = {
+#define GACC_DTYPE(name, bytes) #name,
+#include "ir/dtypes.def"
+};
+}  // namespace
 
 std::string_view dtype_text(DType dtype) { return kDTypes[static_cast<size_t>(dtype)]; }
 
@@ -22,7 +25,13 @@ std::optional<DType> parse_dtype(std::string_view text) {
   return static_cast<DType>(found - std::begin(kDTypes));
 }
 
-int64_t dtype_bytes(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16 ? 2 : 4; }
+int64_t dtype_bytes(DType dtype) {
+  constexpr int64_t sizes[] = {
+#define GACC_DTYPE(name, bytes) bytes,
+#include "ir/dtypes.def"
+  };
+  return sizes[static_cast<size_t>(dtype)];
+}
 
 double rounded(DType dtype, double value) {
   if (!is_half(dtype) || value == 0 || !std::isfinite(value)) return value;

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
-#include "ir/kernel.h"
 #include "ir/op_info.h"
 #include "ir/operand_count.h"
+#include "ir/region_facts.h"
 #include "ir/row_pitch.h"
 #include "ir/schedule/verify_schedule.h"
+#include "ir/schema/verify_settings.h"
 
 namespace gacc::ir {
 
@@ -21,12 +23,13 @@ class Verifier {
   bool run() {
     const size_t before = diag_.reports().size();
     const int64_t batch = module_.micro_batch();
-    if (batch < 1 || batch > (int64_t{1} << 31)) broken("R9", {}, "train.micro_batch is {}", batch);
+    if (batch < 1 || batch >= (int64_t{1} << 31)) broken("R9", {}, "train.micro_batch is {}", batch);
     const int64_t predicted = module_.most_samples(module_.predict);
     if (batch >= 1 && (predicted < 1 || predicted > batch))
       broken("R9", {}, "predict.batch is {}; a micro-batch has {}", predicted, batch);
     if (diag_.reports().size() > before) return false;  // every size below depends on it
     buffers();
+    launch_modes();
     for (const RegionKind kind : all_regions) {
       const Region& region = module_.region(kind);
       definitions(region);
@@ -44,6 +47,7 @@ class Verifier {
         if (kind != RegionKind::answer) inputs_of_step(module_.region(kind));
         numbers(module_.region(kind));
       }
+      verify_settings(module_, broken_rule());
     }
     if (diag_.reports().size() == before) schedules();
     return diag_.reports().size() == before;
@@ -54,6 +58,12 @@ class Verifier {
   void broken(std::string_view rule, const Location& at, fmt::format_string<A...> format, A&&... args) {
     diag_.error(Kind::invalid_ir, at, "{}: {}", rule, fmt::format(format, std::forward<A>(args)...));
   }
+  // For rules that stand in files of their own.
+  Broken broken_rule() {
+    return [this](std::string_view rule, const Location& at, const std::string& what) {
+      broken(rule, at, "{}", what);
+    };
+  }
   std::string text(const Region& region, const Operand& operand) const {
     return operand_text(module_, region, operand);
   }
@@ -63,6 +73,7 @@ class Verifier {
   void buffers() {
     std::set<std::string_view> names;
     for (const Buffer& buffer : module_.buffers) {
+      shown(buffer.at, buffer.name);
       if (!names.insert(buffer.name).second)
         broken("R1", buffer.at, "buffer `@{}` is defined twice", buffer.name);
       if (has_batch(buffer.type.shape) || !fits(buffer.type.shape, 1)) {
@@ -80,6 +91,13 @@ class Verifier {
     }
     if (at_least(Phase::planned) != module_.arena_bytes.has_value())
       broken("R15", {}, "a module has an arena size in phase planned, and only then");
+  }
+
+  // R1: messages show names
+  void shown(const Location& at, const std::string& name) {
+    const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+    if (name.empty() || std::ranges::any_of(name, control))
+      broken("R1", at, "a name is empty or has a control character");
   }
 
   // R11: a buffer is what its role says
@@ -126,6 +144,8 @@ class Verifier {
     const bool of_statistic = buffer.role == BufferRole::change;
     if (owner.role != (of_statistic ? BufferRole::statistic : BufferRole::weight))
       wrong(fmt::format(", and `@{}` the role `{}`", owner.name, role_info(owner.role).text));
+    if (buffer.role == BufferRole::gradient && !owner.trainable)
+      wrong(fmt::format(", and `@{}` is frozen", owner.name));
     if (owner.type.shape != buffer.type.shape && buffer.role != BufferRole::moment && !parts && !master)
       wrong(fmt::format(" and not the shape of `@{}`", owner.name));
     if (role.suffix != "*" && buffer.name != owner.name + std::string(role.suffix))
@@ -169,6 +189,7 @@ class Verifier {
     if (!is_batched(region.kind) && !region.inputs.empty())
       broken("R8", region.at, "{} takes no inputs", region_text(region.kind));
     for (const ValueId input : region.inputs) {
+      shown(region.at, region[input].name);
       const Shape& shape = region[input].type.shape;
       const bool table = region.kind == RegionKind::answer && input == region.inputs.front();
       if (has_batch(shape) == table)
@@ -371,6 +392,25 @@ class Verifier {
              type_text(type));
   }
 
+  // R28: how the step and the update run is what was asked for, and what their schedules say.
+  void launch_modes() {
+    const Results& results = module_.results;
+    const std::string& asked = *module_.settings.launch.mode;
+    for (const auto& [key, made, region] :
+         {std::tuple("launch.step", &results.launch_step, &module_.step),
+          std::tuple("launch.update", &results.launch_update, &module_.update)}) {
+      const std::string& mode = **made;
+      if (mode != "graph" && mode != "persistent")
+        broken("R28", region->at, "{} is \"{}\", not \"graph\" or \"persistent\"", key, mode);
+      if (made->given() && !region->ops.empty() && (asked == "graph" || region == &module_.step) &&
+          asked != "auto" && mode != asked)
+        broken("R28", region->at, "{} is \"{}\", and launch.mode asks for \"{}\"", key, mode, asked);
+      if (region->schedule && region->schedule->persistent && mode != "persistent")
+        broken("R28", region->schedule->persistent->at, "{} has a persistent kernel, and {} is \"{}\"",
+               region_text(region->kind), key, mode);
+    }
+  }
+
   // R26: answer goes on with some of the rows that predict leaves.
   void parts(const Region& region) {
     if (!is_there(region) && region.inputs.empty()) return;
@@ -550,10 +590,7 @@ class Verifier {
         broken("R18", region.at, "{} has {} schedule in phase {}", region_text(kind),
                region.schedule ? "a" : "no", phase_text(module_.phase));
       } else if (region.schedule) {
-        verify_schedule(module_, region,
-                        [&](std::string_view rule, const Location& at, const std::string& what) {
-                          broken(rule, at, "{}", what);
-                        });
+        verify_schedule(module_, region, broken_rule());
       }
     }
   }
@@ -577,9 +614,9 @@ class Verifier {
       }
       return;
     }
-    std::string problem;
-    const std::vector<Kernel> all = kernels(module_, region, &problem);
-    if (!problem.empty()) return broken("R14", region.ops.front().at, "{}", problem);
+    const Facts known = facts(module_, region);
+    const std::vector<Kernel>& all = known->kernels;
+    if (!known->problem.empty()) return broken("R14", region.ops.front().at, "{}", known->problem);
     const bool planned = at_least(Phase::planned);
     const auto value_place = [&](ValueId id, const Location& at) {
       place(at, "%" + region[id].name, region[id].type, module_.most_samples(region), region[id].offset,

@@ -11,9 +11,9 @@
 
 #include "ir/cost.h"
 #include "ir/product.h"
+#include "ir/region_facts.h"
 #include "ir/schedule/launch_order.h"
 #include "kernels/gemm.h"
-#include "kernels/instance.h"
 #include "kernels/select.h"
 
 namespace gacc::kernels {
@@ -174,12 +174,11 @@ class FormulaWork {
   double elements_ = 0, threads_ = 0, best_ = 0;
 };
 
-ProductWork product_work(const ir::Module& module, const ir::Region& region, const Program& program,
-                         const ir::Call& call) {
+ProductWork product_work(const ir::Module& module, const ir::Region& region, const ir::Kernel& product,
+                         const ir::Call& call, const GpuTarget& gpu) {
   const int64_t batch = module.micro_batch();
   const ir::ProductCall& from = *ir::as_product(call);
-  const GpuTarget target(module.target);
-  const GemmKernel kernel = built_in(module, region, call, program, target);
+  const GemmKernel kernel = choose_gemm(module, region, product, gpu);
   ProductWork p;
   p.m = from.m.at(batch), p.n = from.n.at(batch), p.k = from.k.at(batch);
   p.type_bytes = ir::dtype_bytes(kernel.type);
@@ -202,12 +201,11 @@ int64_t flops_of(const ir::Module& module, const ir::Region& region, const ir::K
   return flops;
 }
 
-}  // namespace
-
-Work work_of(const Machine& machine, const ir::Module& module, const ir::Region& region,
-             const Program& program, const ir::Call& call) {
+// Work of one launch at the full micro-batch. `from` is the kernel's call, and `body` what that calls, null for a
+// product. Of training in an arena of no more bytes than the second-level cache has, all lies there.
+Work work_of(const Machine& machine, const ir::Module& module, const ir::Region& region, const Call& from,
+             const Body* body, const ir::Call& call, const GpuTarget& gpu, int64_t arena) {
   const int64_t batch = module.micro_batch();
-  const Call& from = program.call(region.kind, call.kernel);
   Work work;
   work.blocks = ir::blocks(call, batch);
   work.threads = ir::threads(call);
@@ -218,26 +216,22 @@ Work work_of(const Machine& machine, const ir::Module& module, const ir::Region&
   for (const auto* operands : {&from.kernel.reads, &from.kernel.writes})
     for (const ir::Operand& operand : *operands) work.moved += bytes_of(operand);
   if (ir::as_product(call) != nullptr) {
-    work.product = product_work(module, region, program, call);
+    work.product = product_work(module, region, from.kernel, call, gpu);
     return work;
   }
-  const Body& body = program.functions[static_cast<size_t>(from.function)];
   // Of which a block's threads have at most so many, where the body asks for so many blocks.
-  if (body.resident > 0) work.registers = Machine::kRegisters / (body.resident * work.threads);
-  if (body.form == KernelForm::special) {
-    special_work({module, region, region.ops[from.kernel.members.front().op]}, body, work);
+  if (body->resident > 0) work.registers = Machine::kRegisters / (body->resident * work.threads);
+  if (body->form == KernelForm::special) {
+    special_work({module, region, region.ops[from.kernel.members.front().op]}, *body, work);
   } else {
     const ir::KernelCall& kernel = *ir::as_kernel(call);
     std::vector<double> bytes;
     std::ranges::transform(kernel.operands, std::back_inserter(bytes), bytes_of);
-    FormulaWork(machine, body, kernel, bytes, batch, work).run();
+    FormulaWork(machine, *body, kernel, bytes, batch, work).run();
   }
-  // All of the training lies in the cache.
-  if (module.arena_bytes.value_or(0) <= machine.l2_bytes) work.cached = work.transferred();
+  if (arena <= machine.l2_bytes) work.cached = work.transferred();
   return work;
 }
-
-namespace {
 
 class RegionCosts {
  public:
@@ -325,7 +319,9 @@ class RegionCosts {
 
   void add_call(const ir::Call& call, LaunchCost& cost) {
     const Call& from = program_.call(region_.kind, call.kernel);
-    const Work work = work_of(machine_, module_, region_, program_, call);
+    const Body* body = from.function < 0 ? nullptr : &program_.functions[static_cast<size_t>(from.function)];
+    const Work work = work_of(machine_, module_, region_, from, body, call, GpuTarget(module_.target),
+                              module_.arena_bytes.value_or(0));
     const Estimate library = estimate(machine_, work, Engine::library),
                    own = estimate(machine_, work, Engine::own);
     const Estimate& chosen = cost_.persistent ? own : library;
@@ -365,6 +361,31 @@ class RegionCosts {
 RegionCost region_cost(const ir::Module& module, const ir::Region& region, const Program& program,
                        const Machine& machine) {
   return RegionCosts(module, region, program, machine).run();
+}
+
+KernelEstimator::KernelEstimator(const ir::Module& module, const ir::Region& region, std::string_view target,
+                                 int64_t arena)
+    : module_(module),
+      region_(region),
+      machine_(machine(target)),
+      gpu_(target),
+      arena_(arena),
+      instances_(module, region, Purpose::device, gpu_) {}
+
+double KernelEstimator::seconds(const ir::Kernel& kernel) const try {
+  if (kernel.form == KernelForm::alias) return 0;
+  const Instance instance = instances_.make(kernel);
+  const ir::Call call = select_kernel(module_, region_, instance.call, &instance.body, gpu_);
+  const Work work = work_of(machine_, module_, region_, instance.call, &instance.body, call, gpu_, arena_);
+  return estimate(machine_, work, Engine::library).seconds + machine_.gap;
+} catch (const Unfit&) {
+  return 0;  // `select` refuses it, and says why
+}
+
+double KernelEstimator::seconds() const {
+  double sum = 0;
+  for (const ir::Kernel& kernel : ir::facts(module_, region_)->kernels) sum += seconds(kernel);
+  return sum;
 }
 
 }  // namespace gacc::kernels

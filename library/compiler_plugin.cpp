@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "codegen/device_code.h"
-#include "codegen/plan_writer.h"
 #include "compiler/compile_step.h"
 
 namespace gacc {
@@ -27,11 +26,9 @@ CompileTrouble compile(const CompilerRequest& request, std::string& artifact) {
   if (auto trouble = compiler.read()) return *trouble;
   passes::PipelineOptions pipeline;
   pipeline.options.target = request.target;
-  pipeline.options.costs = passes::cost_model(request.target);
   if (auto trouble = compiler.transform(pipeline)) return *trouble;
   Compiled compiled;
-  const Plan plan = write_plan(compiler.module(), plan_facts(compiler.module(), request.target));
-  if (auto trouble = compiler.generate(plan, compiled)) return *trouble;
+  if (auto trouble = compiler.generate(compiled)) return *trouble;
   artifact = std::move(compiled.artifact);
   return {};
 }

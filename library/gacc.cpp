@@ -17,9 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "codegen/plan_writer.h"
-#include "compiler/compare_plan.h"
-#include "compiler/plan_recompute.h"
+#include "compiler/open_artifact.h"
+#include "compiler/plan/show.h"
 #include "library/compiler_plugin.h"
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
@@ -45,7 +44,6 @@ namespace {
 struct CheckedStep {
   std::string text;  // the artifact's
   Artifact artifact;
-  ir::Module module;
   std::string plan;
 };
 
@@ -130,10 +128,10 @@ Answer make_step(std::string text, const std::string& name, gacc_step** to) {
   auto step = std::make_shared<CheckedStep>();
   step->text = std::move(text);
   step->artifact = GACC_TRY(read_artifact(step->text, name));
-  step->module = GACC_TRY(check_artifact(step->artifact, name));
+  const ir::Module module = GACC_TRY(check_artifact(step->artifact, name));
   const Plan& plan = step->artifact.plan;
-  const auto recompute = passes::recompute_report(step->module, passes::cost_model(plan.target));
-  step->plan = plan_json(plan, step->module, plan_recompute(recompute)).dump(2);
+  const auto recompute = passes::recompute_report(module, plan.target);
+  step->plan = plan_json(plan, module, recompute).dump(2);
   *to = new gacc_step{std::move(step)};
   return {};
 }
@@ -307,7 +305,7 @@ gacc_error gacc_step_info_of(const gacc_step* step, gacc_step_info* info) {
              plan.arena_bytes,
              plan.epochs,
              plan.seed,
-             plan.tail.c_str(),
+             tail_text(plan.tail).data(),
              plan.inputs.size(),
              plan.buffers.size(),
              {}};
@@ -326,7 +324,7 @@ gacc_error gacc_step_input(const gacc_step* step, size_t index, gacc_tensor* ten
                         counted(inputs.size(), "input"));
     const PlanInput& input = inputs[index];
     const int64_t bytes = elements_of(input.shape) * 4;  // f32 and i32
-    describe(input.name.c_str(), "input", input.dtype.c_str(), input.shape, bytes, *tensor);
+    describe(input.name.c_str(), "input", dtype_text(input.dtype).data(), input.shape, bytes, *tensor);
     return {};
   });
 }
@@ -336,8 +334,8 @@ gacc_error gacc_step_buffer(const gacc_step* step, size_t index, gacc_tensor* te
     const auto& buffers = step->checked->artifact.plan.buffers;
     if (index >= buffers.size()) return wrong_call("gacc_step_buffer: there are {} buffers", buffers.size());
     const PlanBuffer& buffer = buffers[index];
-    describe(buffer.name.c_str(), buffer.kind.c_str(), buffer.dtype.c_str(), buffer.shape, buffer.bytes,
-             *tensor);
+    describe(buffer.name.c_str(), kind_text(buffer.kind()).data(), dtype_text(buffer.dtype).data(),
+             buffer.shape, buffer.bytes, *tensor);
     return {};
   });
 }
@@ -359,7 +357,6 @@ gacc_error gacc_session_open(const gacc_step* step, const char* device, const ga
     DeviceOptions wanted;
     wanted.threads = options == nullptr ? 0 : options->threads;
     made->device = GACC_TRY(open_device(choice, wanted, of.artifact));
-    if (made->device->kind() != "cpu") GACC_TRY(compare_programs(of.module, of.artifact, made->plan.model));
     made->session.emplace(*made->device, made->plan);
     GACC_TRY(made->session->open(of.artifact));
     *session = made.release();
@@ -510,7 +507,7 @@ gacc_error gacc_session_write(gacc_session* session, const char* name, const voi
   return with_session(session, "gacc_session_write", true, [&](gacc_session& run) -> Answer {
     const PlanBuffer* buffer = nullptr;
     GACC_TRY(find_buffer(run, "gacc_session_write", name, data, bytes, buffer));
-    if (buffer->kind == "param" && buffer->dtype == "f32")  // its half copy, too
+    if (buffer->kind() == BufferKind::param && buffer->dtype == DType::f32)  // its half copy, too
       return after(run, run.session->write_parameter(
                             *buffer, 0, {static_cast<const float*>(data), bytes / sizeof(float)}));
     return after(run, run.session->write_buffer(*buffer, {static_cast<const std::byte*>(data), bytes}));

@@ -12,7 +12,6 @@ namespace gacc {
 namespace {
 
 constexpr std::string_view kMagic = "// gacc artifact ";
-constexpr std::string_view kPlanLine = "//plan ";
 constexpr std::string_view kIrLine = "//ir ";
 constexpr std::string_view kEndLine = "//end";
 constexpr std::string_view kSetsLine = "//sets ";
@@ -38,7 +37,7 @@ bool take_number(std::string_view& text, int64_t& number) {
   return true;
 }
 
-// What a text that is no artifact seems to be, for the error.
+// Guesses what a text that is no artifact is, for the error.
 std::string_view guess(std::string_view text) {
   const std::string_view head = text.substr(0, 4096);
   const auto holds = [&](std::string_view part) { return head.find(part) != head.npos; };
@@ -50,13 +49,13 @@ std::string_view guess(std::string_view text) {
   if (text.size() > 8 && text[7] == '\0' && text[8] == '{') return "it looks like a safetensors file";
   if (holds("[model]") || holds("[[layers]]") || text.starts_with("model"))
     return "it looks like a model file; compile it with gaccc first";
-  if (holds(".version") && holds(".target")) return "it is PTX without gacc's plan";
+  if (holds(".version") && holds(".target")) return "it is PTX without gacc's IR";
   if (text.starts_with("module @")) return "it looks like gacc's textual IR";
   if (head.find('\0') != head.npos) return "it is a binary file";
   return "its first line does not begin with \"// gacc artifact\"";
 }
 
-// The first line: magic, version, byte count, checksum. What follows it.
+// Checks the first line (magic, version, byte count, checksum), and returns what follows it.
 Result<std::string_view> check_header(std::string_view text, std::string_view name) {
   if (text.substr(0, kMagic.size()) != kMagic)
     return Status::error("{}: not a gacc artifact: {}", name, guess(text));
@@ -87,7 +86,7 @@ Result<std::string_view> check_header(std::string_view text, std::string_view na
 
 constexpr std::string_view kHexDigits = "0123456789abcdef";
 
-// Bytes that are written as they are; every other one, and the backslash, is \xNN.
+// Tells the bytes that are written as they are; every other one, and the backslash, is \xNN.
 bool plain(char c) { return c >= ' ' && c <= '~' && c != '\\'; }
 
 void add_escaped(std::string_view line, std::string& to) {
@@ -96,11 +95,11 @@ void add_escaped(std::string_view line, std::string& to) {
     if (plain(c))
       to += c;
     else
-      (to += "\\x") += {kHexDigits[byte >> 4], kHexDigits[byte & 15]};
+      to += {'\\', 'x', kHexDigits[byte >> 4], kHexDigits[byte & 15]};
   }
 }
 
-// The inverse; false for a line that add_escaped does not write.
+// Does the inverse; false for a line that add_escaped does not write.
 bool add_unescaped(std::string_view line, std::string& to) {
   for (size_t i = 0; i < line.size(); ++i) {
     if (line[i] != '\\') {
@@ -120,7 +119,7 @@ bool add_unescaped(std::string_view line, std::string& to) {
   return true;
 }
 
-// Every line of `text` behind the mark that says what it is.
+// Adds every line of `text` behind the mark that says what it is.
 void add_lines(std::string_view text, std::string_view mark, std::string& body) {
   std::string_view line;
   while (!text.empty()) {
@@ -144,7 +143,7 @@ Status add_line(std::string_view line, std::string_view name, std::string_view w
       1 + std::ranges::count(to, '\n'));
 }
 
-// The record of the model, when there is one: `body` begins with it, and with the PTX afterwards.
+// Takes the record of the model, when there is one: `body` begins with it, and with the PTX afterwards.
 Status take_model(std::string_view& body, std::string_view name, Artifact& artifact) {
   std::string_view line, rest = body;
   if (body.substr(0, kSetsLine.size()) != kSetsLine || !take_line(rest, line)) return {};
@@ -162,9 +161,7 @@ Status take_model(std::string_view& body, std::string_view name, Artifact& artif
 }  // namespace
 
 std::string write_artifact(const Artifact& artifact) {
-  std::string body(kPlanLine);
-  body += to_json(artifact.plan).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  body += '\n';
+  std::string body;
   add_lines(artifact.ir, kIrLine, body);
   body.append(kEndLine) += '\n';
   if (!artifact.model.empty()) {
@@ -180,13 +177,6 @@ std::string write_artifact(const Artifact& artifact) {
 Result<Artifact> read_artifact(std::string_view text, std::string_view name) {
   std::string_view body = GACC_TRY(check_header(text, name)), line;
   Artifact artifact;
-  if (!take_line(body, line) || line.substr(0, kPlanLine.size()) != kPlanLine)
-    return Status::error("{}: the artifact has no plan", name);
-  line.remove_prefix(kPlanLine.size());
-  auto json = nlohmann::json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return Status::error("{}: the artifact's plan is not JSON", name);
-  if (const Status status = from_json(json, artifact.plan); !status)
-    return Status::error("{}: {}", name, status.text());
   while (true) {
     if (!take_line(body, line)) return Status::error("{}: the artifact's IR has no end", name);
     if (line == kEndLine) break;

@@ -1,8 +1,7 @@
-// The artifact `step.ptx`: valid PTX whose leading comments carry the plan and the IR. Layout, line by line:
+// The artifact `step.ptx`: valid PTX whose leading comments carry the IR. Layout, line by line:
 //
-//   // gacc artifact 2 bytes=N crc32=XXXXXXXX      N and the CRC-32 are of everything after this line
-//   //plan {...one JSON object on one line...}
-//   //ir <one line of the planned module's text>   repeated
+//   // gacc artifact 9 bytes=N crc32=XXXXXXXX      format, N and the CRC-32 of everything after this line
+//   //ir <one line of the scheduled module's text> repeated
 //   //end
 //   //sets ["train.accumulate=8", ...]            absent when there is no record of the model
 //   //model <one line of the model file>          repeated
@@ -20,9 +19,9 @@
 namespace gacc {
 
 struct Artifact {
-  Plan plan;
-  std::string ir;   // the planned module's text
-  std::string ptx;  // what follows the header; the whole file is valid PTX too
+  Plan plan{};        // is in no file: who opens an artifact makes it of the IR (compiler/open_artifact.h)
+  std::string ir{};   // the scheduled module's text
+  std::string ptx{};  // what follows the header; the whole file is valid PTX too
   // What --verify compiles variants from: the model file's text, which may be empty, and KEY=VALUE of --set
   // in the order of the command line.
   std::string model{};

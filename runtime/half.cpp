@@ -119,9 +119,9 @@ void narrow(HalfType type, const void* floats, uint16_t* to, int64_t count) {
   (type == HalfType::f16 ? functions().narrow_f16 : functions().narrow_bf16)(floats, to, count);
 }
 
-void round_to_half(std::span<const std::byte> floats, std::string_view dtype, std::vector<uint16_t>& halves) {
+void round_to_half(std::span<const std::byte> floats, HalfType type, std::vector<uint16_t>& halves) {
   halves.resize(floats.size() / sizeof(float));
-  narrow(half_type(dtype), floats.data(), halves.data(), static_cast<int64_t>(halves.size()));
+  narrow(type, floats.data(), halves.data(), static_cast<int64_t>(halves.size()));
 }
 
 }  // namespace gacc

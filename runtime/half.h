@@ -8,12 +8,15 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/dtype.h"
+
 namespace gacc {
 
 enum class HalfType : uint8_t { f16, bf16 };
-// The half type of a dtype as plans and safetensors files write it, "f16", "bf16", "F16" or "BF16".
-inline HalfType half_type(std::string_view dtype) {
-  return dtype == "f16" || dtype == "F16" ? HalfType::f16 : HalfType::bf16;
+constexpr HalfType half_type(DType dtype) { return dtype == DType::f16 ? HalfType::f16 : HalfType::bf16; }
+// Takes a half type's name in a safetensors file.
+constexpr HalfType half_type(std::string_view dtype) {
+  return dtype == "F16" ? HalfType::f16 : HalfType::bf16;
 }
 
 // Runs may begin at any address and must not overlap. narrow rounds to nearest even; a NaN stays a
@@ -21,6 +24,6 @@ inline HalfType half_type(std::string_view dtype) {
 void widen(HalfType type, const void* halves, float* to, int64_t count);
 void narrow(HalfType type, const void* floats, uint16_t* to, int64_t count);
 // `halves` becomes as long as `floats`.
-void round_to_half(std::span<const std::byte> floats, std::string_view dtype, std::vector<uint16_t>& halves);
+void round_to_half(std::span<const std::byte> floats, HalfType type, std::vector<uint16_t>& halves);
 
 }  // namespace gacc

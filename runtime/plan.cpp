@@ -1,4 +1,4 @@
-// See plan.h. The plan's JSON is in plan_json.cpp.
+// See plan.h.
 #include "runtime/plan.h"
 
 #include <algorithm>
@@ -15,12 +15,23 @@ std::vector<PlanArgument> builtin_arguments(const PlanLaunch& product) {
   return all;
 }
 
+Tail parse_tail(std::string_view text) {
+  return static_cast<Tail>(std::ranges::find(kTails, text) - std::begin(kTails));
+}
+
+std::string_view kind_text(BufferKind kind) {
+  constexpr std::string_view texts[] = {"param", "accum", "state"};
+  return texts[static_cast<size_t>(kind)];
+}
+
+BufferKind PlanBuffer::kind() const { return buffer_roles[static_cast<size_t>(role)].kind; }
+
 int64_t elements_of(const std::vector<int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
 int64_t PlanInput::bytes(int64_t samples) const {
-  return elements_of(shape) * samples * (stored.empty() ? 4 : 2);  // f32 and i32, or half
+  return elements_of(shape) * samples * dtype_bytes(stored.value_or(dtype));
 }
 
 int64_t PlanPredict::outputs() const { return elements_of(shape) / parts() * std::max<int64_t>(batch, 1); }

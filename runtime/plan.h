@@ -1,42 +1,63 @@
 // The plan: everything gacc-exec and a device need to know about a compiled step, without the compiler.
-// codegen writes it into the artifact, runtime reads it back. Offsets and sizes are bytes; shapes are
-// row-major and may start with -1, the batch extent B (1 <= B <= micro_batch, chosen at each launch).
+// `open_artifact` makes it from an artifact's IR (compiler/open_artifact.h). Offsets and sizes are bytes; shapes
+// are row-major and may start with -1, the batch extent B (1 <= B <= micro_batch, chosen at each launch).
 #pragma once
 #include <array>
 #include <cstdint>
 #include <iterator>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "runtime/dtype.h"
 #include "runtime/status.h"
 
 namespace gacc {
 
-constexpr int kArtifactVersion = 8;
+constexpr int kArtifactVersion = 9;
 
-// The programs of an artifact, in the order in which it has them. `close` is there only with several lanes, `answer`
+// The programs of an artifact, which are the regions of its IR. `close` is there only with several lanes, `answer`
 // only where predictions come in parts, and the last three only where ranks share the optimizer's state.
-enum class Program : uint8_t { init, step, update, eval, predict, close, answer, norms, ratios, clear };
-inline constexpr Program kPrograms[] = {Program::init,    Program::step,  Program::update, Program::eval,
-                                        Program::predict, Program::close, Program::answer, Program::norms,
-                                        Program::ratios,  Program::clear};
-inline constexpr std::string_view kProgramNames[] = {"init",  "step",   "update", "eval",   "predict",
-                                                     "close", "answer", "norms",  "ratios", "clear"};
-static_assert(std::size(kPrograms) == std::size(kProgramNames));
-// Whether it makes predictions.
+enum class Program : uint8_t {
+#define GACC_REGION(name, batched) name,
+#include "ir/regions.def"
+#undef GACC_REGION
+};
+inline constexpr Program kPrograms[] = {
+#define GACC_REGION(name, batched) Program::name,
+#include "ir/regions.def"
+#undef GACC_REGION
+};
+inline constexpr std::string_view kProgramNames[] = {
+#define GACC_REGION(name, batched) #name,
+#include "ir/regions.def"
+#undef GACC_REGION
+};
+// Says whether it makes predictions.
 constexpr bool predicts(Program program) { return program == Program::predict || program == Program::answer; }
-// Whether a run of it takes a micro-batch.
+// Says whether a run of it takes a micro-batch.
 constexpr bool takes_samples(Program program) {
-  return program == Program::step || program == Program::eval || predicts(program);
+  constexpr bool answers[] = {
+#define GACC_REGION(name, batched) batched,
+#include "ir/regions.def"
+#undef GACC_REGION
+  };
+  return answers[static_cast<size_t>(program)];
 }
+
+// What becomes of a window that an epoch leaves open.
+enum class Tail : uint8_t { flush, drop, carry };
+inline constexpr std::string_view kTails[] = {"flush", "drop", "carry"};
+constexpr std::string_view tail_text(Tail tail) { return kTails[static_cast<size_t>(tail)]; }
+// Takes one of kTails.
+Tail parse_tail(std::string_view text);
 
 struct PlanInput {  // one named input of `step`, `eval` and `predict`; the bytes of a micro-batch lie at its
                     // offset
   std::string name;
-  std::string dtype;                        // "f32" or "i32"
+  DType dtype = DType::f32;                 // f32 or i32, as the user gives it
   std::vector<int64_t> shape;               // per sample, without B
   int64_t step_offset = 0;                  // where `step` reads it
   int64_t eval_offset = 0;                  // where `eval` reads it
@@ -47,9 +68,9 @@ struct PlanInput {  // one named input of `step`, `eval` and `predict`; the byte
   bool target = false;                  // what the loss compares with
   bool probability = false;             // f32: valid values are 0 to 1
   bool normalize_data = false;          // normalize = "data": the training data's statistics
-  std::string stored{};                 // of f32: the half type to which it is rounded in the arena; or empty
+  std::optional<DType> stored{};        // of f32: the half type to which it is rounded in the arena
 
-  // Where the program reads it, if it does.
+  // Returns where the program reads it, if it does.
   std::optional<int64_t> offset(Program program) const {
     return program == Program::predict ? predict_offset
            : program == Program::eval  ? eval_offset
@@ -57,6 +78,10 @@ struct PlanInput {  // one named input of `step`, `eval` and `predict`; the byte
   }
   int64_t bytes(int64_t samples) const;  // in the arena
 };
+
+enum class BufferKind : uint8_t { param, accum, state };  // as the IR's kinds
+// Returns "param". The text ends in a zero byte.
+std::string_view kind_text(BufferKind kind);
 
 // What a buffer is for (ir/buffers.def).
 enum class BufferRole : uint8_t {
@@ -67,8 +92,7 @@ enum class BufferRole : uint8_t {
 
 struct PlanBuffer {
   std::string name;
-  std::string kind;   // "param", "accum", "state"
-  std::string dtype;  // "f32", "f16", "bf16", "i32"
+  DType dtype = DType::f32;
   std::vector<int64_t> shape;
   int64_t offset = 0;
   int64_t bytes = 0;
@@ -81,6 +105,8 @@ struct PlanBuffer {
   std::vector<int64_t> whole{};
   std::string in{};  // ... and the buffer in whose place it lies.
   std::string of{};  // the buffer it belongs to: the parameter of a gradient, half copy or moment; else empty
+
+  BufferKind kind() const;
 };
 
 // One argument of a kernel launch.
@@ -122,10 +148,8 @@ struct PlanBias {
 // lies elsewhere, and so do the product's operands, its result and its bias. A library's algorithm may work
 // there.
 struct PlanWorkspace {
-  int64_t offset = 0, bytes = 0;  // multiples of kWorkspaceAlignment
+  int64_t offset = 0, bytes = 0;
 };
-constexpr int64_t kWorkspaceAlignment = 256;
-constexpr int64_t kMostWorkspace = int64_t{32} << 20;  // no library is asked to take more
 
 // One launch of a program on the GPU: a kernel of the PTX, or a matrix product
 // C[m, n] (+)= op(A)[m, k] @ op(B)[k, n], row-major, with f32 sums that are rounded once to C's type.
@@ -145,7 +169,7 @@ struct PlanLaunch {
   // Extents: elements from one row of A, B and C to the next. None: their rows have no gaps.
   std::optional<std::array<PlanArgument, 3>> pitch{};
   bool transpose_a = false, transpose_b = false, accumulate = false;  // accumulate: C is f32
-  std::string type = "f32", result = "f32";                           // of A and B, and of C: f32, f16, bf16
+  DType type = DType::f32, result = DType::f32;                       // of A and B, and of C
   PlanBuiltin builtin;
   std::optional<PlanBias> bias{};
   std::optional<PlanWorkspace> workspace{};
@@ -254,13 +278,13 @@ struct Plan {
   int64_t accumulate = 1;
   int64_t lanes = 1;  // of a window; the sums of its lanes are added by a tree (runtime/ranks/lanes.h)
   int64_t shard = 0;  // not 0: exactly so many ranks run it, which share the optimizer's state
-  std::string tail = "flush";  // flush | drop | carry
+  Tail tail = Tail::flush;
   int64_t epochs = 1;
   bool shuffle = true;
   int64_t seed = 0;
-  double lr = 1e-3;       // optimizer.lr
-  std::string optimizer;  // "adam"
-  std::string precision = "f32";
+  double lr = 1e-3;              // optimizer.lr
+  std::string optimizer;         // "adam"
+  DType precision = DType::f32;  // precision.compute
   // What an evaluation measures besides the loss, of sums that eval accumulates in state `eval.NAME` (f32).
   std::vector<std::string> metrics;
   int64_t arena_bytes = 0;
@@ -284,36 +308,34 @@ struct Plan {
   std::vector<PlanInput> inputs;
   std::vector<PlanBuffer> buffers;
   std::vector<PlanProgram> programs;
+  // What tells the model from others, for checkpoints: the settings that were given, by key, as the IR's text has
+  // them, and a digest of what the step and an evaluation compute.
+  std::vector<std::pair<std::string, std::string>> settings{};
+  uint32_t operations = 0;
 
   const PlanBuffer* find(std::string_view buffer) const;
   // The first buffer of that role that belongs to `buffer`; nullptr when there is none.
   const PlanBuffer* find(BufferRole role, std::string_view buffer) const;
-  // Whether the artifact must have the program: others stand in it only where there is something to do.
+  // Says whether the artifact must have the program: others stand in it only where there is something to do.
   bool needs(Program program) const;
-  // Of a run of the program.
+  // Returns the most samples of a run of the program.
   int64_t most_samples(Program program) const { return predicts(program) ? predict.batch : micro_batch; }
 };
 
 int64_t elements_of(const std::vector<int64_t>& shape);
-// Of all ranks' slices together, where the buffer is one.
+// Returns that of all ranks' slices together, where the buffer is one.
 const std::vector<int64_t>& whole_shape(const PlanBuffer& buffer);
 int64_t whole_bytes(const PlanBuffer& buffer);
 
 struct RoleRow {
-  std::string_view text, kind, suffix;  // without a suffix it belongs to no other buffer
+  BufferKind kind;
   std::string_view combine;
 };
 inline constexpr RoleRow buffer_roles[] = {
-#define ROLE(id, kind, suffix, combine) {#id, #kind, suffix, #combine},
+#define ROLE(id, kind, suffix, combine) {BufferKind::kind, #combine},
 #define NAMED(id, name, role, dtype)
 #include "ir/buffers.def"
 };
-
-// JSON as the artifact carries it. from_json takes any text (a hostile file must not crash the reader), but not
-// what only compare_plan tells is wrong (compiler/compare_plan.h).
-nlohmann::json to_json(const Plan& plan);
-nlohmann::ordered_json to_json(const PlanBytes& bytes);  // in the order of the fields
-Status from_json(const nlohmann::json& json, Plan& plan);
 
 // The buffers that are known by name, each of one element (ir/buffers.def): state::loss_sum is "loss.sum".
 // The program `init` clears what is not of role `given`, which the runtime writes before it runs `init`.

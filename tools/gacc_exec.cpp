@@ -16,7 +16,7 @@
 #include <tuple>
 #include <vector>
 
-#include "compiler/compare_plan.h"
+#include "compiler/open_artifact.h"
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
 #include "runtime/data/dataset.h"
@@ -155,8 +155,7 @@ class Run {
 
   Status prepare() {
     const Arguments& given = arguments_;
-    artifact_ = GACC_TRY(load_artifact(given.artifact));
-    const ir::Module module = GACC_TRY(check_artifact(artifact_, given.artifact));
+    artifact_ = GACC_TRY(open_artifact(given.artifact));
     Plan& plan = artifact_.plan;
     rate_.of_model = plan.lr;
     if (given.seed) plan.seed = *given.seed;
@@ -206,7 +205,7 @@ class Run {
     GACC_TRY(read_gemm_choices());
     device_ = GACC_TRY(open_device(given.device, device_options_, artifact_, &note));
     if (!note.empty() && !given.quiet) say("{}\n", note);
-    return device_->kind() == "cpu" ? Status() : compare_programs(module, artifact_, given.artifact);
+    return {};
   }
 
   Status check_ranks() const {
@@ -569,6 +568,7 @@ class Run {
                                 .shuffle = options_.shuffle,
                                 .loaded = arguments_.load.empty() ? nullptr : &loaded_,
                                 .compiler_folder = executable_folder(),
+                                .open = open_artifact,
                                 .interrupted = options_.interrupted,
                                 .print = print_text};
     device_.reset();  // one at a time: the arena may fill the machine

@@ -89,8 +89,7 @@ int run(const Arguments& arguments) {
     return fail(kFailed,
                 fmt::format("--emit {} needs a module in phase `scheduled`, this one is in phase `{}`",
                             arguments.emit, ir::phase_text(module->phase)));
-  const Plan plan = write_plan(*module, plan_facts(*module, module->target));
-  const std::optional<Compiled> compiled = make_artifact(*module, plan, "", {}, diag);
+  const std::optional<Compiled> compiled = make_artifact(*module, "", {}, diag);
   if (compiled) return output(arguments.emit == "llvm" ? compiled->llvm_ir : compiled->artifact);
   to_stderr(diag.render());
   return kFailed;

@@ -18,15 +18,13 @@
 #include <vector>
 
 #include "codegen/device_code.h"
-#include "codegen/plan_writer.h"
 #include "compiler/compile_step.h"
-#include "compiler/plan_recompute.h"
+#include "compiler/plan/show.h"
 #include "compiler/published_source.h"
-#include "compiler/read_costs.h"
 #include "frontend/frontend.h"
 #include "ir/text/size_text.h"
 #include "ir/text/text.h"
-#include "passes/analysis/cost_model.h"
+#include "passes/analysis/step_graph.h"
 #include "passes/pass.h"
 #include "passes/pipeline.h"
 #include "passes/recompute.h"
@@ -41,7 +39,7 @@ namespace {
 using namespace gacc;
 
 struct Arguments {
-  std::string model, output, emit = "ptx", target = "sm_80", memory, launch, costs, report, stop_after;
+  std::string model, output, emit = "ptx", target = "sm_80", memory, launch, report, stop_after;
   std::string ranks, link, families;
   std::optional<int64_t> context, lora;
   std::vector<std::string> sets, print_after;
@@ -71,7 +69,10 @@ struct Arguments {
 // The word as a TOML string, also where TOML would read a number: `--memory 1` lacks a unit, not quotes.
 std::string toml_string(std::string_view word) {
   std::string text = "\"";
-  for (const char c : word) (text += c == '"' || c == '\\' ? "\\" : "") += c;
+  for (const char c : word) {
+    if (c == '"' || c == '\\') text += '\\';
+    text += c;
+  }
   return text + '"';
 }
 
@@ -80,7 +81,6 @@ std::vector<FileOption> file_options(const Arguments& given) {
   using enum FileUse;
   const bool folder = std::filesystem::is_directory(given.model);
   return {{"MODEL", reads, {source_of(folder ? given.model + "/config.json" : given.model)}},
-          {"--costs", reads, {passes::has_cost_model(given.costs) ? "" : given.costs}},
           {"-o", writes, {given.writes_output() ? target_of(given.output_path()) : ""}},
           {"--report", writes, {target_of(given.report)}},
           {"--plan", writes, {given.plan || given.summary ? target_of("-") : ""}}};
@@ -122,8 +122,6 @@ Exit status:
   value("--ranks", to.ranks, "R|auto",
         "short for --set train.ranks=R; with --plan: what the\nsums of R ranks cost (docs/ranks.md)");
   value("--link", to.link, "SIZE/s", "with --plan: what a rank sends in a second, as in 25GB/s");
-  value("--costs", to.costs, "NAME|FILE",
-        "what kernels cost: those of a target or of the cpu,\nor measured ones (docs/memory.md)");
   value("--context", to.context, "T",
         "of a published model: tokens of a window; default: 1024, or\nall of its positions where they are "
         "fewer")
@@ -362,14 +360,8 @@ class Compilation {
 
   // The passes, after micro-batch and recompute are chosen where the model leaves that open.
   Ended transform() {
-    const bool named = passes::has_cost_model(arguments_.costs);
     passes::PipelineOptions pipeline;
     pipeline.options.target = arguments_.target;
-    passes::CostModel& costs = pipeline.options.costs;
-    costs = passes::cost_model(named ? arguments_.costs : arguments_.target);
-    if (!arguments_.costs.empty() && !named) {
-      if (const Status status = read_costs(arguments_.costs, costs); !status) return exit_status(status);
-    }
     pipeline.print_after = arguments_.print_after;
     pipeline.stop_after =
         arguments_.emit == "graph" ? std::string(passes::pass_before("recompute")) : arguments_.stop_after;
@@ -382,17 +374,16 @@ class Compilation {
 
   // The output that --emit names, and the plan.
   Ended generate() {
-    if (arguments_.plan || !arguments_.report.empty() || arguments_.emit == "ptx")
-      plan_ = write_plan(compiler_->module(), plan_facts(compiler_->module(), arguments_.target));
+    if (arguments_.plan || !arguments_.report.empty()) plan_ = plan_of(compiler_->module());
     if (!arguments_.writes_output()) return {};
     std::string output;
     if (arguments_.emit == "ir") {
       output = ir::print(compiler_->module(), {.locations = arguments_.locations});
     } else if (arguments_.emit == "graph") {
-      output = passes::print_graph(passes::step_graph(compiler_->module(), compiler_->options().costs));
+      output = passes::print_graph(passes::step_graph(compiler_->module(), arguments_.target));
     } else {
       Compiled compiled;
-      if (const std::optional<CompileTrouble> trouble = compiler_->generate(plan_, compiled))
+      if (const std::optional<CompileTrouble> trouble = compiler_->generate(compiled))
         return report(*trouble);
       output = std::move(arguments_.emit == "llvm" ? compiled.llvm_ir : compiled.artifact);
     }
@@ -415,7 +406,7 @@ class Compilation {
     const bool report = !arguments_.report.empty();
     if (!report && !arguments_.plan) return;
     const passes::RecomputeReport recompute =
-        passes::recompute_report(compiler_->module(), compiler_->options().costs);
+        passes::recompute_report(compiler_->module(), arguments_.target);
     if (report) {
       // A point of the curve is a plan of its own: fewer of a large step.
       const int points = plan_.kernels_per_launch < 400 ? 12 : plan_.kernels_per_launch < 800 ? 6 : 3;
@@ -424,7 +415,6 @@ class Compilation {
       clock_.phase("report");
     }
     if (!arguments_.plan) return;
-    const PlanRecompute costs = plan_recompute(recompute);
     const ir::Module& module = compiler_->module();
     const bool ranks =
         module.settings.train.ranks.given() || !arguments_.ranks.empty() || !arguments_.link.empty();
@@ -432,13 +422,13 @@ class Compilation {
     if (arguments_.kernels || ranks) kernels = report::kernel_costs(module);
     const report::RankCosts sums = report::rank_costs(module, arguments_.link_speed(), kernels);
     if (arguments_.json) {
-      nlohmann::ordered_json json = plan_json(plan_, module, costs);
+      nlohmann::ordered_json json = plan_json(plan_, module, recompute);
       if (ranks) report::add_ranks(json, sums);
       if (arguments_.kernels) report::add_kernels(json, kernels);
       outputs_.push_back({"-", json.dump(2) + "\n"});
       return;
     }
-    outputs_.push_back({"-", plan_text(plan_, module, costs) + report::timeline_text(module) +
+    outputs_.push_back({"-", plan_text(plan_, module, recompute) + report::timeline_text(module) +
                                  (ranks ? report::ranks_text(sums, kernels) : "") +
                                  (arguments_.kernels ? report::kernels_text(kernels) : "")});
   }

@@ -53,6 +53,8 @@ std::string list_text(const std::vector<T>& items, F&& text) {
   return out;
 }
 
+}  // namespace
+
 std::string attr_text(const Attr& attr) {
   struct Visitor {
     std::string operator()(bool value) const { return value ? "true" : "false"; }
@@ -69,6 +71,8 @@ std::string attr_text(const Attr& attr) {
   };
   return std::visit(Visitor{}, attr);
 }
+
+namespace {
 
 std::string attrs_text(const Attrs& attrs) {
   std::string out = " {";

@@ -1,4 +1,6 @@
-// See schedule.h.
+// See check_schedule.h.
+#include "passes/schedule/check_schedule.h"
+
 #include "ir/schedule/launch_order.h"
 #include "kernels/select.h"
 #include "passes/schedule/schedule.h"
@@ -21,12 +23,12 @@ bool same(const ir::Call& call, const ir::Call& selected) {
 // What a launch waits for follows from the streams.
 std::string wrong_wait(const ir::Module& module, const ir::Region& region) {
   ir::Schedule right = *region.schedule;
-  ir::add_waits(ir::launch_touched(module, region, ir::kernels(module, region)), right);
+  ir::add_waits(ir::launch_touched(module, region, ir::facts(module, region)->kernels), right);
   for (size_t i = 0; i < right.launches.size(); ++i) {
     const ir::Launch& given = region.schedule->launches[i];
     const std::optional<int32_t>& after = ir::branch(right.launches[i]).after;
     if (ir::branch(given).after == after) continue;
-    return fmt::format("{}: the launch of kernel {} waits for {}", ir::region_text(region.kind),
+    return fmt::format("R29: {}: the launch of kernel {} waits for {}", ir::region_text(region.kind),
                        ir::calls(given).front()->kernel,
                        after ? fmt::format("that of kernel {}", *after) : "no other stream");
   }
@@ -36,21 +38,25 @@ std::string wrong_wait(const ir::Module& module, const ir::Region& region) {
 }  // namespace
 
 std::string check_schedule(const ir::Module& module) {
-  const kernels::GpuTarget gpu(module.target);
   std::string problem;
   const std::optional<kernels::Program> program =
-      kernels::make_program(module, kernels::Purpose::device, problem, gpu);
-  if (!program) return problem;
+      kernels::make_program(module, kernels::Purpose::device, problem, kernels::GpuTarget(module.target));
+  return program ? check_schedule(module, *program) : problem;
+}
+
+std::string check_schedule(const ir::Module& module, const kernels::Program& program) {
+  const kernels::GpuTarget gpu(module.target);
+  std::string problem;
   for (const ir::RegionKind kind : ir::all_regions) {
     const ir::Region& region = module.region(kind);
     if (!region.schedule) continue;
-    const std::optional<ir::Schedule> selected = kernels::select(module, region, *program, gpu, problem);
+    const std::optional<ir::Schedule> selected = kernels::select(module, region, program, gpu, problem);
     if (!selected) return problem;
     std::map<int32_t, const ir::Call*> by_kernel;
     for (const ir::Call* call : ir::calls(*selected)) by_kernel[call->kernel] = call;
     for (const ir::Call* call : ir::calls(*region.schedule)) {
       if (!same(*call, *by_kernel.at(call->kernel)))
-        return fmt::format("{}: the launch of kernel {} is not what `select` makes of it for {}",
+        return fmt::format("R29: {}: the launch of kernel {} is not what `select` makes of it for {}",
                            ir::region_text(kind), call->kernel, module.target);
     }
     if (const std::string wrong = wrong_wait(module, region); !wrong.empty()) return wrong;

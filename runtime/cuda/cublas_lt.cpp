@@ -45,7 +45,7 @@ class CublasLt final : public GemmEngine {
  public:
   // At most 32 MiB of workspace from Hopper on, 4 MiB before: NVIDIA's recommendation.
   CublasLt(const LtLibrary& library, cublasLtContext* handle, int capability)
-      : library_(library), handle_(handle), most_workspace_(capability >= 90 ? kMostWorkspace : 4 * kMiB) {}
+      : library_(library), handle_(handle), most_workspace_((capability >= 90 ? 32 : 4) * kMiB) {}
   ~CublasLt() override {
     choices_.clear();
     library_.destroy(handle_);

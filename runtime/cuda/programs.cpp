@@ -1,5 +1,5 @@
-// See programs.h. The plan says what the artifact's IR says (compiler/compare_plan.h); here it must also agree
-// with the PTX, because the driver reads as many arguments as the entry declares.
+// See programs.h. The plan was made from the artifact's IR; here it must also agree with the PTX, because the
+// driver reads as many arguments as the entry declares.
 #include "runtime/cuda/programs.h"
 
 #include <algorithm>
@@ -59,8 +59,8 @@ Status Programs::add(Module module, const Artifact& artifact, const PlanLaunch& 
   product.transpose_a = planned.transpose_a;
   product.transpose_b = planned.transpose_b;
   product.accumulate = planned.accumulate;
-  const auto element = [](std::string_view dtype) {
-    return dtype == "f16" ? Element::f16 : dtype == "bf16" ? Element::bf16 : Element::f32;
+  const auto element = [](DType dtype) {
+    return dtype == DType::f16 ? Element::f16 : dtype == DType::bf16 ? Element::bf16 : Element::f32;
   };
   product.type = element(planned.type);
   product.result = element(planned.result);

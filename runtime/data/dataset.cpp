@@ -20,7 +20,7 @@ bool DataReader::needed(size_t input) const {
   return use_ != DataUse::prediction || plan.inputs[input].predict_offset.has_value();
 }
 
-size_t DataReader::first_input(std::string_view dtype, size_t from) const {
+size_t DataReader::first_input(DType dtype, size_t from) const {
   while (from < plan.inputs.size() && plan.inputs[from].dtype != dtype) ++from;
   return from;
 }
@@ -42,7 +42,7 @@ void DataReader::give(size_t input, std::string where, Array array, Place place)
 }
 
 Status DataReader::give_images(std::string image_file, Array images, std::string label_file, Array labels) {
-  const size_t image = first_input("f32"), label = first_input("i32");
+  const size_t image = first_input(DType::f32), label = first_input(DType::i32);
   if (image == plan.inputs.size())
     return Status::error("{}: the images need an input of dtype f32, and the model has none", image_file);
   give(image, std::move(image_file), std::move(images));
@@ -53,7 +53,7 @@ Status DataReader::give_images(std::string image_file, Array images, std::string
 Result<std::array<size_t, 2>> DataReader::token_inputs() const {
   const std::string_view kind = spec.source->name;
   const size_t none = plan.inputs.size();
-  const size_t first = first_input("i32"), second = first_input("i32", std::min(first + 1, none));
+  const size_t first = first_input(DType::i32), second = first_input(DType::i32, std::min(first + 1, none));
   if (second == none)
     return Status::error("{}: needs an i32 input for the tokens and a second one for the targets", kind);
   for (size_t i = 0; i < none; ++i) {
@@ -99,7 +99,7 @@ namespace {
 template <class T>
 Status check(const PlanInput& input, std::span<const T> values, const Place& place) {
   using I32 = std::numeric_limits<int32_t>;
-  if (input.dtype == "f32") {
+  if (input.dtype == DType::f32) {
     for (size_t i = 0; std::is_floating_point_v<T> && i < values.size(); ++i)
       if (const std::string_view why = unfit_for_f32(static_cast<double>(values[i])); !why.empty())
         return Status::error("{}: {} {}, and the input {} takes finite f32", place(static_cast<int64_t>(i)),
@@ -145,7 +145,7 @@ std::optional<std::array<size_t, 2>> next_token_inputs(const Plan& plan) {
   if (plan.predict.positions != "causal") return std::nullopt;
   std::optional<size_t> tokens, target;
   for (size_t i = 0; i < plan.inputs.size(); ++i) {
-    if (plan.inputs[i].dtype != "i32" || plan.inputs[i].shape.size() != 1) continue;
+    if (plan.inputs[i].dtype != DType::i32 || plan.inputs[i].shape.size() != 1) continue;
     std::optional<size_t>& which = plan.inputs[i].target ? target : tokens;
     if (!which) which = i;
   }
@@ -287,7 +287,7 @@ Status DataReader::check_next_tokens() const {
 Status DataReader::settle(size_t i) {
   const PlanInput& input = plan.inputs[i];
   Column& column = dataset_.columns[i];
-  if (input.dtype != "f32") return {};
+  if (input.dtype != DType::f32) return {};
   InputFacts& known = facts[input.name];
   warn_of_scale(i, known.dtype);
   if (learns) known.dtype = column.dtype;

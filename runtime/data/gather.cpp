@@ -104,7 +104,7 @@ Status Dataset::gather(size_t input, const PlanInput& plan, std::span<const int6
     const auto block = [&]<class To>(To* out) {
       return Block<From, To>{from.data(), out, elements, 0, elements};
     };
-    if (plan.dtype == "f32")
+    if (plan.dtype == DType::f32)
       gather_floats(block(reinterpret_cast<float*>(destination.data())), means, deviations, order);
     else
       gather_block(block(reinterpret_cast<int32_t*>(destination.data())), order,

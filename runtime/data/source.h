@@ -87,7 +87,7 @@ class DataReader {
 
   bool needed(size_t input) const;  // whether the run reads the input
   // The first input of that dtype, from index `from` on; the number of inputs when there is none.
-  size_t first_input(std::string_view dtype, size_t from = 0) const;
+  size_t first_input(DType dtype, size_t from = 0) const;
 
   // `where`: the file, for messages; `place`: where an element stands, if this is not a sample and an index.
   void give(size_t input, std::string where, Array array, Place place = {});

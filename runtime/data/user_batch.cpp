@@ -48,7 +48,8 @@ Status UserBatch::take(size_t input, const UserArray& array, int64_t samples, co
                        element / elements);
   };
   GACC_TRY(check_values(plan, array.dtype, array.bytes, place));
-  if (array.dtype == plan.dtype && plan.mean.empty() && plan.std.empty() && !plan.normalize_data) {
+  if (array.dtype == dtype_text(plan.dtype) && plan.mean.empty() && plan.std.empty() &&
+      !plan.normalize_data) {
     inputs_[input] = array.bytes;
     return {};
   }

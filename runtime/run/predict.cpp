@@ -119,10 +119,10 @@ Status check_generate(const Plan& plan, const GenerateOptions& options) {
       return refuse(fmt::format("this one takes {} and {}", quoted(tokens->name), quoted(input.name)));
     tokens = &input;
   }
-  if (tokens == nullptr || tokens->dtype != "i32" || tokens->shape.size() != 1)
+  if (tokens == nullptr || tokens->dtype != DType::i32 || tokens->shape.size() != 1)
     return refuse(tokens == nullptr ? "this one's output depends on no input"
                                     : fmt::format("the input {} is {}{}, not i32[T]", quoted(tokens->name),
-                                                  tokens->dtype, shape_text(tokens->shape)));
+                                                  dtype_text(tokens->dtype), shape_text(tokens->shape)));
   const std::vector<int64_t>& shape = plan.predict.shape;
   if (shape.size() != 2 || shape[0] != tokens->shape[0])
     return refuse(fmt::format("the output is {}, not [{}, vocabulary]", shape_text(shape), tokens->shape[0]));

@@ -35,18 +35,18 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // The share of the norm of all gradients from which a gradient's own norm counts; below, it is taken to be
 // that. The bias before a norm that takes it away again has a gradient that is nothing but rounding.
-double share_floor(std::string_view precision) { return precision == "f32" ? 1e-2 : 1e-1; }
+double share_floor(DType precision) { return precision == DType::f32 ? 1e-2 : 1e-1; }
 
 // How far two results of one computation may be apart that add their terms in another order: of the norm of
 // the tensor, or of that share of the norm of all where this is more. By precision.compute.
-double order_bound(std::string_view precision) {
-  return precision == "f32" ? 1e-4 : precision == "f16" ? 1e-2 : 5e-2;
+double order_bound(DType precision) {
+  return precision == DType::f32 ? 1e-4 : precision == DType::f16 ? 1e-2 : 5e-2;
 }
 
 // The same for a computation in half precision against f32.
 // Four times the root of the unit roundoff: rounding turns over that share of relu and max_pool2d choices,
 // and a gradient moves by the root of it (mnist_cnn: 4.3e-2 in f16, 1.2e-1 in bf16, a factor of sqrt(8)).
-double half_bound(std::string_view precision) { return precision == "f16" ? 9e-2 : 2.5e-1; }
+double half_bound(DType precision) { return precision == DType::f16 ? 9e-2 : 2.5e-1; }
 
 // The results of one window.
 struct WindowOutcome {
@@ -112,13 +112,12 @@ std::vector<int64_t> uneven(int64_t samples, int64_t size) {
   return sizes;
 }
 
-// The value of `set KEY = VALUE` in the artifact's IR, without quotes; "" when there is none.
+// Returns a setting's value without quotes; "" when there is none.
 std::string setting(const Artifact& artifact, std::string_view key) {
-  const std::string line = fmt::format("\n  set {} = ", key);
-  const size_t at = artifact.ir.find(line);
-  if (at == std::string::npos) return "";
-  const size_t begin = at + line.size();
-  std::string value = artifact.ir.substr(begin, artifact.ir.find('\n', begin) - begin);
+  const auto found =
+      std::ranges::find_if(artifact.plan.settings, [&](const auto& each) { return each.first == key; });
+  if (found == artifact.plan.settings.end()) return "";
+  std::string value = found->second;
   if (value.size() >= 2 && value.front() == '"') value = value.substr(1, value.size() - 2);
   return value;
 }
@@ -272,7 +271,7 @@ Result<Artifact> Verifier::compile(const Settings& settings, bool& faulty) {
     if (const size_t at = why.find(folder_); at != std::string::npos) why.erase(at, folder_.size() + 1);
     return Status::error("gaccc gives up with exit {}: {}", code, why);
   }
-  return load_artifact(product);
+  return options_.open(product);
 }
 
 std::optional<Artifact> Verifier::compile_variant(const std::string& what, Settings settings) {
@@ -512,11 +511,12 @@ Status Verifier::resume() {
 }
 
 Status Verifier::half() {
-  if (plan_.precision == "f32") {
+  if (plan_.precision == DType::f32) {
     leave_out("4. half precision against f32", "this artifact computes in f32");
     return {};
   }
-  const std::string what = fmt::format("4. {} against f32: the gradient of one window", plan_.precision);
+  const std::string what =
+      fmt::format("4. {} against f32: the gradient of one window", dtype_text(plan_.precision));
   // The keys of a dynamic scale go with one; in f32 a power of two changes no bit.
   const std::string scale = setting(artifact_, "precision.loss_scale") == "dynamic" ? "dynamic" : "none";
   const std::optional<Artifact> variant =

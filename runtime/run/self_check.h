@@ -20,7 +20,9 @@ struct VerifyOptions {
   bool shuffle = true;
   // Parameters to begin with; null: the model's initial ones.
   const Weights* loaded = nullptr;
-  std::string compiler_folder{};                  // where gaccc lies
+  std::string compiler_folder{};  // where gaccc lies
+  // Reads and checks an artifact (compiler/open_artifact.h).
+  std::function<Result<Artifact>(const std::string& path)> open{};
   std::function<bool()> interrupted{};            // asked after every launch. May be empty
   std::function<void(std::string_view)> print{};  // a piece of the report, with its line end
 };

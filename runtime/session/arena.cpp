@@ -63,8 +63,8 @@ Status Arena::write_inputs(InputBytes inputs, int64_t samples, Program program) 
     if (inputs[i].size() != bytes)
       return Status::error("input {} takes {} bytes, {} were given", input.name, bytes, inputs[i].size());
     writes.push_back({*offset, inputs[i]});
-    if (input.stored.empty()) continue;
-    round_to_half(inputs[i], input.stored, halves_[i]);
+    if (!input.stored) continue;
+    round_to_half(inputs[i], half_type(*input.stored), halves_[i]);
     writes.back().bytes = std::as_bytes(std::span(halves_[i]));
   }
   return device_.write_all(writes);

@@ -80,7 +80,7 @@ Status Evaluation::take_over() {
   const std::vector<uint32_t> words = GACC_TRY(arena_.read_words(sums_));
   std::vector<double> taken = taken_;
   for (size_t i = 0; i < words.size(); ++i) {
-    const bool integer = sums_[i]->dtype == "i32";
+    const bool integer = sums_[i]->dtype == DType::i32;
     taken[i] +=
         integer ? std::bit_cast<int32_t>(words[i]) : static_cast<double>(std::bit_cast<float>(words[i]));
   }
@@ -136,7 +136,7 @@ Status Evaluation::set_shift(InputBytes inputs) {
       int32_t integer = 0;
       std::memcpy(&real, inputs[i].data() + at, 4);
       std::memcpy(&integer, inputs[i].data() + at, 4);
-      sum += plan.inputs[i].dtype == "f32" ? static_cast<double>(real) : integer;
+      sum += plan.inputs[i].dtype == DType::f32 ? static_cast<double>(real) : integer;
       ++count;
     }
   }
@@ -158,7 +158,7 @@ Result<EvalReport> Evaluation::end() {
   if (plan.lanes > 1) GACC_TRY(clear());  // what is left must not tell who had which lanes
   std::vector<double> values;
   for (size_t i = 0; i < sums_.size(); ++i) {
-    values.push_back(sum_words(plan.lanes, nodes, i, sums_[i]->dtype == "i32"));
+    values.push_back(sum_words(plan.lanes, nodes, i, sums_[i]->dtype == DType::i32));
     for (const LaneScalars& node : nodes) {  // from left to right
       const size_t at = sums_.size() + 2 * i;
       values[i] += std::bit_cast<double>(std::array{node.words[at], node.words[at + 1]});

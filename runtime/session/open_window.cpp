@@ -141,7 +141,7 @@ Result<WindowSums> OpenWindow::sums() {
   if (exchange_ != nullptr && !is_whole()) nodes = GACC_TRY(exchange_->gather(nodes, sums_.size()));
   const size_t last = sums_.size() - 1;
   return WindowSums{sum_words(lanes, nodes, 0, false),
-                    sum_words(lanes, nodes, last, sums_[last]->dtype == "i32")};
+                    sum_words(lanes, nodes, last, sums_[last]->dtype == DType::i32)};
 }
 
 Result<std::vector<float>> OpenWindow::read_sum(const PlanBuffer& buffer) {
@@ -158,7 +158,8 @@ Result<std::vector<float>> OpenWindow::read_sum(const PlanBuffer& buffer) {
 
 Result<std::vector<std::byte>> OpenWindow::read_for_checkpoint(const PlanBuffer& buffer) {
   const bool inside = arena_.plan().lanes > 1 && launches_ > 0;
-  if (inside && buffer.kind == "accum") return std::vector<std::byte>(static_cast<size_t>(buffer.bytes));
+  if (inside && buffer.kind() == BufferKind::accum)
+    return std::vector<std::byte>(static_cast<size_t>(buffer.bytes));
   const auto kept = opening_.find(&buffer);
   if (inside && kept != opening_.end()) return kept->second;
   return update_.read(buffer);

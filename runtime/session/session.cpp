@@ -173,8 +173,8 @@ Status Session::write_parameter(const PlanBuffer& parameter, int64_t first, std:
        {plan_.find(parameter.name), plan_.find(BufferRole::half, parameter.name)}) {
     if (buffer == nullptr) continue;
     std::span<const std::byte> bytes = std::as_bytes(values);
-    if (buffer->dtype != "f32") {
-      round_to_half(bytes, buffer->dtype, halves);
+    if (buffer->dtype != DType::f32) {
+      round_to_half(bytes, half_type(buffer->dtype), halves);
       bytes = std::as_bytes(std::span(halves));
     }
     const int64_t each = static_cast<int64_t>(bytes.size() / std::max<size_t>(values.size(), 1));

@@ -1,6 +1,6 @@
 // Runs a compiled step, one verb at a time. A whole training program, without data loading:
 //
-//   const Artifact artifact = *load_artifact("step.ptx");     // what gaccc wrote
+//   const Artifact artifact = *open_artifact("step.ptx");     // what gaccc wrote
 //   const auto device = open_device("cpu", {}, artifact).take();
 //   Session session(*device, artifact.plan);
 //   session.open(artifact);

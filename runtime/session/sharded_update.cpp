@@ -10,7 +10,7 @@
 namespace gacc {
 
 bool is_window_sum(const PlanBuffer& buffer) {
-  return buffer.kind == "accum" && buffer.role != BufferRole::node;
+  return buffer.kind() == BufferKind::accum && buffer.role != BufferRole::node;
 }
 
 Status ShardedUpdate::open() {
@@ -73,7 +73,7 @@ LaneSum ShardedUpdate::sum_of(const PlanBuffer& buffer, std::vector<int64_t> nod
   const bool shared = shard != shards_.end();
   const int64_t all = elements_of(buffer.shape);
   return {shared ? elements_of(shard->second->shape) : all,
-          buffer.dtype == "i32",
+          buffer.dtype == DType::i32,
           buffer.kept,
           std::move(nodes),
           buffer.offset,
@@ -99,11 +99,11 @@ Result<std::vector<std::byte>> ShardedUpdate::read(const PlanBuffer& buffer) {
 
 Result<std::vector<float>> ShardedUpdate::read_floats(const PlanBuffer& buffer) {
   const int64_t elements = elements_of(buffer.shape);
-  if (shard_of(buffer) == nullptr && buffer.dtype == "f32")
+  if (shard_of(buffer) == nullptr && buffer.dtype == DType::f32)
     return arena_.read<float>(buffer.offset, elements);
   const std::vector<std::byte> bytes = GACC_TRY(read(buffer));
   std::vector<float> values(static_cast<size_t>(elements));
-  if (buffer.dtype == "f32")
+  if (buffer.dtype == DType::f32)
     std::memcpy(values.data(), bytes.data(), bytes.size());
   else  // a frozen parameter
     widen(half_type(buffer.dtype), bytes.data(), values.data(), elements);

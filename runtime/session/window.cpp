@@ -6,8 +6,7 @@
 namespace gacc {
 
 WindowRules rules_of(const Plan& plan, int64_t samples) {
-  const Tail tail = plan.tail == "drop" ? Tail::drop : plan.tail == "carry" ? Tail::carry : Tail::flush;
-  return {samples, plan.micro_batch, plan.accumulate, tail};
+  return {samples, plan.micro_batch, plan.accumulate, plan.tail};
 }
 
 int64_t WindowRules::launches_per_epoch() const {

@@ -8,8 +8,6 @@
 
 namespace gacc {
 
-enum class Tail : uint8_t { flush, drop, carry };
-
 struct WindowRules {
   int64_t samples = 0;      // of the dataset
   int64_t micro_batch = 1;  // M

@@ -55,6 +55,10 @@ class Writer {
     to_[name] = Json::array();
     for (double value : values) to_[name].push_back(fmt::format("{}", value));
   }
+  template <class T>
+  void later(const char* name, const T& value) {
+    (*this)(name, value);
+  }
 
  private:
   Json& to_;
@@ -74,6 +78,11 @@ class Reader {
   void operator()(const char* name, std::vector<double>& values) {
     values.clear();
     for (const Json& item : from_.at(name)) values.push_back(real(item, name));
+  }
+  // A field that files of older versions do not have.
+  template <class T>
+  void later(const char* name, T& value) {
+    if (from_.contains(name)) (*this)(name, value);
   }
 
  private:
@@ -117,16 +126,11 @@ void each_field(State& state, Visit visit) {
   visit("seconds.evaluation", state.evaluation_seconds);
   visit("seconds.window_start", state.window_start);
   visit("seconds.epoch_start", state.epoch_start);
-}
-
-// Visits the fields that files of older versions do not have.
-template <class State, class Visit>
-void each_later_field(State& state, Visit visit) {
-  visit("first_loss", state.first_loss);
-  visit("best.metric", state.best.metric);
-  visit("best.value", state.best.value);
-  visit("best.updates", state.best.updates);
-  visit("best.worse", state.best.worse);
+  visit.later("first_loss", state.first_loss);
+  visit.later("best.metric", state.best.metric);
+  visit.later("best.value", state.best.value);
+  visit.later("best.updates", state.best.updates);
+  visit.later("best.worse", state.best.worse);
 }
 
 std::string checkpoint_in(const std::string& folder) {
@@ -201,14 +205,14 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
     const std::vector<std::byte> bytes = GACC_TRY(session.read_for_checkpoint(buffer));
     GACC_TRY(check_finite(buffer, bytes, path));
     GACC_TRY(file.write(text_of(bytes)));
-    tensors.push_back(CheckpointEntry{buffer.name, buffer.kind, buffer.dtype, whole_shape(buffer),
+    tensors.push_back(CheckpointEntry{buffer.name, std::string(kind_text(buffer.kind())),
+                                      std::string(dtype_text(buffer.dtype)), whole_shape(buffer),
                                       whole_bytes(buffer), crc32_of(text_of(bytes))});
     size += whole_bytes(buffer);
   }
 
   Json train = Json::object(), rate = Json::object();
   each_field(checkpoint.train, Writer(train));
-  each_later_field(checkpoint.train, Writer(train));
   GACC_TRY(file.write(checkpoint.best));
   size += static_cast<int64_t>(checkpoint.best.size());
   Writer to_rate(rate);
@@ -250,12 +254,14 @@ Result<int64_t> CheckpointReader::read_table(std::string_view text) {
   if (table.is_discarded()) return damaged("its table is no JSON");
   try {
     content_.settings = table.at("settings").get<Settings>();
+    // Before artifact format 9 it depended on the memory plan.
+    std::erase_if(content_.settings,
+                  [](const auto& setting) { return setting.first == "the model's operations (digest)"; });
     Reader rate(table.at("rate"));
     rate("of_model", content_.rate.of_model);
     rate("used", content_.rate.used);
     each_field(content_.train, Reader(table.at("train")));
     if (table.contains("best")) {
-      each_later_field(content_.train, Reader(table.at("train")));
       best_bytes_ = table.at("best").at("bytes").get<int64_t>();
       best_crc_ = table.at("best").at("crc32").get<uint32_t>();
     }
@@ -352,10 +358,11 @@ Status CheckpointReader::check(const Plan& plan, const Settings& settings) const
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_kept(buffer)) continue;
     const auto it = std::ranges::find(entries_, buffer.name, &CheckpointEntry::name);
-    const std::string now = tensor_text(buffer.dtype, whole_shape(buffer));
+    const std::string_view kind = kind_text(buffer.kind());
+    const std::string now = tensor_text(dtype_text(buffer.dtype), whole_shape(buffer));
     if (it == entries_.end()) {
       const auto renamed = std::ranges::find_if(entries_, [&](const CheckpointEntry& entry) {
-        return entry.kind == buffer.kind && tensor_text(entry.dtype, entry.shape) == now &&
+        return entry.kind == kind && tensor_text(entry.dtype, entry.shape) == now &&
                plan.find(entry.name) == nullptr;
       });
       const std::string hint = renamed == entries_.end()
@@ -365,7 +372,7 @@ Status CheckpointReader::check(const Plan& plan, const Settings& settings) const
     }
     const std::string saved = tensor_text(it->dtype, it->shape);
     if (saved != now) return differs("tensor " + buffer.name, saved, now);
-    if (it->kind != buffer.kind) return differs("the kind of tensor " + buffer.name, it->kind, buffer.kind);
+    if (it->kind != kind) return differs("the kind of tensor " + buffer.name, it->kind, kind);
     if (it->bytes != whole_bytes(buffer))
       return differs("the size of tensor " + buffer.name, fmt::format("{} bytes", it->bytes),
                      fmt::format("{} bytes", whole_bytes(buffer)));

@@ -1,10 +1,8 @@
-// What must agree between a checkpoint and the run that goes on from it. The compiled model's settings are
-// read off the artifact's IR, whose text has a line `set KEY = VALUE` for each; what they do not tell
-// (another layer with the same shapes) the digest of its operations does.
+// What must agree between a checkpoint and the run that goes on from it: the compiled model's settings, and what
+// they do not tell (another layer with the same shapes), the digest of its operations (Plan::operations).
 #include <algorithm>
 #include <array>
 #include <iterator>
-#include <sstream>
 
 #include "runtime/atomic_file.h"
 #include "runtime/store/checkpoint.h"
@@ -23,57 +21,8 @@ bool may_differ(std::string_view key) {
   return false;
 }
 
-// Removes what the memory plan decides: " at 123" from a line.
-std::string without_offsets(std::string line) {
-  constexpr std::string_view kAt = " at ";
-  for (size_t at = 0; (at = line.find(kAt, at)) != line.npos;) {
-    const size_t digits = at + kAt.size(),
-                 end = std::min(line.find_first_not_of("0123456789", digits), line.size());
-    if (end > digits)
-      line.erase(at, end - at);
-    else
-      ++at;
-  }
-  return line;
-}
-
-// The text without the regions that change no bit of a run that goes on: `predict`, which the memory plan may
-// leave out or cut, `init`, and those that follow from settings and the number of ranks.
-std::string training_part(std::string ir) {
-  constexpr std::string_view kEnd = "\n  }\n";
-  for (const std::string_view region : {"\n  init {", "\n  predict(", "\n  update {", "\n  close {",
-                                        "\n  answer(", "\n  norms {", "\n  ratios {", "\n  clear {"}) {
-    const size_t begin = ir.find(region);
-    const size_t end = begin == ir.npos ? ir.npos : ir.find(kEnd, begin + 1);
-    if (end != ir.npos) ir.erase(begin, end + kEnd.size() - begin);
-  }
-  return ir;
-}
-
-void add_model(std::string_view text, Settings& settings) {
-  std::istringstream lines(training_part(std::string(text)));
-  std::string line;
-  std::getline(lines, line);  // the module's name and the file it was compiled from
-  uint32_t digest = 0;
-  while (std::getline(lines, line)) {
-    const std::string_view rest =
-        std::string_view(line).substr(std::min(line.find_first_not_of(' '), line.size()));
-    if (rest.starts_with("set ")) {
-      const size_t equals = rest.find(" = ");
-      if (equals == std::string_view::npos) continue;
-      const std::string_view key = rest.substr(4, equals - 4);
-      if (!may_differ(key)) settings.emplace_back(key, rest.substr(equals + 3));
-      continue;
-    }
-    // Buffers are compared one by one.
-    if (rest.starts_with("param ") || rest.starts_with("accum ") || rest.starts_with("state ")) continue;
-    digest = crc32_of(without_offsets(std::string(rest)) + "\n", digest);
-  }
-  settings.emplace_back("the model's operations (digest)", fmt::format("{:08x}", digest));
-}
-
-// Of big columns only some blocks, evenly spread: reading gigabytes at every start would be felt. Of those on
-// disk 64; the number of samples says their size.
+// Returns a checksum of some blocks of the column, evenly spread, of a big one: reading gigabytes at every start
+// would be felt. Of a column on disk it takes 64; the number of samples says their size.
 uint32_t fingerprint(const Dataset& data, size_t index) {
   constexpr size_t kBlock = 4096;
   const Column& column = data.columns[index];
@@ -118,11 +67,13 @@ Settings settings_of(const Artifact& artifact, const Dataset& data, const DataOr
   add("model.name", plan.model);
   add("train.micro_batch", plan.micro_batch);
   add("train.accumulate", plan.accumulate);
-  add("train.tail", plan.tail);
+  add("train.tail", tail_text(plan.tail));
   add("train.shuffle", order.shuffle);
   add("the seed", order.seed);
   add("the number of training samples", data.samples);
-  add_model(artifact.ir, settings);
+  std::ranges::copy_if(plan.settings, std::back_inserter(settings),
+                       [](const auto& setting) { return !may_differ(setting.first); });
+  add("what the model computes (digest)", fmt::format("{:08x}", plan.operations));
   for (size_t i = 0; i < data.columns.size(); ++i)
     add("the training data's column " + data.columns[i].name + " (digest)",
         fmt::format("{:08x}", fingerprint(data, i)));

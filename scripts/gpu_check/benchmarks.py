@@ -9,6 +9,8 @@ import os
 import sys
 import time
 
+from artifact_ir import ArtifactIr
+
 from . import files, launch_costs, machine, peers
 from .stages import Step
 
@@ -114,10 +116,10 @@ class Benchmarks:
         if obstacle := self.check.obstacle(entry, one.products):
             return {"skipped": obstacle}
         artifact = self.check.artifact(entry, one.mode)
-        plan = files.artifact_plan(artifact)
+        ir = ArtifactIr(artifact)
         quick = contest.tokens or contest.update_bytes  # a window takes milliseconds
         warm, windows = (1, 2) if self.machine.emulated else (WARM, WINDOWS) if quick else (WARM_MLP, WINDOWS_MLP)
-        window = plan["micro_batch"] * plan["accumulate"]
+        window = ir.micro_batch * ir.accumulate
         spec = self.check.data_for(artifact, one.tokens, window if quick or self.machine.emulated else 2048)
         label = f"{one.benchmark}.{one.name}".replace(" ", "_").replace(",", "")
         log, trace = self.machine.out / f"{label}.jsonl", self.machine.out / f"{label}.json"
@@ -137,7 +139,7 @@ class Benchmarks:
         times = [e["seconds"] * 1e6 for e in events if e["event"] == "update"][warm:]
         if profile:
             times = launch_costs.programs(json.loads(trace.read_text()), "update")[warm:]
-        return peers.summary(times, library=engine, peak_bytes=events[-1]["peak_bytes"], parameters=plan["parameters"])
+        return peers.summary(times, library=engine, peak_bytes=events[-1]["peak_bytes"], parameters=ir.parameters)
 
     # ---- peers
 

@@ -38,7 +38,7 @@ def make_data(name, inputs, samples, folder, kind="uniform"):
     for number, one in enumerate(inputs):
         shape = [samples, *one["shape"]]
         if one["dtype"] == "i32":
-            values = tokens(math.prod(shape), one.get("range", 10), kind, seed=number)
+            values = tokens(math.prod(shape), one["range"] or 10, kind, seed=number)
         else:
             chance = random.Random(number)
             values = array.array("f", (2 * chance.random() - 1 for _ in range(math.prod(shape))))
@@ -51,16 +51,6 @@ def make_data(name, inputs, samples, folder, kind="uniform"):
 def spec(parts, folder):
     """What --data takes for make_data's files, which lie in a folder now."""
     return "npy:" + ",".join(f"{name}={pathlib.Path(folder) / file}" for name, file in parts.items())
-
-
-# ---- artifacts
-
-def artifact_plan(path):
-    with open(path, encoding="utf-8") as lines:
-        for line in lines:
-            if line.startswith("//plan "):
-                return json.loads(line[7:])
-    raise SystemExit(f"gpu-check: {path} is no artifact")
 
 
 # ---- tensors

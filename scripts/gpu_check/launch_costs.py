@@ -2,18 +2,16 @@
 table of a profile beside them."""
 import collections
 
-from . import files
+from artifact_ir import ArtifactIr, function_of
 
 KEYS = ("name", "bytes", "flops", "seconds", "builtin_seconds")
 
 
 def of_artifact(path, plan_json):
     """For each launch of the step, KEYS; None where the two do not fit."""
-    plan = files.artifact_plan(path)
-    launches = next(program["launches"] for program in plan["programs"] if program["name"] == "step")
     planned = [kernel for kernel in plan_json["kernels"] if kernel["program"] == "step"]
     names = [None if one["name"].startswith("product ") else one["name"] for one in planned]
-    if [one.get("kernel") for one in launches] != names:
+    if [function_of(one) for one in ArtifactIr(path).launches()] != names:
         return None
     return [{key: one[key] for key in KEYS} for one in planned]
 

@@ -10,6 +10,8 @@ import subprocess
 import tarfile
 import tempfile
 
+from artifact_ir import ArtifactIr
+
 from . import cases, files, launch_costs
 
 LIMIT = 60 << 20  # bytes of a pack
@@ -79,7 +81,8 @@ class Packer:
         (self.work / "bin").mkdir()
         subprocess.run(["strip", "-o", self.work / "bin/gaccc", self.bin / "gaccc"], check=True)
         shutil.copy2(counting, self.folder / "count")
-        shutil.copy2(self.root / "scripts/gpu-check", self.folder)
+        for file in ("gpu-check", "artifact_ir.py"):
+            shutil.copy2(self.root / "scripts" / file, self.folder)
         shutil.copytree(self.root / "scripts/gpu_check", self.folder / "gpu_check", dirs_exist_ok=True,
                         ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(self.root / "examples", self.folder / "examples", dirs_exist_ok=True)
@@ -121,7 +124,7 @@ class Packer:
         found, _ = self.artifacts(name, source, settings, case.modes)
         artifact = self.work / found[self.targets[0]][case.modes[0]]["file"]  # the CPU's choice
         samples = min(case.samples, 32) if self.small else case.samples
-        data = files.make_data(name, files.artifact_plan(artifact)["inputs"], samples, self.work)
+        data = files.make_data(name, ArtifactIr(artifact).inputs(), samples, self.work)
         reference = self.train(name, artifact, data, samples)
         bounds = {tensor: F32[tensor.split("/")[0]] for tensor in reference}
         if precision != "f32":

@@ -11,6 +11,8 @@ import statistics
 import threading
 import time
 
+from artifact_ir import ArtifactIr
+
 from . import cases, files, launch_costs, machine, packing
 
 SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
@@ -331,11 +333,11 @@ class Check:
 
     def data_for(self, artifact, kind="zipf", samples=None):
         """Fresh data for a benchmark's artifact, a whole number of windows of it."""
-        plan = files.artifact_plan(artifact)
-        samples = samples or plan["micro_batch"] * plan["accumulate"] * 2
+        ir = ArtifactIr(artifact)
+        samples = samples or ir.micro_batch * ir.accumulate * 2
         name = f"{pathlib.Path(artifact).name}.{kind}"
         with self.lock:
-            data = files.make_data(name, plan["inputs"], samples, self.machine.work, kind)
+            data = files.make_data(name, ir.inputs(), samples, self.machine.work, kind)
             return files.spec(data, self.machine.work)
 
 

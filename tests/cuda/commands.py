@@ -1,6 +1,7 @@
 """gacc-exec on machines without a usable GPU, played by the fake driver (tests/cuda/fake_driver.cpp), and the same
 artifact on the CPU, in the emulator and on a GPU. Each test_* function is a ctest."""
 import json
+import math
 import os
 import pathlib
 import re
@@ -158,6 +159,45 @@ def test_emulate_launch_modes_have_the_same_bits(folder):
     same_bits(folder, model, ("--data", harness.make_data(model, 37, folder)))
 
 
+WIDE = """
+[model]
+name = "wide"
+[inputs.image]
+shape = [2, 51, 169]
+[inputs.label]
+dtype = "i32"
+range = 2
+[[layers]]
+type = "group_norm"
+groups = 1
+[[layers]]
+type = "flatten"
+[[layers]]
+type = "linear"
+features = 2
+[loss]
+type = "cross_entropy"
+target = "label"
+[train]
+micro_batch = 2
+[precision]
+compute = "f16"
+"""
+
+
+def test_emulate_a_persistent_step_of_wide_blocks(folder):
+    """Rows of 17,238 elements take blocks of 1,024 threads: gaccc warns of them, and they fit the GPU."""
+    emulator_or_skip()
+    model = folder / "wide.toml"
+    model.write_text(WIDE)
+    small = run("gaccc", model, "-o", folder / "auto.ptx")
+    expect("1024 threads" not in small.stderr, small.stderr)
+    expect("step_persistent" not in (folder / "auto.ptx").read_text(), "auto takes blocks of 1,024 threads")
+    done = run("gaccc", model, "--launch", "persistent", "-o", folder / "step.ptx")
+    expect("warning" in done.stderr and "blocks of 1024 threads, with 64 registers for each" in done.stderr, done.stderr)
+    run("gacc-exec", folder / "step.ptx", "--data", harness.make_data(model, 2, folder), "--device", "emulate", "--updates", 1)
+
+
 def test_emulate_launch_modes_have_the_same_bits_with_special_kernels(folder):
     """Among them attention: a thread for a position, and a team of four, two of which have fewer channels."""
     emulator_or_skip()
@@ -292,16 +332,17 @@ def test_emulate_convolutions_as_products_in_a_resnet(folder):
     convolutions_as_products(folder, "mnist_resnet")
 
 
-def change_plan(artifact, change):
-    """Alters the plan inside an artifact, and the checksum with it."""
+def change_ir(artifact, change):
+    """Alters the IR inside an artifact, line by line, and the checksum with it."""
 
     def changed(body):
-        plan_line, rest = body.split(b"\n", 1)
-        plan = json.loads(plan_line.removeprefix(b"//plan "))
-        change(plan)
-        return b"//plan " + json.dumps(plan, separators=(",", ":")).encode() + b"\n" + rest
+        ir, end, rest = body.partition(b"//end\n")
+        return b"".join(change(line) for line in ir.splitlines(keepends=True)) + end + rest
 
     sealed(artifact, changed)
+
+
+BIAS, WORKSPACE = rb" bias\([^)]*\)\)", rb" workspace\(\d+, \d+\)"
 
 
 def test_emulate_bias_in_the_product(folder):
@@ -315,7 +356,7 @@ def test_emulate_bias_in_the_product(folder):
         artifact, weights, trace = folder / f"{name}.ptx", folder / f"{name}.safetensors", folder / f"{name}.json"
         harness.compile_model(model, artifact, launch__mode="graph", **settings)
         if change:
-            change_plan(artifact, change)
+            change_ir(artifact, change)
         run("gacc-exec", artifact, "--data", spec, "--updates", 2, "--device", "emulate", "--gemm", gemm, "--save", weights,
             "--profile", trace)
         launches = [e for e in json.loads(trace.read_text())["traceEvents"] if e.get("cat") == "kernel"]
@@ -323,9 +364,9 @@ def test_emulate_bias_in_the_product(folder):
         expect(all(e["dur"] == 0 for e in done), f"what was not launched took time: {done}")
         return weights.read_bytes(), len(launches) - len(done)
 
-    def without(plan):
-        for program in plan["programs"]:
-            removed.extend(launch.pop("bias") for launch in program["launches"] if "bias" in launch)
+    def without(line):
+        removed.extend(re.findall(BIAS, line))
+        return re.sub(BIAS, b"", line)
 
     fused, fused_launches = train("fused")
     plain, plain_launches = train("plain", change=without)
@@ -334,29 +375,15 @@ def test_emulate_bias_in_the_product(folder):
     expect(fused_launches < plain_launches, f"{fused_launches} launches with the bias in the product, {plain_launches} without")
     # Built-in products have epilogues, which do more than a bias.
     expect(train("builtin", "builtin")[1] < fused_launches, "built-in products have launches that their epilogues do")
-    run("gaccc", model, "--launch", "graph", "--costs", folder / "fused.json", "-o", folder / "again.ptx")
     expect(train("recompute", recompute__policy="all")[0] == fused, "recompute changes bits")
-    # What the plan says is checked before it is believed.
-    for field, value, words in (("launch", 0, "bias.launch"), ("launch", 1 << 30, "bias.launch"), ("offset", 1 << 50, "bias")):
-        def damage(plan):
-            next(l["bias"] for p in plan["programs"] for l in p["launches"] if "bias" in l)[field] = value
-        artifact = harness.compile_model(model, folder / "damaged.ptx", launch__mode="graph")
-        change_plan(artifact, damage)
-        harness.one_error(run("gacc-exec", artifact, "--init-only", "--device", "emulate", code=1), words)
 
 
-def products(plan):
-    return [l for p in plan["programs"] for l in p["launches"] if "kernel" not in l]
-
-
-def fits(plan, launch):
+def fits(ir, launch):
     """Whether the emulator's algorithm, which wants room for one f32 for each element of C, has it in the arena."""
-    m, n = (launch[x]["extent"] * (plan["micro_batch"] if launch[x]["times_batch"] else 1) for x in ("m", "n"))
-    return launch.get("workspace", {"bytes": 0})["bytes"] >= (4 * m * n + 255) // 256 * 256
-
-
-def plan_of(artifact):
-    return json.loads(artifact.read_bytes().split(b"\n", 2)[1].removeprefix(b"//plan "))
+    extents = re.search(r" : ([^)]*)\)", launch)[1].split(", ")
+    m, n = (math.prod(ir.micro_batch if word == "B" else int(word) for word in extent.split()) for extent in extents[:2])
+    room = re.search(r"workspace\(\d+, (\d+)\)", launch)
+    return room is not None and int(room[1]) >= (4 * m * n + 255) // 256 * 256
 
 
 def cublas_bits(folder, artifact, spec, *options):
@@ -376,61 +403,19 @@ def test_emulate_products_work_in_the_arena(folder):
         spec = harness.make_data(model, samples, folder)
         settings = dict(launch__mode="graph", train__micro_batch=8, train__accumulate=2)
         artifact = harness.compile_model(model, folder / "plain.ptx", **settings)
-        plan = plan_of(artifact)
-        expect(any(fits(plan, l) for l in products(plan)), f"{model}: no product has room in the arena")
+        ir = harness.ArtifactIr(artifact)
+        expect(any(fits(ir, l) for l in ir.launches() if l.startswith("product ")), f"{model}: no product has room in the arena")
         expected = cublas_bits(folder, artifact, spec)
-        change_plan(artifact, lambda plan: [l.pop("workspace", None) for l in products(plan)])
+        change_ir(artifact, lambda line: re.sub(WORKSPACE, b"", line))
         expect(cublas_bits(folder, artifact, spec) == expected, f"{model}: other bits beside the arena")
         least = None
         for recompute in (dict(recompute__policy="all"), dict(recompute__policy="sqrt"), "budget"):
             if recompute == "budget":
                 recompute = dict(memory__budget=f"{least}B")
             artifact = harness.compile_model(model, folder / "recompute.ptx", **settings, **recompute)
-            peak = plan_of(artifact)["arena_bytes"]
+            peak = harness.ArtifactIr(artifact).arena
             least = min(least or peak, peak)
             expect(cublas_bits(folder, artifact, spec) == expected, f"{model}: other bits with {recompute}")
-
-
-def test_emulate_a_wrong_workspace_is_noticed(folder):
-    """One that lies where something else is: refused, for the IR says another. (That the emulator reports it, too, is tested in
-    workspace_test.cpp.)"""
-    emulator_or_skip()
-    model = harness.example("mnist_mlp")
-    artifact = folder / "step.ptx"
-    spec = harness.make_data(model, 32, folder)
-
-    def with_workspace(where):
-        """The first product of the step whose workspace is used gets another."""
-        harness.compile_model(model, artifact, launch__mode="graph", train__micro_batch=16, train__accumulate=2)
-
-        def change(plan):
-            launches = [l for p in plan["programs"] if p["name"] == "step" for l in p["launches"] if "kernel" not in l]
-            where(plan, launches)
-
-        change_plan(artifact, change)
-        return run("gacc-exec", artifact, "--data", spec, "--updates", 1, "--device", "emulate", "--gemm", "cublas", code=1)
-
-    def on(name):
-        def move(plan, launches):
-            launches[0]["workspace"]["offset"] = launches[0][name]
-        return move
-
-    def odd(plan, launches):
-        launches[0]["workspace"]["offset"] += 4
-
-    def beyond(plan, launches):
-        launches[0]["workspace"]["offset"] = (plan["arena_bytes"] + 255) // 256 * 256 - 256
-        launches[0]["workspace"]["bytes"] = 512
-
-    def on_a_buffer(plan, launches):
-        launches[0]["workspace"]["offset"] = next(b["offset"] for b in plan["buffers"] if b["name"] == "lr")
-
-    def on_the_image(plan, launches):  # which the gradient of the first weight reads again
-        expect(launches[1]["a"] != plan["inputs"][0]["step_offset"], "the second product reads the image, too")
-        launches[1]["workspace"] = {"offset": plan["inputs"][0]["step_offset"], "bytes": 16 * 784 * 4}
-
-    for where in (on("a"), on("b"), on("c"), odd, beyond, on_a_buffer, on_the_image):
-        harness.one_error(with_workspace(where), "launches[", "].workspace.", "the IR says ")
 
 
 def test_emulate_reports_end_the_run(folder):
@@ -439,17 +424,18 @@ def test_emulate_reports_end_the_run(folder):
     model = harness.example("regression")
     artifact = harness.compile_model(model, folder / "step.ptx", launch__mode="graph")
     spec = harness.make_data(model, 64, folder)
-    launches = [l for p in plan_of(artifact)["programs"] if p["name"] == "step" for l in p["launches"] if "kernel" in l]
-    launch = max(launches, key=lambda l: l["grid"]["extent"])
+    grids = {harness.function_of(l): int(re.search(r"grid\((\d+)", l)[1])
+             for l in harness.ArtifactIr(artifact).launches() if l.startswith("kernel ")}
+    kernel = max(grids, key=grids.get)
 
     def stray(body):
-        before, kernel, code = body.partition(f".entry {launch['kernel']}(".encode())
-        return before + kernel + re.sub(rb"((?:ld|st)\.global\S*\s[^;]*\[%rd\d+)(?:\+-?\d+)?\]", rb"\1+1073741824]", code)
+        before, entry, code = body.partition(f".entry {kernel}(".encode())
+        return before + entry + re.sub(rb"((?:ld|st)\.global\S*\s[^;]*\[%rd\d+)(?:\+-?\d+)?\]", rb"\1+1073741824]", code)
 
     sealed(artifact, stray)
     done = run("gacc-exec", artifact, "--data", spec, "--updates", 1, "--device", "emulate", code=1)
-    expect(launch["kernel"] in done.stderr, f"no report names {launch['kernel']}:\n{done.stderr}")
-    line = int(done.stderr.split(launch["kernel"] + ": line ", 1)[1].split(":", 1)[0])
+    expect(kernel in done.stderr, f"no report names {kernel}:\n{done.stderr}")
+    line = int(done.stderr.split(kernel + ": line ", 1)[1].split(":", 1)[0])
     text = artifact.read_text().splitlines()[line - 1]
     expect("ld.global" in text or "st.global" in text, f"line {line} of the artifact is no access: {text}")
     print(done.stderr)

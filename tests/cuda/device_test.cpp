@@ -529,23 +529,6 @@ TEST(CudaParts, RandomOperandsAreBetweenAQuarterAndOne) {
   }
 }
 
-TEST(CudaParts, ABuiltInProductSurvivesTheArtifact) {
-  Artifact artifact = tiny_artifact(4, 1);
-  artifact.plan.arena_bytes = 8192;
-  artifact.plan.programs[1].launches = {tiny_product(true), tiny_product(false)};
-  const Result<Artifact> read = read_artifact(write_artifact(artifact), "step.ptx");
-  ASSERT_EQ(read.status().text(), "");
-  const std::vector<PlanLaunch>& launches = read->plan.programs[1].launches;
-  ASSERT_EQ(launches.size(), 2U);
-  const PlanBuiltin& builtin = launches[0].builtin;
-  EXPECT_EQ(fmt::format("{} {} {} {}", builtin.kernel, builtin.block, builtin.tile_m, builtin.tile_n),
-            "tiny_gemm_nt 64 8 8");
-  EXPECT_EQ(launches[1].builtin.kernel, "");
-  artifact.plan.programs[1].launches[0].builtin.tile_n = 0;
-  const Status wrong = read_artifact(write_artifact(artifact), "step.ptx").status();
-  EXPECT_NE(wrong.text().find("builtin.tile_n is 0"), std::string::npos);
-}
-
 TEST(CudaParts, TargetsRunWhereTheyCan) {
   EXPECT_TRUE(cuda::runs_on("sm_80", 80) && cuda::runs_on("sm_80", 90) && cuda::runs_on("sm_75", 120));
   EXPECT_FALSE(cuda::runs_on("sm_90", 89) || cuda::runs_on("sm_100", 90));
@@ -580,9 +563,9 @@ TEST(CudaParts, EntryParametersAreCounted) {
 TEST(CudaParts, LiveRangesLeavePaddingOut) {
   Plan plan;
   plan.arena_bytes = 8192;
-  plan.buffers.push_back({"w", "param", "f32", {10}, 256, 40, true, {}, BufferRole::weight});
-  plan.buffers.push_back({"lr", "state", "f32", {}, 0, 4, true});
-  plan.inputs.push_back({"x", "f32", {}, 768, 1024, {}, {}, {}, {}, {}});
+  plan.buffers.push_back({"w", DType::f32, {10}, 256, 40, true, {}, BufferRole::weight});
+  plan.buffers.push_back({"lr", DType::f32, {}, 0, 4, true});
+  plan.inputs.push_back({"x", DType::f32, {}, 768, 1024, {}, {}, {}, {}, {}});
   PlanLaunch launch;
   launch.kernel = "k";
   launch.arguments = {{PlanArgument::Kind::address, 512}, {PlanArgument::Kind::address, 256}};

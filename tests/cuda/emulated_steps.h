@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "codegen/device_code.h"
-#include "codegen/plan_writer.h"
+#include "compiler/plan/plan_of.h"
 #include "frontend/frontend.h"
 #include "ir/text/text.h"
 #include "passes/pipeline.h"
@@ -33,9 +33,7 @@ inline ir::Module planned(const std::string& text) {
 inline Artifact artifact_of(const ir::Module& module, bool merged, std::string_view target = "sm_80",
                             bool streams = true) {
   Artifact artifact;
-  artifact.plan = write_plan(module, {.target = std::string(target)});
   ir::Module as = ir::unscheduled(module);
-  artifact.ir = ir::print(as);
   passes::PipelineOptions options;
   options.options.target = target;
   options.passes = {"select"};
@@ -47,7 +45,9 @@ inline Artifact artifact_of(const ir::Module& module, bool merged, std::string_v
   const std::optional<codegen::DeviceCode> code = codegen::emit_nvptx(as, target, diag);
   EXPECT_TRUE(code) << diag.render();
   if (!code) return artifact;
+  artifact.plan = plan_of(as);
   artifact.plan.programs = code->programs;
+  artifact.ir = ir::print(as);
   artifact.ptx = code->ptx;
   return artifact;
 }
@@ -121,7 +121,7 @@ class EmulatedSteps : public testing::Test {
       for (const int64_t extent : input.shape) count *= static_cast<size_t>(extent);
       const int64_t offset = eval ? input.eval_offset : input.step_offset;
       const auto n = static_cast<size_t>(number);
-      if (input.dtype == "i32") {
+      if (input.dtype == DType::i32) {
         std::vector<int32_t> values(count);
         for (size_t i = 0; i < count; ++i)
           values[i] = static_cast<int32_t>((i * 3 + n) % static_cast<size_t>(input.range.value_or(1)));
@@ -131,8 +131,8 @@ class EmulatedSteps : public testing::Test {
         for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>((i * 7 + n) % 23) / 8 - 1.25F;
         std::span<const std::byte> bytes = std::as_bytes(std::span(values));
         std::vector<uint16_t> halves;
-        if (!input.stored.empty()) {
-          round_to_half(bytes, input.stored, halves);
+        if (input.stored) {
+          round_to_half(bytes, half_type(*input.stored), halves);
           bytes = std::as_bytes(std::span(halves));
         }
         EXPECT_EQ(device.write(offset, bytes).text(), "");

@@ -133,13 +133,13 @@ TEST_F(Machine, MatrixProductsOfAllEngines) {
 TEST_F(Machine, HalfProductsOfCublas) {
   options_.gemm = GemmChoice::cublas;
   for (const ir::DType dtype : {ir::DType::f16, ir::DType::bf16}) {
-    const std::string name = dtype == ir::DType::f16 ? "f16" : "bf16";
+    const DType half = dtype == ir::DType::f16 ? DType::f16 : DType::bf16;
     for (const bool accumulate : {false, true}) {
       std::vector<float> a, b;
       Artifact artifact = product_artifact(a, b);
       PlanLaunch& product = artifact.plan.programs[1].launches[0];
-      product.type = name;
-      product.result = accumulate ? "f32" : name;
+      product.type = half;
+      product.result = accumulate ? DType::f32 : half;
       product.accumulate = accumulate;
       product.builtin = {};
       std::unique_ptr<Device> device;
@@ -171,7 +171,8 @@ TEST_F(Machine, HalfProductsOfCublas) {
           for (size_t i = 0; i < k; ++i) sum += double{a[row * k + i]} * b[column * k + i];
           const size_t at = row * n + column;
           const double got = accumulate ? sums[at] : codegen::half_value(rounded[at], dtype);
-          ASSERT_EQ(got, accumulate ? sum : codegen::nearest_half(sum, dtype)) << name << " element " << at;
+          ASSERT_EQ(got, accumulate ? sum : codegen::nearest_half(sum, dtype))
+              << dtype_text(half) << " element " << at;
         }
       std::string reports;
       EXPECT_EQ(device->finish(reports).text(), "");

@@ -12,9 +12,9 @@
 namespace gacc::test {
 
 // Buffers and inputs as arguments, in the order of the entries' parameters.
-inline Artifact tiny_artifact(int64_t micro_batch, int64_t accumulate, std::string tail = "flush") {
+inline Artifact tiny_artifact(int64_t micro_batch, int64_t accumulate, std::string_view tail = "flush") {
   Artifact artifact;
-  artifact.plan = tiny_plan(micro_batch, accumulate, std::move(tail));
+  artifact.plan = tiny_plan(micro_batch, accumulate, tail);
   Plan& plan = artifact.plan;
   const auto address = [&](const char* name) {
     for (const PlanInput& input : plan.inputs)

@@ -76,7 +76,7 @@ TEST_F(DatasetTest, ReadsCsv) {
     EXPECT_EQ(values<double>(data.columns[1].bytes), (std::vector<double>{2, 0}));
   }
   Plan regression = image_label_plan();
-  regression.inputs[1].dtype = "f32";
+  regression.inputs[1].dtype = DType::f32;
   regression.inputs[1].range.reset();
   ASSERT_EQ(load_dataset("csv:" + file + ",label=a", regression, data).text(), "");
   EXPECT_EQ(values<double>(data.columns[1].bytes), (std::vector<double>{.5, 4}));
@@ -416,7 +416,7 @@ TEST_F(DatasetTest, FloatsMustBeFinite) {
 
 TEST_F(DatasetTest, CsvFieldsMustBeFinite) {
   Plan plan = image_label_plan();
-  plan.inputs[1].dtype = "f32";
+  plan.inputs[1].dtype = DType::f32;
   plan.inputs[1].range.reset();
   const auto with = [&](const std::string& row) {
     return "csv:" + folder_.put("f.csv", "a,b,y,c,d\n0,1,2,3,4\n\n" + row + "\n") + ",label=y";

@@ -25,7 +25,7 @@ std::vector<T> gathered(const Dataset& data, const PlanInput& input, const std::
   return values<T>(bytes);
 }
 
-PlanInput input_of(const std::string& dtype, std::vector<int64_t> shape) {
+PlanInput input_of(DType dtype, std::vector<int64_t> shape) {
   PlanInput input;
   input.name = "x";
   input.dtype = dtype;
@@ -38,8 +38,9 @@ TEST(Gather, BytesAreScaledExactlyLikeTorch) {
   std::iota(bytes.begin(), bytes.end(), 0);
   Dataset data = one_column<uint8_t>("u8", {256}, bytes);
   for (size_t copies : {1, 4}) {  // few elements take the direct way, many the table
-    std::vector<float> plain = gathered<float>(data, input_of("f32", {256}), std::vector<int64_t>(copies, 0));
-    PlanInput input = input_of("f32", {16, 16});
+    std::vector<float> plain =
+        gathered<float>(data, input_of(DType::f32, {256}), std::vector<int64_t>(copies, 0));
+    PlanInput input = input_of(DType::f32, {16, 16});
     input.mean = {0.1307};
     input.std = {0.3081};
     std::vector<float> normal = gathered<float>(data, input, std::vector<int64_t>(copies, 0));
@@ -53,7 +54,7 @@ TEST(Gather, BytesAreScaledExactlyLikeTorch) {
 }
 
 TEST(Gather, NormalisesAlongTheFirstAxis) {
-  PlanInput input = input_of("f32", {2, 2});
+  PlanInput input = input_of(DType::f32, {2, 2});
   input.mean = {1, 2};
   input.std = {2, 4};
   std::vector<float> expected = {
@@ -71,13 +72,13 @@ TEST(Gather, NormalisesAlongTheFirstAxis) {
 }
 
 TEST(Gather, OnlyBytesAreScaledAndOnlyForFloats) {
-  EXPECT_EQ(gathered<float>(one_column<int8_t>("i8", {2}, {1, -1}), input_of("f32", {2}), {0}),
+  EXPECT_EQ(gathered<float>(one_column<int8_t>("i8", {2}, {1, -1}), input_of(DType::f32, {2}), {0}),
             (std::vector<float>{1, -1}));
-  EXPECT_EQ(gathered<float>(one_column<uint16_t>("u16", {2}, {255, 65535}), input_of("f32", {2}), {0}),
+  EXPECT_EQ(gathered<float>(one_column<uint16_t>("u16", {2}, {255, 65535}), input_of(DType::f32, {2}), {0}),
             (std::vector<float>{255, 65535}));
-  EXPECT_EQ(gathered<int32_t>(one_column<uint8_t>("u8", {1}, {3, 255}), input_of("i32", {}), {1, 0, 1}),
+  EXPECT_EQ(gathered<int32_t>(one_column<uint8_t>("u8", {1}, {3, 255}), input_of(DType::i32, {}), {1, 0, 1}),
             (std::vector<int32_t>{255, 3, 255}));
-  EXPECT_EQ(gathered<int32_t>(one_column<double>("f64", {1}, {3, -100}), input_of("i32", {}), {1, 0}),
+  EXPECT_EQ(gathered<int32_t>(one_column<double>("f64", {1}, {3, -100}), input_of(DType::i32, {}), {1, 0}),
             (std::vector<int32_t>{-100, 3}));
 }
 

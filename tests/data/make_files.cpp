@@ -114,10 +114,10 @@ Plan image_label_plan() {
   plan.micro_batch = 4;
   plan.inputs.resize(2);
   plan.inputs[0].name = "image";
-  plan.inputs[0].dtype = "f32";
+  plan.inputs[0].dtype = DType::f32;
   plan.inputs[0].shape = {2, 2};
   plan.inputs[1].name = "label";
-  plan.inputs[1].dtype = "i32";
+  plan.inputs[1].dtype = DType::i32;
   plan.inputs[1].range = 3;
   return plan;
 }

@@ -11,7 +11,7 @@
 namespace gacc::test {
 namespace {
 
-PlanInput input(const char* name, const char* dtype, std::vector<int64_t> shape) {
+PlanInput input(const char* name, DType dtype, std::vector<int64_t> shape) {
   PlanInput input;
   input.name = name;
   input.dtype = dtype;
@@ -22,7 +22,7 @@ PlanInput input(const char* name, const char* dtype, std::vector<int64_t> shape)
 Plan token_plan() {
   Plan plan;
   plan.micro_batch = 4;
-  plan.inputs = {input("tokens", "i32", {8}), input("next", "i32", {8})};
+  plan.inputs = {input("tokens", DType::i32, {8}), input("next", DType::i32, {8})};
   for (PlanInput& each : plan.inputs) each.range = 1000;
   return plan;
 }
@@ -137,7 +137,7 @@ TEST(Mapped, ArraysAreMappedWhereTheyLieAsNeeded) {
   Folder folder;
   Plan plan;
   plan.micro_batch = 4;
-  plan.inputs = {input("x", "f32", {4096})};
+  plan.inputs = {input("x", DType::f32, {4096})};
   const auto header = [](const std::string& descr, bool fortran, int64_t rows) {
     return npy(descr, fmt::format("({}, 4096)", rows), "", 1, fortran);
   };

@@ -13,7 +13,7 @@ Plan token_plan(int64_t length, std::optional<int64_t> range = {}) {
   Plan plan;
   plan.micro_batch = 4;
   PlanInput input;
-  input.dtype = "i32";
+  input.dtype = DType::i32;
   input.shape = {length};
   input.range = range;
   for (const char* name : {"tokens", "next"}) {
@@ -112,7 +112,7 @@ TEST(Tokens, RefusesWhatDoesNotFit) {
             "the shapes [2] and [3]");
   other.inputs.push_back({});
   other.inputs.back().name = "x";
-  other.inputs.back().dtype = "f32";
+  other.inputs.back().dtype = DType::f32;
   EXPECT_EQ(error("tokens:" + few, other),
             "tokens: gives tokens and targets; there is nothing for the input \"x\"");
   EXPECT_NE(error("tokens:" + folder.path("missing"), token_plan(1)).find("missing"), std::string::npos);

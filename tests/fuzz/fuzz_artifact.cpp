@@ -1,8 +1,9 @@
 // libFuzzer target for the artifact. A random change of a whole file fails its checksum and stops there, so
-// the target also puts a right first line before the input, which leads to the plan and the IR behind it.
+// the target also puts a right first line before the input, which leads to the IR behind it and to the plan that
+// is made of it.
 #include <zlib.h>
 
-#include "runtime/artifact.h"
+#include "compiler/open_artifact.h"
 #include "tests/fuzz/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -15,11 +16,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string whole =
       fmt::format("// gacc artifact {} bytes={} crc32={:08x}\n", gacc::kArtifactVersion, body.size(), crc);
   whole += body;
-  const gacc::Result<gacc::Artifact> artifact = gacc::read_artifact(whole, "f");
+  gacc::Result<gacc::Artifact> artifact = gacc::read_artifact(whole, "f");
   gacc::fuzz::check_status(artifact.status());
   if (!artifact) return 0;
   // What was read is written, and reads the same again.
   const gacc::Result<gacc::Artifact> again = gacc::read_artifact(gacc::write_artifact(*artifact), "f");
   if (!again || again->ir != artifact->ir || again->model != artifact->model) __builtin_trap();
+  gacc::check_artifact(*artifact, "f");
   return 0;
 }

@@ -9,7 +9,7 @@
 #include <memory>
 #include <random>
 
-#include "codegen/plan_writer.h"
+#include "compiler/plan/plan_of.h"
 #include "ir/reference.h"
 #include "ir/text/text.h"
 #include "runtime/device.h"
@@ -41,18 +41,19 @@ std::map<std::string, ir::Tensor> samples(const Plan& plan, int64_t batch, uint3
     tensor.shape = {batch};
     tensor.shape.insert(tensor.shape.end(), input.shape.begin(), input.shape.end());
     for (int64_t i = 0; i < ir::elements(tensor.shape, 1); ++i)
-      tensor.data.push_back(input.dtype == "i32" ? static_cast<double>(source() % 7)
-                                                 : double{static_cast<float>(source() % 2000) / 1000 - 1});
+      tensor.data.push_back(input.dtype == DType::i32
+                                ? static_cast<double>(source() % 7)
+                                : double{static_cast<float>(source() % 2000) / 1000 - 1});
   }
   return result;
 }
 
-void put(Device& device, int64_t offset, const std::string& dtype, const std::vector<double>& values) {
+void put(Device& device, int64_t offset, DType dtype, const std::vector<double>& values) {
   std::vector<std::byte> bytes(4 * values.size());
   for (size_t i = 0; i < values.size(); ++i) {
     const float real = static_cast<float>(values[i]);
     const int32_t integer = static_cast<int32_t>(values[i]);
-    std::memcpy(&bytes[4 * i], dtype == "i32" ? static_cast<const void*>(&integer) : &real, 4);
+    std::memcpy(&bytes[4 * i], dtype == DType::i32 ? static_cast<const void*>(&integer) : &real, 4);
   }
   ASSERT_TRUE(device.write(offset, bytes));
 }
@@ -66,7 +67,7 @@ std::vector<double> get(Device& device, const PlanBuffer& buffer) {
     int32_t integer;
     std::memcpy(&real, &bytes[i], 4);
     std::memcpy(&integer, &bytes[i], 4);
-    values.push_back(buffer.dtype == "i32" ? integer : double{real});
+    values.push_back(buffer.dtype == DType::i32 ? integer : double{real});
   }
   return values;
 }
@@ -75,7 +76,7 @@ std::vector<double> get(Device& device, const PlanBuffer& buffer) {
 class Pair {
  public:
   Pair(const ir::Module& module, int threads)
-      : module_(module), plan_(write_plan(module, {})), device_(make(threads)) {
+      : module_(module), plan_(plan_of(module)), device_(make(threads)) {
     const Status status = device_->load({plan_, ir::print(module), ""});
     EXPECT_TRUE(status) << status.text();
     for (const PlanBuffer& buffer : plan_.buffers) {
@@ -217,7 +218,7 @@ TEST_F(HostDevice, RefusesWhatItCannotRun) {
   EXPECT_EQ(plugin()(kDeviceAbi + 1, &options), nullptr);
   const std::optional<ir::Module> module = planned(small_model());
   ASSERT_TRUE(module);
-  const Plan plan = write_plan(*module, {});
+  const Plan plan = plan_of(*module);
   std::string text = ir::print(*module);
   EXPECT_FALSE(make(1)->load({plan, text.substr(0, text.size() / 2), ""}));
   EXPECT_FALSE(make(1)->load({plan, "", ""}));

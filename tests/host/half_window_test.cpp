@@ -13,7 +13,7 @@
 #include <memory>
 #include <sstream>
 
-#include "codegen/plan_writer.h"
+#include "compiler/plan/plan_of.h"
 #include "frontend/frontend.h"
 #include "ir/reference.h"
 #include "ir/text/text.h"
@@ -62,7 +62,7 @@ ir::Module mnist_mlp(const std::string& activation, const std::string& compute,
 // A compiled module, initialised with a seed.
 class Compiled {
  public:
-  Compiled(const ir::Module& module, int32_t seed) : plan_(write_plan(module, {})) {
+  Compiled(const ir::Module& module, int32_t seed) : plan_(plan_of(module)) {
     static void* library = dlopen(GACC_HOST_PLUGIN, RTLD_NOW | RTLD_LOCAL);
     EXPECT_NE(library, nullptr) << dlerror();
     const auto create = reinterpret_cast<gacc_create_device_fn>(dlsym(library, "gacc_create_device"));
@@ -86,7 +86,7 @@ class Compiled {
       std::vector<std::byte> bytes(samples.size() * static_cast<size_t>(4 * ir::elements(input.shape, 1)));
       EXPECT_TRUE(data.gather(i, input, samples, bytes));
       std::vector<uint16_t> halves;
-      if (!input.stored.empty()) round_to_half(bytes, input.stored, halves);
+      if (input.stored) round_to_half(bytes, half_type(*input.stored), halves);
       EXPECT_TRUE(device_->write(input.step_offset,
                                  halves.empty() ? std::span(bytes) : std::as_bytes(std::span(halves))));
     }
@@ -112,7 +112,7 @@ Tensors inputs(const Plan& plan, const Dataset& data, std::span<const int64_t> s
       float real;
       int32_t whole;
       std::memcpy(&real, &bytes[at], 4), std::memcpy(&whole, &bytes[at], 4);
-      tensor.data.push_back(input.dtype == "i32" ? whole : double{real});
+      tensor.data.push_back(input.dtype == DType::i32 ? whole : double{real});
     }
   }
   return all;
@@ -122,7 +122,7 @@ Tensors inputs(const Plan& plan, const Dataset& data, std::span<const int64_t> s
 ir::State start(Compiled& run, const ir::Module& half) {
   ir::State state;
   for (const PlanBuffer& buffer : run.plan().buffers) {
-    if (buffer.kind != "param") continue;
+    if (buffer.kind() != BufferKind::param) continue;
     const ir::Tensor& master = state.buffers[buffer.name] = run.buffer(buffer.name);
     const std::string name = buffer.name + ".h";
     const std::optional<ir::BufferId> copied = half.find_buffer(name);

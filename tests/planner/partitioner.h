@@ -20,6 +20,6 @@ std::vector<char> saved_values(const Practice& practice, double budget);
 
 // What is saved lives from its making on, the rest is made again where the backward pass first reads it, with
 // all that is missing for that, and stays until its last use.
-Plan plan_of(const Graph& graph, const std::vector<char>& saved);
+RecomputePlan plan_of(const Graph& graph, const std::vector<char>& saved);
 
 }  // namespace gacc::passes::planner

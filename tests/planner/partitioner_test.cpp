@@ -43,7 +43,7 @@ struct Row {
 class Partitioner : public ::testing::Test {
  protected:
   Partitioner() : graph_(gpt()), practice_{graph_, products(graph_)}, simulator_(graph_) {
-    base_ = simulator_.run(Plan(graph_)).cost;
+    base_ = simulator_.run(RecomputePlan(graph_)).cost;
   }
   Measure practice(double budget) { return simulator_.run(plan_of(graph_, saved_values(practice_, budget))); }
   double overhead(double cost) const { return cost / base_ - 1; }

@@ -139,6 +139,28 @@ def test_a_finished_run_goes_on(folder):
         case.check(tail)
 
 
+def test_another_plan_of_the_model_goes_on(folder):
+    """Where values lie, for which GPU launches are and what is recomputed change no bit of a model with attention."""
+    folder, model = pathlib.Path(tempfile.mkdtemp(dir=folder)), harness.ROOT / "tests/parity/models/attention.toml"
+    spec, lanes = harness.make_data(model, 40, folder), {"train__accumulate": 4, "train__lanes": 4}
+    first = harness.compile_model(model, folder / "first.ptx", **lanes)
+    plans = [harness.compile_model(model, folder / "target.ptx", target="sm_90", **lanes),
+             harness.compile_model(model, folder / "recompute.ptx", recompute__policy='"all"', **lanes),
+             harness.compile_model(model, folder / "graph.ptx", launch__mode='"graph"', **lanes)]
+
+    def train(artifact, name, *options):
+        weights = folder / f"{name}.safetensors"
+        run("gacc-exec", artifact, "--data", spec, "--device", "cpu", "--save", weights, "--quiet", *options)
+        return weights.read_bytes()
+
+    whole = train(first, "whole", "--epochs", 4)
+    pieces = ("--checkpoint", folder / "pieces", "--resume")
+    train(first, "part", "--updates", 2, *pieces)
+    for i, plan in enumerate(plans):
+        train(plan, "part", "--updates", 3 + i, *pieces)
+    expect(train(first, "end", "--epochs", 4, *pieces) == whole, "another plan changed the weights")
+
+
 def test_signals(folder):
     """SIGTERM, SIGINT and SIGHUP finish the launch, write the checkpoint, say so and give 130."""
     case = Case(folder, samples=2003)

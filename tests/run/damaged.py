@@ -1,6 +1,7 @@
 """A truncated, bit-flipped or empty file of any kind gives one clear error and exit 1; never a crash or a hang."""
 import gzip
 import random
+import re
 import struct
 import zipfile
 
@@ -54,6 +55,21 @@ def test_artifact(folder):
     harness.one_error(execute(folder / "other.ptx", spec), "other.ptx")
     harness.one_error(execute(folder / "absent.ptx", spec), "absent.ptx")
     harness.one_error(execute(folder, spec), folder.name)
+
+
+def test_an_artifact_whose_ir_was_changed(folder):
+    """With a checksum made right: refused with its rule, on every device, and nothing is left behind."""
+    whole, _, spec = setup(folder, "regression")
+    changed, weights = folder / "changed.ptx", folder / "weights.safetensors"
+    for pattern, by, rule in ((rb" arena\(\d+\)", b" arena(256)", "R15: "),
+                              (rb"(//ir     kernel \w+ k\(\d+\) \()", rb"\1@lr, ", "R19: ")):
+        changed.write_bytes(whole.read_bytes())
+        harness.sealed(changed, lambda body: re.sub(pattern, by, body, count=1))
+        for device in ("cpu", "emulate"):
+            done = execute(changed, spec, "--device", device, "--save", weights)
+            expect(done.returncode == 1 and "changed.ptx: the artifact's IR is not sound: " in done.stderr and rule in done.stderr,
+                   done.stderr)
+            expect(not weights.exists(), f"{device}: a refused run left a file")
 
 
 def test_npy(folder):

@@ -21,6 +21,8 @@ import tomllib
 import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "scripts"))
+from artifact_ir import BYTES, ArtifactIr, function_of  # noqa: E402,F401
 BIN = pathlib.Path(os.environ.get("GACC_BIN", ROOT / "build/bin")).resolve()
 EXAMPLES = ROOT / "examples"
 EXAMPLE_NAMES = ["mnist_mlp", "mnist_mlp_plain", "regression", "residual_mlp"]
@@ -87,10 +89,10 @@ def one_error(done, *words):
         expect(str(word) in done.stderr, f"the error does not name {word!r}:\n{done.stderr}")
 
 
-def compile_model(model, artifact, **settings):
+def compile_model(model, artifact, target="sm_80", **settings):
     """gaccc MODEL -o ARTIFACT; settings are dotted keys with "__" for the dot."""
     sets = [w for k, v in settings.items() for w in ("--set", f"{k.replace('__', '.')}={v}")]
-    run("gaccc", model, *sets, "-o", artifact)
+    run("gaccc", model, "--target", target, *sets, "-o", artifact)
     return artifact
 
 

@@ -408,13 +408,15 @@ def test_a_checkpoint_tells_not_who_had_the_optimizer(folder):
     """One rank with all of it, then three and eight that share it, then two that do not: the bits of one run."""
     need_mpi()
     settings = dict(optimizer__type="adamw", train__clip_norm=0.5, **HALF)
-    alone = Case(folder, **lanes(**settings))
-    whole = alone.train(1)
-    name = folder / "resumed"
-    for ranks, case, limits in ((1, alone, ("--updates", 3)), (3, Case(folder, **shared(3, **settings)), ("--launches", 43)),
-                                (8, Case(folder, **shared(8, **settings)), ("--epochs", 1)), (2, alone, ("--epochs", 2))):
-        mpirun(ranks, case.command(name, *limits, "--resume"))
-    same(case.result(name), whole, "resumed")
+    for model in (harness.example("mnist_mlp"), harness.ROOT / "tests/parity/models/attention.toml"):
+        alone = Case(folder, model=model, **lanes(**settings))
+        whole = alone.train(1)
+        name = folder / f"resumed-{model.stem}"
+        for ranks, case, limits in (
+                (1, alone, ("--updates", 3)), (3, Case(folder, model=model, **shared(3, **settings)), ("--launches", 43)),
+                (8, Case(folder, model=model, **shared(8, **settings)), ("--epochs", 1)), (2, alone, ("--epochs", 2))):
+            mpirun(ranks, case.command(name, *limits, "--resume"))
+        same(case.result(name), whole, f"{model.stem}, resumed")
 
 
 def test_what_ranks_that_share_the_optimizer_write(folder):

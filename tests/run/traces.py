@@ -13,11 +13,10 @@ def profiled(folder, device, *options, **settings):
     run("gacc-exec", artifact, *data, "--save", plain, *options, timeout=300)
     run("gacc-exec", artifact, *data, "--save", measured, "--profile", trace, *options, timeout=300)
     expect(plain.read_bytes() == measured.read_bytes(), "measuring changed the weights")
-    plan = next(json.loads(line[7:]) for line in artifact.read_text().splitlines() if line.startswith("//plan "))
-    return json.loads(trace.read_text()), plan
+    return json.loads(trace.read_text()), harness.ArtifactIr(artifact)
 
 
-def check(trace, plan, runs_of_step, launches_of_step):
+def check(trace, ir, runs_of_step, launches_of_step):
     events = [e for e in trace["traceEvents"] if e["cat"] == "kernel"]
     expect(all(e["ph"] == "X" and e["ts"] >= 0 and e["dur"] >= 0 and e["name"] for e in events), "an event is not whole")
     steps = [e for e in events if e["args"]["program"] == "step"]
@@ -25,7 +24,7 @@ def check(trace, plan, runs_of_step, launches_of_step):
            f"launches of the step: {[e['args']['launch'] for e in steps]}")
     programs = [e["name"] for e in trace["traceEvents"] if e["cat"] == "program"]
     expect(programs.count("step") == runs_of_step and programs.count("init") == 1 and programs.count("update") >= 1, programs)
-    expect(trace["otherData"]["micro_batch"] == plan["micro_batch"], "otherData.micro_batch")
+    expect(trace["otherData"]["micro_batch"] == ir.micro_batch, "otherData.micro_batch")
     means = [k for k in trace["kernels"] if k["program"] == "step"]
     expect(len(means) == launches_of_step, means)
     # What a product does along with itself is listed, and takes no time of its own.
@@ -34,13 +33,13 @@ def check(trace, plan, runs_of_step, launches_of_step):
     expect(begins == sorted(begins), "launches overlap or go back in time")
 
 
-def runs(plan):
-    return -(-70 // plan["micro_batch"])
+def runs(ir):
+    return -(-70 // ir.micro_batch)
 
 
 def test_profile_on_the_cpu(folder):
-    trace, plan = profiled(folder, "cpu")
-    check(trace, plan, runs(plan), len(next(p for p in plan["programs"] if p["name"] == "step")["launches"]))
+    trace, ir = profiled(folder, "cpu")
+    check(trace, ir, runs(ir), len(ir.launches()))
     expect(trace["otherData"]["unit"] == "microseconds", trace["otherData"])
 
 
@@ -48,9 +47,8 @@ def test_profile_in_the_emulator_counts_instructions(folder):
     if not (harness.BIN / "libgacc-emu.so").exists():
         harness.skip("libgacc-emu.so is not built")
     for mode in ("graph", "persistent"):
-        trace, plan = profiled(folder, "emulate", launch__mode=mode)
-        step = next(p for p in plan["programs"] if p["name"] == "step")
-        check(trace, plan, runs(plan), 1 if mode == "persistent" else len(step["launches"]))
+        trace, ir = profiled(folder, "emulate", launch__mode=mode)
+        check(trace, ir, runs(ir), 1 if mode == "persistent" else len(ir.launches()))
         expect("instructions" in trace["otherData"]["unit"], trace["otherData"])
         expect(all(e["dur"] == int(e["dur"]) for e in trace["traceEvents"]), "instructions are not whole numbers")
 

@@ -17,64 +17,49 @@
 
 namespace gacc::test {
 
-inline Plan tiny_plan(int64_t micro_batch, int64_t accumulate, std::string tail) {
+inline Plan tiny_plan(int64_t micro_batch, int64_t accumulate, std::string_view tail) {
   Plan plan;
   plan.model = "tiny";
   plan.target = "sm_80";
   plan.parameters = 3;
   plan.micro_batch = micro_batch;
   plan.accumulate = accumulate;
-  plan.tail = std::move(tail);
+  plan.tail = parse_tail(tail);
   plan.lr = 0.5;
   plan.optimizer = "sgd";
   plan.metrics = {"accuracy"};
   int64_t offset = 0;
-  auto buffer = [&](std::string name, std::string kind, std::string dtype, std::vector<int64_t> shape = {}) {
-    int64_t elements = 1;
-    for (int64_t extent : shape) elements *= extent;
-    const BufferRole role = kind == "param"             ? BufferRole::weight
-                            : kind == "accum"           ? BufferRole::total
-                            : name.starts_with("eval.") ? BufferRole::evaluation
-                                                        : BufferRole::control;
-    plan.buffers.push_back({std::move(name),
-                            std::move(kind),
-                            std::move(dtype),
-                            std::move(shape),
-                            offset,
-                            elements * 4,
-                            true,
-                            {},
-                            role});
+  auto buffer = [&](std::string name, BufferRole role, DType dtype, std::vector<int64_t> shape = {}) {
+    const int64_t elements = elements_of(shape);
+    plan.buffers.push_back({std::move(name), dtype, std::move(shape), offset, elements * 4, true, {}, role});
     offset += 256 * ((elements * 4 + 255) / 256);
   };
-  buffer("w", "param", "f32", {2});
-  buffer("frozen", "param", "f32", {1});
+  buffer("w", BufferRole::weight, DType::f32, {2});
+  buffer("frozen", BufferRole::weight, DType::f32, {1});
   plan.buffers.back().trainable = false;
-  buffer("w.grad", "accum", "f32", {2});
-  plan.buffers.back().role = BufferRole::gradient;
+  buffer("w.grad", BufferRole::gradient, DType::f32, {2});
   plan.buffers.back().of = "w";
-  buffer("loss.sum", "accum", "f32");
-  buffer("loss.count", "accum", "i32");
-  for (const char* name :
-       {"lr", "window.sum", "window.loss", "window.norm", "window.lr", "eval.loss", "eval.accuracy"})
-    buffer(name, "state", "f32");
-  for (const char* name : {"seed.low", "seed.high", "window.ok", "window.count", "updates", "eval.count"})
-    buffer(name, "state", "i32");
-  plan.inputs.push_back({"x", "f32", {}, offset, offset, {}, {}, {}, {}, {}});
+  buffer("loss.sum", BufferRole::total, DType::f32);
+  buffer("loss.count", BufferRole::total, DType::i32);
+  for (const char* name : {"lr", "window.sum", "window.loss", "window.norm", "window.lr"})
+    buffer(name, BufferRole::control, DType::f32);
+  for (const char* name : {"eval.loss", "eval.accuracy"}) buffer(name, BufferRole::evaluation, DType::f32);
+  for (const char* name : {"seed.low", "seed.high", "window.ok", "window.count", "updates"})
+    buffer(name, BufferRole::control, DType::i32);
+  buffer("eval.count", BufferRole::evaluation, DType::i32);
+  plan.inputs.push_back({"x", DType::f32, {}, offset, offset, {}, {}, {}, {}, {}});
   offset += 4 * micro_batch + 256;
   offset -= offset % 4;
-  plan.inputs.push_back({"mark", "i32", {}, offset, offset, {}, {}, {}, {}, -1});
+  plan.inputs.push_back({"mark", DType::i32, {}, offset, offset, {}, {}, {}, {}, -1});
   plan.arena_bytes = offset + 4 * micro_batch;
   return plan;
 }
 
 // A further state of one element, or of the shape given.
-inline PlanBuffer& add_state(Plan& plan, std::string name, std::string dtype,
-                             std::vector<int64_t> shape = {}) {
-  int64_t bytes = dtype == "f16" || dtype == "bf16" ? 2 : 4;
-  for (int64_t extent : shape) bytes *= extent;
+inline PlanBuffer& add_state(Plan& plan, std::string name, DType dtype, std::vector<int64_t> shape = {}) {
+  const int64_t bytes = dtype_bytes(dtype) * elements_of(shape);
   const int64_t offset = (plan.arena_bytes + 255) / 256 * 256;
-  plan.buffers.push_back({std::move(name), "state", std::move(dtype), std::move(shape), offset, bytes, true});
+  plan.buffers.push_back({std::move(name), dtype, std::move(shape), offset, bytes, true});
   plan.arena_bytes = offset + bytes;
   return plan.buffers.back();
 }
@@ -83,9 +68,9 @@ inline PlanBuffer& add_state(Plan& plan, std::string name, std::string dtype,
 inline void scale_dynamically(Plan& plan, int64_t elements) {
   plan.skip_nonfinite = true;
   plan.seed_rules = SeedRules{elements, true};
-  add_state(plan, "loss.scale", "f32");
-  add_state(plan, "window.scale", "f32");
-  add_state(plan, "skips", "i32");
+  add_state(plan, "loss.scale", DType::f32);
+  add_state(plan, "window.scale", DType::f32);
+  add_state(plan, "skips", DType::i32);
 }
 
 class FakeDevice : public Device {

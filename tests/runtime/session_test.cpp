@@ -109,7 +109,7 @@ TEST_F(SessionTest, parameters_by_name) {
 }
 
 TEST_F(SessionTest, half_copies_follow_their_parameters) {
-  for (auto [name, dtype, size] : {std::tuple("w", "f16", 2), std::tuple("frozen", "bf16", 1)}) {
+  for (auto [name, dtype, size] : {std::tuple("w", DType::f16, 2), std::tuple("frozen", DType::bf16, 1)}) {
     PlanBuffer& half = test::add_state(plan, std::string(name) + ".h", dtype, {size});
     half.role = BufferRole::half;
     half.of = name;
@@ -161,14 +161,14 @@ TEST_F(SessionTest, inputs_are_checked) {
 // Nearest, ties to even; the data are f32 all the same.
 TEST_F(SessionTest, an_input_that_is_stored_as_half_is_rounded_once) {
   for (const auto& [stored, bits] :
-       {std::pair("f16", std::vector<uint16_t>{0x3c00, 0x3c02, 0x7c00, 0xb800}),
-        std::pair("bf16", std::vector<uint16_t>{0x3f80, 0x3f80, 0x4780, 0xbf00})}) {
+       {std::pair(DType::f16, std::vector<uint16_t>{0x3c00, 0x3c02, 0x7c00, 0xb800}),
+        std::pair(DType::bf16, std::vector<uint16_t>{0x3f80, 0x3f80, 0x4780, 0xbf00})}) {
     plan.inputs[0].stored = stored;
     open();
     ASSERT_TRUE(step({1 + 0x1p-11f, 1 + 0x3p-11f, 65520, -0.5f}));
     std::vector<uint16_t> there(4);
     ASSERT_TRUE(device.read(plan.inputs[0].step_offset, std::as_writable_bytes(std::span(there))));
-    EXPECT_EQ(there, bits) << stored;
+    EXPECT_EQ(there, bits) << dtype_text(stored);
     std::vector<int32_t> marks(1);  // the other one lies where it did
     ASSERT_TRUE(device.read(plan.inputs[1].step_offset, std::as_writable_bytes(std::span(marks))));
     EXPECT_EQ(marks[0], 0);

@@ -14,8 +14,8 @@ namespace {
 // Trains the tiny model on x = 1, 2, 3, ... in file order and writes down what happens, one word an event:
 // "u3:2.5/4" an update numbered 3 with loss 2.5 over 4 samples, "e1:2.5/4" an epoch, "v1:2.5" an evaluation.
 struct Trial : TrainObserver {
-  Trial(int64_t samples, int64_t micro_batch, int64_t accumulate, std::string tail)
-      : plan(test::tiny_plan(micro_batch, accumulate, std::move(tail))) {
+  Trial(int64_t samples, int64_t micro_batch, int64_t accumulate, std::string_view tail)
+      : plan(test::tiny_plan(micro_batch, accumulate, tail)) {
     for (int64_t i = 1; i <= samples; ++i) x.push_back(static_cast<float>(i));
     options.shuffle = false;
   }
@@ -110,12 +110,12 @@ TEST(Train, windows_of_every_shape_count_every_sample_once) {
             EXPECT_NE(trial.error.find("no update could ever happen"), std::string::npos) << at;
             continue;
           }
-          bool drop = trial.plan.tail == "drop";
+          bool drop = trial.plan.tail == Tail::drop;
           int64_t used = drop ? samples / micro_batch * micro_batch : samples;
           int64_t each = drop ? samples / micro_batch : (samples + micro_batch - 1) / micro_batch;
-          int64_t updates = trial.plan.tail == "flush" ? 3 * ((each + accumulate - 1) / accumulate)
-                            : drop                     ? 3 * (each / accumulate)
-                                                       : 3 * each / accumulate;
+          int64_t updates = trial.plan.tail == Tail::flush ? 3 * ((each + accumulate - 1) / accumulate)
+                            : drop                         ? 3 * (each / accumulate)
+                                                           : 3 * each / accumulate;
           EXPECT_EQ(trial.result.samples, 3 * used) << at;
           EXPECT_EQ(trial.result.launches, 3 * each) << at;
           EXPECT_EQ(trial.launches, 3 * each) << at;
@@ -288,13 +288,13 @@ TEST(Train, shuffling_depends_on_the_seed_alone) {
 }
 
 TEST(Train, expected_launches) {
-  auto expected = [](std::string tail, std::optional<int64_t> epochs, std::optional<int64_t> updates,
+  auto expected = [](std::string_view tail, std::optional<int64_t> epochs, std::optional<int64_t> updates,
                      std::optional<int64_t> launches) {
     TrainOptions options;
     options.epochs = epochs;
     options.updates = updates;
     options.launches = launches;
-    return expected_launches(test::tiny_plan(2, 2, std::move(tail)), 9,
+    return expected_launches(test::tiny_plan(2, 2, tail), 9,
                              options);  // 5 launches an epoch, 4 under drop
   };
   EXPECT_EQ(expected("flush", 3, {}, {}), 15);

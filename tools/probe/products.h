@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "ir/schedule/schedule.h"
 #include "runtime/byte_order.h"
 #include "runtime/cuda/cublas_lt.h"
 #include "runtime/half.h"
@@ -104,7 +105,7 @@ class Products {
     product.accumulate = accumulate;
     product.type = a.type;
     product.result = c.type;
-    product.workspace = tuning_.workspace = machine_.allocate(kMostWorkspace);
+    product.workspace = tuning_.workspace = machine_.allocate(ir::kMostWorkspace);
     product.pitch = {a.leading, b.leading, c.leading};
     return product;
   }

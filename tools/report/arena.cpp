@@ -6,7 +6,7 @@
 #include <functional>
 #include <set>
 
-#include "codegen/plan_writer.h"
+#include "compiler/plan/show.h"
 #include "ir/text/size_text.h"
 #include "tools/report/markup.h"
 #include "tools/report/sections.h"

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/plan_writer.h"
+#include "compiler/plan/show.h"
 #include "ir/text/size_text.h"
 #include "kernels/gemm.h"
 #include "runtime/ranks/lanes.h"

@@ -2,7 +2,7 @@
 // sentence above it. No scripts; hints are <title> elements, which browsers show on hover.
 #include <algorithm>
 
-#include "codegen/plan_writer.h"
+#include "compiler/plan/show.h"
 #include "ir/text/size_text.h"
 #include "tools/report/markup.h"
 #include "tools/report/sections.h"
@@ -58,7 +58,7 @@ std::string header(const Plan& plan) {
   const double peak = static_cast<double>(plan.bytes.peak);
   std::string out =
       fmt::format("<h1>Memory plan of {}</h1>\n<p class=\"sub\">compiled for {}, computes in {}; {}</p>\n",
-                  escaped(plan.model), escaped(plan.target), escaped(plan.precision),
+                  escaped(plan.model), escaped(plan.target), dtype_text(plan.precision),
                   plan.exact ? "an update equals that of the one big batch exactly"
                              : "an update does not equal that of the one big batch");
   for (const std::string& because : plan.because)

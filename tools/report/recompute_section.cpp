@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "codegen/plan_writer.h"
+#include "compiler/plan/show.h"
 #include "ir/text/size_text.h"
 #include "tools/report/markup.h"
 #include "tools/report/sections.h"

@@ -87,7 +87,7 @@ const DataSource sources::mnist{
     .read = [](DataReader& r) -> Status {
       std::string paths[2];
       Array arrays[2];
-      const size_t label = r.first_input("i32");
+      const size_t label = r.first_input(DType::i32);
       for (size_t i = 0; i < 2; ++i) {
         if (i == 1 && label < r.plan.inputs.size() && !r.needed(label)) break;
         paths[i] = GACC_TRY(find_file(r.spec, i == 1));

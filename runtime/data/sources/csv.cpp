@@ -15,7 +15,7 @@ class CsvReader {
       : r_(reader),
         path_(reader.spec.path),
         missing_(reader.spec.option("missing")),
-        features_(reader.first_input("f32")) {}
+        features_(reader.first_input(DType::f32)) {}
 
   // An i32 input that is named like a column takes it. The label column goes to the first i32 input that has
   // none, or, without one, to the second f32 input (a number to be predicted); all others make the samples of
@@ -65,7 +65,7 @@ class CsvReader {
     taker_.assign(table_.columns.size(), features_);
     size_t named = none,
            target = none;  // the first i32 input that takes the column of its name, and that does not
-    for (size_t i = r_.first_input("i32"); i < none; i = r_.first_input("i32", i + 1)) {
+    for (size_t i = r_.first_input(DType::i32); i < none; i = r_.first_input(DType::i32, i + 1)) {
       const auto found = std::ranges::find(table_.columns, r_.names[i]);
       if (found == table_.columns.end()) {
         target = std::min(target, i);
@@ -74,7 +74,7 @@ class CsvReader {
       named = std::min(named, i);
       taker_[static_cast<size_t>(found - table_.columns.begin())] = i;
     }
-    if (target == none) target = r_.first_input("f32", features_ + 1);
+    if (target == none) target = r_.first_input(DType::f32, features_ + 1);
     if (!r_.spec.has("label")) {
       if (target == none || !r_.needed(target)) return {};
       return Status::error("{}: say which column is the input {}: csv:{},label=COLUMN (it has {})", path_,

@@ -1,0 +1,214 @@
+// See plan_of.h.
+#include "compiler/plan/plan_of.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "compiler/plan/operations.h"
+#include "ir/cost.h"
+#include "ir/kernel.h"
+#include "ir/schema/rate_schedule.h"
+#include "ir/text/text.h"
+#include "passes/pass.h"
+#include "passes/plan_memory.h"
+
+namespace gacc {
+
+namespace {
+
+std::optional<int64_t> input_offset(const ir::Region& region, const std::string& name) {
+  for (const ir::ValueId input : region.inputs)
+    if (region[input].name == name) return region[input].offset.value_or(0);
+  return std::nullopt;
+}
+
+DType shared(ir::DType type) { return static_cast<DType>(type); }  // one list
+
+PlanPredict predict_of(const ir::Module& module) {
+  PlanPredict predict{.needs = *module.results.predict_needs, .positions = *module.results.predict_positions};
+  const bool parts = !module.answer.yields.empty();
+  const ir::Region& region = parts ? module.answer : module.predict;
+  if (region.yields.empty()) return predict;
+  const ir::Value& output = region[*ir::as_value(region.yields.front().what)];
+  predict.batch = module.most_samples(region);
+  predict.offset = output.offset.value_or(0);
+  predict.shape.assign(output.type.shape.begin() + 1, output.type.shape.end());
+  if (!parts) return predict;
+  const ir::Value &table = region[region.inputs.at(0)], &numbers = region[region.inputs.at(1)];
+  predict.shape.at(0) = table.type.shape.at(0);
+  predict.rows = numbers.type.shape.at(1);
+  predict.rows_offset = numbers.offset.value_or(0);
+  return predict;
+}
+
+PlateauRules plateau_of(const ir::Settings& settings) {
+  const auto said = [&](std::string_view key) {
+    const auto set = settings.of_types.find(fmt::format("schedule.{}", key));
+    return set != settings.of_types.end() ? set->second
+                                          : *find_key(ir::rates::plateau.keys, key)->fallback.value;
+  };
+  return {std::get<std::string>(said("metric")), std::get<int64_t>(said("patience")),
+          std::get<double>(said("threshold"))};
+}
+
+// Returns nothing where the model file has no [load].
+std::optional<PlanLoad> load_of(const ir::Settings& settings) {
+  if (!settings.load.prefix.given()) return std::nullopt;
+  PlanLoad load{
+      .prefix = *settings.load.prefix, .ignore = *settings.load.ignore, .part = *settings.load.part};
+  for (const ir::LoadSettings& each : settings.loads)
+    load.parameters.push_back({each.parameter, each.tensors, each.transpose, each.parts});
+  return load;
+}
+
+std::vector<PlanAdapter> adapters_of(const ir::Settings& settings) {
+  std::vector<PlanAdapter> all;
+  for (const ir::AdapterSettings& each : settings.adapters)
+    all.push_back({each.name, each.weight, each.begin, each.alpha});
+  return all;
+}
+
+// Returns what the frontend notes of weights from elsewhere.
+ir::Texts note(const ir::Settings& settings, std::string_view key) {
+  const auto found = settings.of_types.find(key);
+  const ir::Texts* texts =
+      found == settings.of_types.end() ? nullptr : std::get_if<ir::Texts>(&found->second);
+  return texts == nullptr ? ir::Texts{} : *texts;
+}
+
+std::vector<PlanTie> ties_of(const ir::Settings& settings) {
+  const ir::Texts names = note(settings, "load.tied"), owners = note(settings, "load.owners");
+  std::vector<PlanTie> ties;
+  for (size_t i = 0; i < std::min(names.size(), owners.size()); ++i) ties.push_back({names[i], owners[i]});
+  return ties;
+}
+
+void add_inputs(const ir::Module& module, Plan& plan) {
+  for (const ir::ValueId id : module.step.inputs) {
+    const ir::Value& value = module.step[id];
+    PlanInput input;
+    input.name = value.name;
+    const bool half = ir::is_half(value.type.dtype);  // pass half-inputs
+    input.dtype = half ? DType::f32 : shared(value.type.dtype);
+    if (half) input.stored = shared(value.type.dtype);
+    input.shape.assign(value.type.shape.begin() + (value.type.shape.empty() ? 0 : 1), value.type.shape.end());
+    input.step_offset = value.offset.value_or(0);
+    input.eval_offset = input_offset(module.eval, value.name).value_or(0);
+    input.predict_offset = input_offset(module.predict, value.name);
+    const ir::InputSettings& said = module.settings.input(value.name);
+    input.mean = said.mean;
+    input.std = said.std;
+    input.normalize_data = said.normalize_data;
+    input.range = said.range;
+    input.ignore_index = said.ignore_index;
+    input.target = value.name == *module.settings.loss.target;
+    input.probability = input.target && *module.settings.loss.type == "bce_with_logits";
+    plan.inputs.push_back(std::move(input));
+  }
+}
+
+// Returns what a launch leaves of a running statistic's change by the launches before it.
+double kept_of_change(const ir::Module& module, ir::BufferId change) {
+  for (const ir::Op& op : module.step.ops) {
+    const ir::Attr* momentum = ir::find_attr(op, "momentum");
+    const ir::BufferId* moved = op.operands.empty() ? nullptr : ir::as_buffer(op.operands.front());
+    if (momentum && moved && *moved == change) return 1 - std::get<double>(*momentum);
+  }
+  return 1;
+}
+
+void add_buffers(const ir::Module& module, Plan& plan) {
+  const ir::Attrs& own = module.settings.of_types;
+  for (size_t i = 0; i < module.buffers.size(); ++i) {
+    const ir::Buffer& buffer = module.buffers[i];
+    PlanBuffer entry;
+    entry.name = buffer.name;
+    entry.role = static_cast<BufferRole>(buffer.role);  // one list
+    if (buffer.of) entry.of = module[*buffer.of].name;
+    entry.dtype = shared(buffer.type.dtype);
+    entry.shape = buffer.type.shape;
+    entry.offset = buffer.offset.value_or(0);
+    entry.bytes = ir::type_bytes(buffer.type, plan.micro_batch);
+    entry.trainable = buffer.trainable;
+    if (const auto whole = ir::whole_type(module, buffer)) entry.whole = whole->shape;
+    const ir::BufferId id{static_cast<int32_t>(i)};
+    if (const ir::BufferId storage = ir::storage_of(module, id); storage != id)
+      entry.in = module[storage].name;
+    if (buffer.role == ir::BufferRole::change && plan.lanes > 1)
+      entry.kept = kept_of_change(module, {static_cast<int32_t>(i)});
+    // class_weights, pos_weight
+    if (const auto said = own.find(buffer.name); buffer.role == ir::BufferRole::given && said != own.end())
+      entry.values = std::get<std::vector<double>>(said->second);
+    if (buffer.kind == ir::BufferKind::param) plan.parameters += ir::elements(buffer.type.shape, 1);
+    plan.buffers.push_back(std::move(entry));
+  }
+}
+
+int64_t launches_of(const ir::Module& module, const ir::Region& region) {
+  int64_t count = 0;
+  for (const ir::Kernel& kernel : ir::kernels(module, region)) count += kernel.form != ir::KernelForm::alias;
+  return count;
+}
+
+PlanBytes bytes_of(const ir::Module& module) {
+  const passes::MemoryReport report = passes::memory_report(module);
+  return {.weights = report.weights,
+          .half_weights = report.half_weights,
+          .gradients = report.gradients,
+          .optimizer = report.optimizer,
+          .activations = report.activations,
+          .workspace = report.workspace,
+          .inputs = report.inputs,
+          .peak = report.peak,
+          .lower_bound = report.lower_bound};
+}
+
+}  // namespace
+
+Plan plan_of(const ir::Module& module) {
+  const ir::Settings& settings = module.settings;
+  Plan plan;
+  plan.model = module.name;
+  plan.target = module.target;
+  plan.micro_batch = module.micro_batch();
+  plan.accumulate = module.accumulate();
+  plan.lanes = *settings.train.lanes;
+  if (const int64_t ranks = ir::sharing_ranks(settings); ranks > 1) plan.shard = ranks;
+  plan.tail = parse_tail(*settings.train.tail);
+  plan.epochs = *settings.train.epochs;
+  plan.shuffle = *settings.train.shuffle;
+  plan.seed = *settings.model.seed;
+  plan.lr = *settings.optimizer.lr;
+  plan.optimizer = *settings.optimizer.type;
+  plan.precision = shared(*settings.precision.compute);
+  plan.metrics = *settings.model.metrics;
+  plan.arena_bytes = module.arena_bytes.value_or(0);
+  plan.bytes = bytes_of(module);
+  for (const passes::Pass& pass : passes::all_passes()) plan.passes.emplace_back(pass.name);
+  plan.flops_per_launch = ir::cost(module, module.step).flops;
+  // With "auto" the step may run as one kernel, on a GPU that can; the plan counts what it is made of.
+  plan.kernels_per_launch = *settings.launch.mode == "persistent" ? 1 : launches_of(module, module.step);
+  // Accumulators hold sums; what is not exact all the same, the frontend says.
+  plan.because = *module.results.because;
+  plan.exact = plan.because.empty();
+  const bool dynamic = *settings.precision.loss_scale == ir::Attr("dynamic");
+  plan.skip_nonfinite = dynamic || *settings.precision.on_nonfinite == "skip";
+  plan.max_skips = *settings.precision.max_skips;
+  if (const auto& elements = module.results.seed_elements; elements.given())
+    plan.seed_rules = SeedRules{*elements, dynamic};
+  if (*settings.schedule.type == ir::rates::plateau.name) plan.plateau = plateau_of(settings);
+  plan.predict = predict_of(module);
+  plan.load = load_of(settings);
+  plan.adapters = adapters_of(settings);
+  plan.ties = ties_of(settings);
+  plan.presumes = note(settings, "load.presumes");
+  add_inputs(module, plan);
+  add_buffers(module, plan);
+  for (const auto& [key, value] : ir::given(settings, module.results))
+    plan.settings.emplace_back(key, ir::attr_text(value));
+  plan.operations = operations_digest(module);
+  return plan;
+}
+
+}  // namespace gacc

@@ -1,0 +1,206 @@
+// See show.h.
+#include "compiler/plan/show.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "ir/text/size_text.h"
+
+namespace gacc {
+
+namespace {
+
+// What the optimizer does alike: the trained parameters of one group, or of none, with the same decay.
+struct PlanGroup {
+  std::vector<std::string> match{};  // the patterns; none: what no group matches
+  int32_t group = -1;
+  ir::ParamRule rule{};
+  int64_t tensors = 0, parameters = 0;
+};
+
+// In the order of the model file's groups, the rest last. A group that trains nothing is left out.
+std::vector<PlanGroup> plan_groups(const ir::Module& module) {
+  std::vector<PlanGroup> result;
+  for (const ir::Buffer& gradient : module.buffers) {
+    // A parameter that the loss does not reach has no accumulator, and no update.
+    if (gradient.role != ir::BufferRole::gradient) continue;
+    const ir::Buffer& buffer = module[*gradient.of];
+    const ir::ParamRule rule = optimizer_rule(module, buffer);
+    auto found = std::ranges::find_if(result, [&](const PlanGroup& group) {
+      return group.group == buffer.group && group.rule.weight_decay == rule.weight_decay;
+    });
+    if (found == result.end()) found = result.insert(result.end(), {.group = buffer.group, .rule = rule});
+    ++found->tensors;
+    found->parameters += ir::elements(buffer.type.shape, 1);
+  }
+  for (PlanGroup& group : result) {
+    const auto number = static_cast<size_t>(group.group);  // -1: past all
+    if (number < module.settings.groups.size()) group.match = module.settings.groups[number].match;
+  }
+  constexpr auto place = [](const PlanGroup& group) { return static_cast<uint32_t>(group.group); };
+  std::ranges::stable_sort(result,
+                           [&](const PlanGroup& a, const PlanGroup& b) { return place(a) < place(b); });
+  return result;
+}
+
+// The parts that chunk-loss made.
+int64_t loss_chunks(const ir::Module& module) { return std::max<int64_t>(*module.settings.loss.chunks, 1); }
+
+// What parameters take, with all that belongs to them: half copies, gradients, moments.
+struct Share {
+  int64_t parameters = 0, bytes = 0;
+};
+Share share_of(const Plan& plan, bool trained) {
+  std::set<std::string_view> names;
+  Share share;
+  for (const PlanBuffer& buffer : plan.buffers) {
+    if (buffer.kind() != BufferKind::param || buffer.trainable != trained) continue;
+    names.insert(buffer.name);
+    share.parameters += elements_of(buffer.shape);
+    if (buffer.in.empty()) share.bytes += buffer.bytes;
+  }
+  for (const PlanBuffer& buffer : plan.buffers)
+    if (names.contains(buffer.of) && buffer.in.empty()) share.bytes += buffer.bytes;
+  return share;
+}
+nlohmann::ordered_json share_json(const Share& share) {
+  return {{"parameters", share.parameters}, {"bytes", share.bytes}};
+}
+
+nlohmann::ordered_json bytes_json(const PlanBytes& bytes) {
+  return {{"weights", bytes.weights},         {"half_weights", bytes.half_weights},
+          {"gradients", bytes.gradients},     {"optimizer", bytes.optimizer},
+          {"activations", bytes.activations}, {"workspace", bytes.workspace},
+          {"inputs", bytes.inputs},           {"peak", bytes.peak},
+          {"lower_bound", bytes.lower_bound}};
+}
+
+}  // namespace
+
+std::string count_text(int64_t count) {  // 567434 -> "567,434"
+  std::string text = std::to_string(count);
+  for (int at = static_cast<int>(text.size()) - 3; at > 0; at -= 3)
+    text.insert(static_cast<size_t>(at), 1, ',');
+  return text;
+}
+
+std::string predictions_text(const Plan& plan) {
+  const PlanPredict& predict = plan.predict;
+  if (predict.needs > 0)
+    return fmt::format("none: for one sample they need {}, the peak is {}", ir::size_text(predict.needs),
+                       ir::size_text(plan.bytes.peak));
+  if (predict.parts() > 1)
+    return fmt::format("of 1 sample at once, in {} parts of {} of its {} rows, for which the peak has room",
+                       predict.parts(), count_text(predict.rows), count_text(predict.shape[0]));
+  if (predict.batch == plan.micro_batch) return "";
+  return fmt::format("of {} at once, for which the peak has room", ir::counted(predict.batch, "sample"));
+}
+
+nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module, const passes::RecomputeReport& recompute) {
+  using json = nlohmann::ordered_json;
+  json equivalence = {{"exact", plan.exact}}, listed = json::array();
+  for (const PlanGroup& group : plan_groups(module))
+    listed.push_back({{"match", group.match},
+                      {"tensors", group.tensors},
+                      {"parameters", group.parameters},
+                      {"weight_decay", group.rule.weight_decay},
+                      {"lr_factor", group.rule.lr_factor}});
+  if (!plan.exact) equivalence["because"] = plan.because;
+  json predict = {{"batch", plan.predict.batch}, {"needs", plan.predict.needs}};
+  if (const int64_t parts = plan.predict.parts(); parts > 1) predict["parts"] = parts;
+  return {{"model", plan.model},
+          {"target", plan.target},
+          {"parameters", plan.parameters},
+          {"trained", share_json(share_of(plan, true))},
+          {"frozen", share_json(share_of(plan, false))},
+          {"micro_batch", plan.micro_batch},
+          {"accumulate", plan.accumulate},
+          {"effective_batch", plan.micro_batch * plan.accumulate},
+          {"precision", dtype_text(plan.precision)},
+          {"recompute",
+           {{"policy", recompute.policy},
+            {"recomputed_ops", recompute.recomputed_ops},
+            {"extra_flops", recompute.extra_flops},
+            {"overhead", recompute.overhead},
+            {"overhead_lower_bound", recompute.overhead_lower_bound},
+            {"gap", recompute.gap()}}},
+          {"flops_per_launch", plan.flops_per_launch},
+          {"kernels_per_launch", plan.kernels_per_launch},
+          {"loss_chunks", loss_chunks(module)},
+          {"groups", std::move(listed)},
+          {"bytes", bytes_json(plan.bytes)},
+          {"passes", plan.passes},
+          {"equivalence", std::move(equivalence)},
+          {"predict", std::move(predict)}};
+}
+
+std::string plan_text(const Plan& plan, const ir::Module& module, const passes::RecomputeReport& recompute) {
+  const PlanBytes& bytes = plan.bytes;
+  std::string text = fmt::format("plan of {} for {} ({}, {} parameters)\n", plan.model, plan.target,
+                                 dtype_text(plan.precision), count_text(plan.parameters));
+  const auto line = [&](std::string_view name, const std::string& value) {
+    text += fmt::format("  {:<18}{}\n", name, value);
+  };
+  line("effective batch",
+       fmt::format("{} ({} x {})", plan.micro_batch * plan.accumulate, plan.micro_batch, plan.accumulate));
+  if (plan.lanes > 1) {
+    const auto nodes = std::ranges::count_if(plan.buffers, [](const PlanBuffer& buffer) {
+      return buffer.role == BufferRole::node && buffer.of == state::loss_sum;
+    });
+    line("lanes", fmt::format("{}; {} of each sum are held at once", plan.lanes, nodes + 1));
+  }
+  line("launches", fmt::format("{} a micro-batch", ir::counted(plan.kernels_per_launch, "kernel")));
+  line("work", fmt::format("{:.1f} MFLOP a micro-batch", static_cast<double>(plan.flops_per_launch) / 1e6));
+  if (recompute.recomputed_ops == 0) {
+    line("recompute",
+         recompute.policy == "none" ? "none" : fmt::format("{}: nothing to do", recompute.policy));
+  } else {
+    line("recompute", fmt::format("{}: {} again, {:.1f} MFLOP more", recompute.policy,
+                                  ir::counted(recompute.recomputed_ops, "op"),
+                                  static_cast<double>(recompute.extra_flops) / 1e6));
+    line("", fmt::format("{:.2f} % more time by the cost model; at least {:.2f} % for this memory (proven)",
+                         100 * recompute.overhead, 100 * recompute.overhead_lower_bound));
+  }
+  if (const std::string said = predictions_text(plan); !said.empty()) line("predictions", said);
+  if (const int64_t chunks = loss_chunks(module); chunks > 1)
+    line("loss", fmt::format("in {} parts of the sequence, one after the other", chunks));
+  const std::vector<PlanGroup> groups = plan_groups(module);
+  for (size_t i = 0; groups.size() > 1 && i < groups.size(); ++i) {
+    const PlanGroup& group = groups[i];
+    const std::string of = group.match.empty() ? "the rest" : fmt::format("{}", fmt::join(group.match, " "));
+    line(i == 0 ? plan.optimizer : "",
+         fmt::format("{}: {}, {} parameters, weight decay {}, rate x {}", of,
+                     ir::counted(group.tensors, "tensor"), count_text(group.parameters),
+                     group.rule.weight_decay, group.rule.lr_factor));
+  }
+  if (const Share frozen = share_of(plan, false); frozen.parameters > 0) {
+    for (const bool trained : {true, false}) {
+      const Share share = trained ? share_of(plan, true) : frozen;
+      line(trained ? "trained" : "frozen",
+           fmt::format("{} parameters: {}{}", count_text(share.parameters), ir::size_text(share.bytes),
+                       trained ? " with gradients and moments" : ""));
+    }
+  }
+  if (plan.exact) line("equivalence", "exact: an update equals that of the one big batch");
+  for (const std::string& because : plan.because) line("equivalence", "not exact: " + because);
+  text += "memory\n";
+  const auto row = [&](std::string_view name, int64_t size) {
+    if (size > 0)
+      text += fmt::format("  {:<18}{:>10}{:>18}\n", name, ir::short_size_text(size), count_text(size));
+  };
+  row("weights", bytes.weights);
+  row("half weights", bytes.half_weights);
+  row("gradients", bytes.gradients);
+  row("optimizer", bytes.optimizer);
+  row("activations", bytes.activations);
+  row("workspace", bytes.workspace);
+  row("inputs", bytes.inputs);
+  row("peak", bytes.peak);
+  row("lower bound", bytes.lower_bound);
+  return text;
+}
+
+}  // namespace gacc

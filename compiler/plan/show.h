@@ -1,0 +1,23 @@
+// The two forms in which `gaccc --plan` shows a plan.
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "compiler/plan/plan_of.h"
+#include "passes/recompute.h"
+
+namespace gacc {
+
+// Returns `--plan --json`: also `loss_chunks`, the parts that chunk-loss made, and `groups`, the optimizer's in the
+// order of the model file, the rest last. The plan is the module's.
+nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module,
+                                 const passes::RecomputeReport& recompute = {});
+// Returns `--plan`, for people. Groups are listed where there is more than one.
+std::string plan_text(const Plan& plan, const ir::Module& module,
+                      const passes::RecomputeReport& recompute = {});
+// Returns "567,434".
+std::string count_text(int64_t count);
+// Returns what a run predicts, where that is less than a micro-batch; else "".
+std::string predictions_text(const Plan& plan);
+
+}  // namespace gacc

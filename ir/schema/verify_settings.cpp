@@ -1,0 +1,171 @@
+// See verify_settings.h.
+#include "ir/schema/verify_settings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "ir/contains.h"
+#include "ir/op_info.h"
+#include "ir/schema/rate_schedule.h"
+
+namespace gacc::ir {
+
+namespace {
+
+constexpr int64_t kMostInt = std::numeric_limits<int32_t>::max();
+
+class SettingsVerifier {
+ public:
+  SettingsVerifier(const Module& module, const Broken& broken) : module_(module), broken_(broken) {}
+
+  void run() {
+    windows();
+    for (const ValueId input : module_.step.inputs) this->input(module_.step[input]);
+    plateau();
+    for (const Buffer& buffer : module_.buffers) given_list(buffer);
+    for (const LoadSettings& each : settings_.loads) load(each);
+    for (const AdapterSettings& each : settings_.adapters) adapter(each);
+    if (const auto owners = settings_.of_types.find("load.owners"); owners != settings_.of_types.end())
+      if (const auto* names = std::get_if<Texts>(&owners->second))
+        for (const std::string& name : *names)
+          if (parameter(name) == nullptr) broken("load.owners names `{}`, which is no parameter", name);
+    if (*module_.results.predict_needs > 0 && !module_.predict.yields.empty())
+      broken("predict.needs is {}, and there is a prediction", *module_.results.predict_needs);
+    precision();
+  }
+
+ private:
+  template <class... A>
+  void broken(fmt::format_string<A...> format, A&&... args) {
+    broken_("R28", {}, fmt::format(format, std::forward<A>(args)...));
+  }
+  void between(std::string_view key, int64_t value, int64_t low, int64_t high) {
+    if (value < low || value > high) broken("{} is {}, not {} to {}", key, value, low, high);
+  }
+
+  void windows() {
+    const auto& train = settings_.train;
+    between("train.accumulate", *train.accumulate, 1, kMostInt);
+    between("train.lanes", *train.lanes, 1, *train.accumulate);
+    if (!std::has_single_bit(static_cast<uint64_t>(*train.lanes)))
+      broken("train.lanes is {}, no power of two", *train.lanes);
+    if (const int64_t ranks = sharing_ranks(settings_); ranks != 0)
+      between("train.ranks", ranks, 1, *train.lanes);
+    if (*train.tail != "flush" && *train.tail != "drop" && *train.tail != "carry")
+      broken("train.tail is \"{}\", not \"flush\", \"drop\" or \"carry\"", *train.tail);
+    between("train.epochs", *train.epochs, 0, kMostInt);
+    between("precision.max_skips", *settings_.precision.max_skips, 1, kMostInt);
+  }
+
+  void precision() {
+    const auto& said = settings_.precision;
+    for (const Buffer& buffer : module_.buffers)
+      if (buffer.role == BufferRole::half && buffer.type.dtype != *said.compute)
+        broken("precision.compute is {}, and `@{}` {}", dtype_text(*said.compute), buffer.name,
+               dtype_text(buffer.type.dtype));
+    if ((*said.loss_scale == Attr("dynamic")) != module_.find(Named::scale_good).has_value())
+      broken("precision.loss_scale is dynamic where `@{}` is, and only there",
+             named_info(Named::scale_good).name);
+    // What the backward pass starts from.
+    const int64_t elements = *module_.results.seed_elements;
+    between("precision.seed_elements", elements, 1, std::numeric_limits<int64_t>::max());
+    const std::optional<BufferId> scale = module_.find(Named::loss_scale);
+    for (const Op& op : module_.step.ops) {
+      if (!scale || op.info->name != "div" || op.operands[0] != Operand(*scale)) continue;
+      if (op.operands[1] != Operand(static_cast<double>(elements)))
+        broken("precision.seed_elements is {}, and the gradient starts from `@{}` over another number",
+               elements, module_[*scale].name);
+    }
+  }
+
+  void input(const Value& input) {
+    const InputSettings& said = settings_.input(input.name);
+    const Shape& shape = input.type.shape;
+    const int64_t axis = shape.size() > 1 ? shape[1] : 1;
+    for (const auto& [key, list] : {std::pair{"mean", &said.mean}, {"std", &said.std}})
+      if (list->size() > 1 && std::ssize(*list) != axis)
+        broken("inputs.{}.normalize.{} has {} numbers, the first axis of its shape {}", input.name, key,
+               list->size(), axis);
+    if (contains(said.std, 0.0)) broken("inputs.{}.normalize.std has a zero", input.name);
+    const bool numbers = said.normalize_data || !said.mean.empty() || !said.std.empty();
+    if (numbers && !is_float(input.type.dtype))
+      broken("inputs.{} is {} and has a normalize", input.name, dtype_text(input.type.dtype));
+    if ((said.range || said.ignore_index) && is_float(input.type.dtype))
+      broken("inputs.{} is {} and has a range", input.name, dtype_text(input.type.dtype));
+    if (said.range) between(fmt::format("inputs.{}.range", input.name), *said.range, 1, kMostInt);
+    if (said.ignore_index)
+      between(fmt::format("inputs.{}.ignore_index", input.name), *said.ignore_index, -kMostInt - 1, kMostInt);
+  }
+
+  // What the evaluations decide of the rate.
+  void plateau() {
+    if (*settings_.schedule.type != rates::plateau.name) return;
+    const auto said = [&](std::string_view key) {
+      const auto found = settings_.of_types.find(fmt::format("schedule.{}", key));
+      return found != settings_.of_types.end() ? &found->second : nullptr;
+    };
+    if (const Attr* metric = said("metric")) {
+      const auto* name = std::get_if<std::string>(metric);
+      if (name == nullptr || (*name != "loss" && !contains(*settings_.model.metrics, *name)))
+        broken("schedule.metric is neither \"loss\" nor one of model.metrics");
+    }
+    if (const Attr* patience = said("patience")) {
+      const auto* number = std::get_if<int64_t>(patience);
+      if (number == nullptr || *number < 0 || *number > kMostInt)
+        broken("schedule.patience is not 0 to {}", kMostInt);
+    }
+    if (const Attr* threshold = said("threshold"))
+      if (std::get_if<double>(threshold) == nullptr) broken("schedule.threshold is not a real number");
+  }
+
+  // A buffer that is named like a setting has its numbers.
+  void given_list(const Buffer& buffer) {
+    const auto said = settings_.of_types.find(buffer.name);
+    if (buffer.role != BufferRole::given || said == settings_.of_types.end()) return;
+    const auto* numbers = std::get_if<std::vector<double>>(&said->second);
+    if (numbers == nullptr || std::ssize(*numbers) != elements(buffer.type.shape, 1))
+      broken("{} is not the {} real numbers of `@{}`", buffer.name, elements(buffer.type.shape, 1),
+             buffer.name);
+  }
+
+  const Buffer* parameter(std::string_view name) const {
+    const std::optional<BufferId> id = module_.find_buffer(name);
+    return id && module_[*id].kind == BufferKind::param ? &module_[*id] : nullptr;
+  }
+
+  void load(const LoadSettings& load) {
+    if (parameter(load.parameter) == nullptr)
+      broken("load.parameters names `{}`, which is no parameter", load.parameter);
+    if (load.tensors.empty()) broken("load.parameters has no tensors for `{}`", load.parameter);
+    if (!load.parts.empty() && load.parts.size() != load.tensors.size())
+      broken("load.parameters has {} tensors and {} parts for `{}`", load.tensors.size(), load.parts.size(),
+             load.parameter);
+  }
+
+  // Adapters are matrices that fit the rows of their weight.
+  void adapter(const AdapterSettings& adapter) {
+    const auto matrix = [&](std::string_view name) {
+      const Buffer* buffer = parameter(name);
+      return buffer != nullptr && buffer->type.shape.size() == 2 ? &buffer->type.shape : nullptr;
+    };
+    const Shape *a = matrix(adapter.name + ".lora_A.weight"), *b = matrix(adapter.name + ".lora_B.weight"),
+                *weight = matrix(adapter.weight);
+    if (a == nullptr || b == nullptr || weight == nullptr || a->at(0) != b->at(1) ||
+        a->at(1) != weight->at(1) || b->at(0) > weight->at(0) || adapter.begin < 0 ||
+        adapter.begin > weight->at(0) - b->at(0))
+      broken("the adapter `{}` does not fit `{}`", adapter.name, adapter.weight);
+  }
+
+  const Module& module_;
+  const Settings& settings_ = module_.settings;
+  const Broken& broken_;
+};
+
+}  // namespace
+
+void verify_settings(const Module& module, const Broken& broken) { SettingsVerifier(module, broken).run(); }
+
+}  // namespace gacc::ir

@@ -1,0 +1,82 @@
+// What tells a checkpoint's model from another one: the digest of what a step computes.
+#include "compiler/plan/operations.h"
+
+#include "tests/compiler/compiled.h"
+
+namespace gacc {
+namespace {
+
+// With attention, an op of several results.
+constexpr const char* kModel = R"([model]
+name = "m"
+[inputs.x]
+shape = [12, 8]
+[inputs.y]
+dtype = "i32"
+range = 5
+[[layers]]
+type = "attention"
+name = "attn"
+heads = 2
+causal = true
+[[layers]]
+type = "layer_norm"
+name = "norm"
+[[layers]]
+type = "linear"
+name = "fc"
+features = 40
+activation = "gelu"
+[[layers]]
+type = "flatten"
+[[layers]]
+type = "linear"
+name = "out"
+features = 5
+[loss]
+type = "cross_entropy"
+target = "y"
+[train]
+micro_batch = 4
+accumulate = 4
+lanes = 4
+[optimizer]
+type = "adam"
+)";
+
+uint32_t digest(const std::vector<Override>& sets, const std::string& target = "sm_80") {
+  return operations_digest(test::compiled(kModel, sets, target));
+}
+
+TEST(OperationsDigest, IsThatOfTheModelUnderAnyPlan) {
+  const uint32_t model = digest({});
+  for (const char* target : {"sm_75", "sm_90a"}) EXPECT_EQ(digest({}, target), model) << target;
+  for (const Override& set : {Override{"train.ranks", "2"},
+                              {"recompute.policy", "all"},
+                              {"recompute.policy", "sqrt"},
+                              {"launch.mode", "graph"},
+                              {"launch.mode", "persistent"},
+                              {"model.name", "other"}})
+    EXPECT_EQ(digest({set}), model) << set.key << " " << set.value;
+  EXPECT_EQ(digest({{"train.ranks", "2"}, {"memory.shard", "optimizer"}}), model);
+}
+
+TEST(OperationsDigest, IsThatOfHalfPrecisionUnderAnyPlan) {
+  const Override half{"precision.compute", "f16"};
+  const uint32_t model = digest({half});
+  EXPECT_NE(model, digest({}));
+  EXPECT_EQ(digest({half, {"recompute.policy", "all"}}), model);
+  EXPECT_EQ(digest({half, {"train.ranks", "2"}, {"memory.shard", "optimizer"}}, "sm_90"), model);
+}
+
+TEST(OperationsDigest, IsAnotherOneForAnotherModel) {
+  const uint32_t model = digest({});
+  for (const Override& set : {Override{"layers.fc.activation", "relu"},
+                              {"layers.attn.causal", "false"},
+                              {"layers.norm.eps", "1e-3"},
+                              {"layers.fc.features", "48"}})
+    EXPECT_NE(digest({set}), model) << set.key;
+}
+
+}  // namespace
+}  // namespace gacc
