@@ -1,4 +1,3 @@
-// See compile_step.h.
 #include "compiler/compile_step.h"
 
 #include <utility>

@@ -53,6 +53,7 @@ struct Arguments {
                             : emit == "llvm"  ? ".ll"
                             : emit == "graph" ? ".txt"
                             : emit == "toml"  ? ".toml"
+                            : emit == "svg"   ? ".svg"
                                               : ".ptx";
     if (is_published(model)) return published_name(model) + extension;
     return std::filesystem::path(model).filename().replace_extension(extension).string();
@@ -110,9 +111,9 @@ Exit status:
   value("-o", to.output, "FILE",
         "the file to write; - is standard output;\ndefault: MODEL with .ptx in the current folder");
   app.add_option("--emit", to.emit,
-                 "what to write: ptx (the artifact), ir, llvm, graph, or toml\n(the model file that a folder "
-                 "is read as)")
-      ->check(CLI::IsMember({"ptx", "ir", "llvm", "graph", "toml"}));
+                 "what to write: ptx (the artifact), ir, llvm, graph, svg (a picture of\nthe memory over the "
+                 "kernels), or toml (the model file that a folder\nis read as)")
+      ->check(CLI::IsMember({"ptx", "ir", "llvm", "graph", "svg", "toml"}));
   value("--target", to.target, "sm_NN",
         "GPU to emit for: sm_75, sm_80 (default), sm_86, sm_89,\nsm_90, sm_90a, ...");
   value("--set", to.sets, "KEY=VALUE",
@@ -381,6 +382,8 @@ class Compilation {
       output = ir::print(compiler_->module(), {.locations = arguments_.locations});
     } else if (arguments_.emit == "graph") {
       output = passes::print_graph(passes::step_graph(compiler_->module(), arguments_.target));
+    } else if (arguments_.emit == "svg") {
+      output = report::memory_svg(compiler_->module());
     } else {
       Compiled compiled;
       if (const std::optional<CompileTrouble> trouble = compiler_->generate(compiled))
@@ -405,32 +408,29 @@ class Compilation {
   void describe() {
     const bool report = !arguments_.report.empty();
     if (!report && !arguments_.plan) return;
-    const passes::RecomputeReport recompute =
-        passes::recompute_report(compiler_->module(), arguments_.target);
-    if (report) {
-      // A point of the curve is a plan of its own: fewer of a large step.
-      const int points = plan_.kernels_per_launch < 400 ? 12 : plan_.kernels_per_launch < 800 ? 6 : 3;
-      outputs_.push_back(
-          {arguments_.report, report::report_page(compiler_->module(), plan_, recompute, curve(points))});
-      clock_.phase("report");
-    }
-    if (!arguments_.plan) return;
     const ir::Module& module = compiler_->module();
+    const passes::RecomputeReport recompute = passes::recompute_report(module, arguments_.target);
     const bool ranks =
         module.settings.train.ranks.given() || !arguments_.ranks.empty() || !arguments_.link.empty();
     report::KernelCosts kernels;
-    if (arguments_.kernels || ranks) kernels = report::kernel_costs(module);
+    if (arguments_.kernels || ranks || report) kernels = report::kernel_costs(module);
     const report::RankCosts sums = report::rank_costs(module, arguments_.link_speed(), kernels);
-    if (arguments_.json) {
-      nlohmann::ordered_json json = plan_json(plan_, module, recompute);
-      if (ranks) report::add_ranks(json, sums);
-      if (arguments_.kernels) report::add_kernels(json, kernels);
-      outputs_.push_back({"-", json.dump(2) + "\n"});
-      return;
+    nlohmann::ordered_json json = plan_json(plan_, module, recompute);
+    if (ranks) report::add_ranks(json, sums);
+    if (arguments_.kernels || report) report::add_kernels(json, kernels);
+    if (report) {
+      // A point of the curve is a plan of its own: fewer of a large step.
+      const int points = plan_.kernels_per_launch < 400 ? 12 : plan_.kernels_per_launch < 800 ? 6 : 3;
+      report::add_memory(json, module, recompute, curve(points));
+      outputs_.push_back({arguments_.report, report::page(json)});
+      clock_.phase("report");
     }
-    outputs_.push_back({"-", plan_text(plan_, module, recompute) + report::timeline_text(module) +
-                                 (ranks ? report::ranks_text(sums, kernels) : "") +
-                                 (arguments_.kernels ? report::kernels_text(kernels) : "")});
+    if (arguments_.plan && arguments_.json)
+      outputs_.push_back({"-", json.dump(2) + "\n"});
+    else if (arguments_.plan)
+      outputs_.push_back({"-", plan_text(plan_, module, recompute) + report::timeline_text(module) +
+                                   (ranks ? report::ranks_text(sums, kernels) : "") +
+                                   (arguments_.kernels ? report::kernels_text(kernels) : "")});
   }
 
   const Arguments& arguments_;
