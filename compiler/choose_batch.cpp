@@ -1,4 +1,3 @@
-// See choose_batch.h.
 #include "compiler/choose_batch.h"
 
 #include <fmt/format.h>
@@ -7,6 +6,7 @@
 #include <limits>
 
 #include "ir/text/size_text.h"
+#include "kernels/launch_work.h"
 #include "passes/lanes.h"
 #include "passes/plan_memory.h"
 #include "passes/planner/recompute_search.h"
@@ -121,10 +121,10 @@ class Chooser {
                                                 {"train.effective_batch", fmt::to_string(micro * launches)}});
     if (!fused) return {};
     Candidate out{micro, launches, std::move(*fused)};
-    out.step = passes::step_graph(out.fused, options_.costs);
+    out.step = passes::step_graph(out.fused, options_.target);
     out.least = passes::least_arena(out.step);
     const auto seconds = [&](const ir::Region& region) {
-      return passes::region_seconds(options_.costs, out.fused, region);
+      return kernels::KernelEstimator(out.fused, region, options_.target, out.step.arena_bytes).seconds();
     };
     const auto lanes = static_cast<double>(*model_.settings.train.lanes);
     out.update =
@@ -152,7 +152,7 @@ class Chooser {
       ir::Module module = out.fused;
       Diag none("", "");
       if (!passes::recompute(module, options_, none)) return;
-      out.arena = passes::arena_of(module);
+      out.arena = passes::arena_of(module, options_);
       if (out.arena > budget_) return;
       launch *= 1 + *module.results.overhead;
     }
@@ -173,7 +173,7 @@ class Chooser {
   std::string explain(const std::vector<Candidate>& all, const Candidate& chosen) const {
     std::string text = fmt::format("effective batch {}", effective_);
     if (budget_ != kNoBudget) text += fmt::format(" in {}", ir::size_text(budget_));
-    text += ", times by the cost model of " + options_.costs.name + ":\n";
+    text += ", times by the cost model of " + options_.target + ":\n";
     for (const Candidate& c : all) {
       std::string what;
       if (c.seconds >= 0) {
@@ -211,7 +211,12 @@ class Chooser {
       const int64_t middle = low + (high - low) / 2;
       std::optional<Candidate> candidate = prepare(middle, smallest.launches);
       if (!candidate) break;
-      (may_fit(*candidate) ? low = (most = middle) + 1 : high = middle - 1);
+      if (may_fit(*candidate)) {
+        most = middle;
+        low = middle + 1;
+      } else {
+        high = middle - 1;
+      }
     }
     Candidate fits;
     for (; most > 0 && fits.seconds < 0; most -= 1 + most / 8) {
@@ -288,7 +293,10 @@ BatchChoice choose_ranks(const ir::Module& model, const CompileToFused& compile,
     int64_t high = share ? ranks + 1 : lanes;
     for (++ranks; ranks < high;) {
       const int64_t middle = ranks + (high - ranks) / 2;
-      (passes::most_nodes_from(lanes, middle) == nodes ? ranks = middle + 1 : high = middle);
+      if (passes::most_nodes_from(lanes, middle) == nodes)
+        ranks = middle + 1;
+      else
+        high = middle;
     }
   }
 }

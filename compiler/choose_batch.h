@@ -21,7 +21,7 @@ struct BatchChoice {
   std::string problem{};              // when nothing fits: what would, proven
 };
 
-// Whether the model leaves something to choose, or states a budget that must be shown to hold: with policy
+// Tells whether the model leaves something to choose, or states a budget that must be shown to hold: with policy
 // "budget" the pass recompute keeps it.
 bool has_choice(const ir::Module& model);
 

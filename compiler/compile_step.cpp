@@ -1,4 +1,3 @@
-// See compile_step.h.
 #include "compiler/compile_step.h"
 
 #include <utility>
@@ -30,6 +29,7 @@ StepCompiler::Ended StepCompiler::read() {
   if (diag_.failed()) return wrong_model();
   if (!module_) return CompileTrouble{true, "the frontend gave up without a reason"};
   on_note(diag_.render_warnings());
+  diag_ = Diag(file_, text_);
   on_phase("frontend");
   return {};
 }
@@ -55,6 +55,7 @@ StepCompiler::Ended StepCompiler::transform(const passes::PipelineOptions& pipel
     diag_ = refused;
     return wrong_model();
   }
+  on_note(diag_.render_warnings());
   on_phase("passes");
   return {};
 }

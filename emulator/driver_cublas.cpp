@@ -12,19 +12,16 @@
 
 #include "emulator/driver.h"
 #include "emulator/numbers.h"
+#include "runtime/cuda/cublas_lt_values.h"
 
 using namespace gacc::emulator;
+using namespace gacc::cuda;
 
 struct cublasLtContext {};
 
 namespace {
 
-enum Status : int { kDone = 0, kInvalid = 7, kFailed = 13, kUnsupported = 15 };
-constexpr int kCompute32F = 68, kReal32F = 0, kReal16F = 2, kReal16BF = 14;
-constexpr int kTransposeA = 3, kTransposeB = 4;  // of an operation; the values are CUBLAS_OP_N, _T
-constexpr int kEpilogue = 7, kBiasPointer = 8;
-constexpr uint32_t kEpilogueNone = 1, kEpilogueBias = 4;
-constexpr int kPreferWorkspace = 1, kPreferences = 8;  // attributes up to this are 8 (workspace) or 4 bytes
+constexpr int kPreferences = 8;  // attributes up to this are 8 (workspace) or 4 bytes
 constexpr uint64_t kInOrder = 0x67616363, kInHalves = kInOrder + 1;  // our two algorithms; "gacc" in ASCII
 
 struct Matmul {
@@ -206,7 +203,7 @@ GACC_DRIVER_EXPORT int cublasLtDestroy(cublasLtContext* handle) {
   return kDone;
 }
 GACC_DRIVER_EXPORT int cublasLtMatmulDescCreate(void** operation, int compute, int scale) {
-  if (compute != kCompute32F || scale != kReal32F) return kUnsupported;
+  if (compute != kCompute32F || scale != kReal32F) return kNotSupported;
   *operation = new Matmul;
   return kDone;
 }
@@ -219,14 +216,14 @@ GACC_DRIVER_EXPORT int cublasLtMatmulDescSetAttribute(void* operation, int attri
                 : attribute == kTransposeA ? &to->transpose_a
                 : attribute == kTransposeB ? &to->transpose_b
                                            : nullptr;
-  if (!field || bytes != (attribute == kBiasPointer ? sizeof to->bias : 4)) return kUnsupported;
+  if (!field || bytes != (attribute == kBiasPointer ? sizeof to->bias : 4)) return kNotSupported;
   std::memcpy(field, value, bytes);
   const bool known = to->epilogue == kEpilogueNone || to->epilogue == kEpilogueBias;
-  return known && to->transpose_a <= 1 && to->transpose_b <= 1 ? kDone : kUnsupported;
+  return known && to->transpose_a <= 1 && to->transpose_b <= 1 ? kDone : kNotSupported;
 }
 GACC_DRIVER_EXPORT int cublasLtMatrixLayoutCreate(void** layout, int type, uint64_t rows, uint64_t columns,
                                                   int64_t leading) {
-  if (!known(type)) return kUnsupported;
+  if (!known(type)) return kNotSupported;
   if (rows == 0 || columns == 0 || leading < 0 || static_cast<uint64_t>(leading) < rows) return kInvalid;
   *layout = new Layout{type, rows, columns, static_cast<uint64_t>(leading)};
   return kDone;
@@ -252,7 +249,7 @@ GACC_DRIVER_EXPORT int cublasLtMatmulAlgoGetHeuristic(cublasLtContext*, void*, v
   const bool types = static_cast<Layout*>(b)->type == from && static_cast<Layout*>(c)->type == to &&
                      (to == from || to == kReal32F);
   *found = 0;
-  if (!types || wanted < 1) return kUnsupported;
+  if (!types || wanted < 1) return kNotSupported;
   for (const uint64_t algorithm : {kInHalves, kInOrder}) {
     const size_t bytes = workspace_of(algorithm, result);
     if (*found == wanted || bytes > *static_cast<uint64_t*>(preference)) continue;
@@ -269,7 +266,7 @@ GACC_DRIVER_EXPORT int cublasLtMatmulAlgoCheck(cublasLtContext*, void* operation
   const Matmul& op = *static_cast<Matmul*>(operation);
   // The real library has a bias of D's type in all three; only f32 is asked of it.
   if (op.epilogue == kEpilogueBias && (!op.bias || static_cast<Layout*>(d)->type != kReal32F))
-    return kUnsupported;
+    return kNotSupported;
   *result = {};
   result->workspace_bytes = workspace_of(number, *static_cast<Layout*>(d));
   return kDone;

@@ -128,7 +128,9 @@ GACC_DRIVER_EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, 
   const int64_t warps = (threads + kLanes - 1) / kLanes;
   const int64_t by_shared =
       (228 * 1024) / std::max<int64_t>(1, info.shared_bytes + static_cast<int64_t>(shared) + 1024);
-  const int64_t by_registers = 65536 / (warps * kLanes * std::clamp(info.registers, 16, 128));
+  // ptxas gives a thread of a kernel with `.maxntid` no more registers than a block of so many threads has.
+  const int most = info.max_threads > 0 ? std::min(128, 65536 / info.max_threads) : 128;
+  const int64_t by_registers = 65536 / (warps * kLanes * std::clamp(info.registers, 16, most));
   *blocks =
       static_cast<int>(std::max<int64_t>(0, std::min({int64_t{32}, 64 / warps, by_shared, by_registers})));
   return kSuccess;

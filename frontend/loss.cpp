@@ -102,7 +102,7 @@ void LossContext::elements(Each each) {
   }
 }
 
-// Sums over all elements (runtime/session/session.cpp makes the metrics of them).
+// Sums over all elements (runtime/session/evaluation.cpp makes the metrics of them).
 void LossContext::measure(const std::string& metric, const ir::Operand& x, const ir::Operand& wanted) {
   const auto each = [&](std::string_view op, const char* suffix, const ir::Operand& one,
                         const ir::Operand& other) {

@@ -32,8 +32,8 @@ std::string_view line_of(std::string_view text, int32_t number) {
   return line;
 }
 
-// What a terminal can show, byte for byte: a question mark for each control character and for each byte that
-// is no UTF-8. Tabs and line ends stay.
+// Returns the text as a terminal can show it, byte for byte: a question mark for each control character and for each
+// byte that is no UTF-8. Tabs and line ends stay.
 std::string printable(std::string_view text) {
   std::string out(text);
   for (size_t i = 0; i < out.size();) {

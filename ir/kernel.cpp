@@ -78,7 +78,7 @@ bool is_reduce(Lowering lowering) {
          lowering == Lowering::total_reduce;
 }
 
-// What a reduce op reduces: its first operand that it does not write.
+// Returns the operand that a reduce op reduces: its first one that it does not write.
 const Operand& reduced(const Op& op) {
   size_t i = 0;
   while (op.info->is_written(i)) ++i;
@@ -298,26 +298,19 @@ std::vector<Kernel> kernels(const Module& module, const Region& region, std::str
   return out;
 }
 
-Readers readers_of(const Region& region, const std::vector<Kernel>& kernels, const StorageRoots& roots,
-                   size_t from, const Operand& value) {
-  Readers readers;
-  for (size_t k = from + 1; k < kernels.size(); ++k) {
-    const bool reads = kernels[k].form != KernelForm::alias &&
-                       std::ranges::any_of(kernels[k].reads,
-                                           [&](const Operand& operand) { return roots(operand) == value; });
-    if (!reads) continue;
-    readers.others = readers.first.has_value();
-    if (readers.others) return readers;
-    readers.first = k;
-  }
-  readers.others =
-      std::ranges::any_of(region.yields, [&](const Yield& yield) { return roots(yield.what) == value; });
-  return readers;
-}
-
 bool may_fuse(const Module& module, const Region& region, const std::vector<size_t>& ops) {
   std::string why;
   return KernelBuilder(module, region, ops).build(why).has_value();
+}
+
+std::optional<Kernel> kernel_of(const Module& module, const Region& region, const std::vector<size_t>& ops,
+                                const std::vector<ValueId>& results) {
+  std::string why;
+  std::optional<Kernel> kernel = KernelBuilder(module, region, ops).build(why);
+  std::vector<bool> wanted(region.values.size(), false);
+  for (const ValueId result : results) wanted[index(result)] = true;
+  if (kernel) add_traffic(region, wanted, *kernel);
+  return kernel;
 }
 
 bool may_reuse(const Module& module, const Region& region, const Kernel& kernel, ValueId operand,

@@ -16,7 +16,7 @@
 //                  inside. One task, unless `fuse` has split the reduction (total_sum {parts}).
 //   gemm           one matmul or matmul.acc.
 //   alias          one reshape: no launch.
-//   special        one op with a kernel of its own; it reads its operands, writes its results and buffers as
+//   handwritten    one op whose loop nest is written by hand; it reads its operands, writes its results and buffers as
 //                  it likes, and stores all its results, also those that nobody uses.
 #pragma once
 #include <map>
@@ -72,7 +72,7 @@ struct Kernel {
 // and the result is empty when a group breaks the rules above.
 std::vector<Kernel> kernels(const Module& module, const Region& region, std::string* problem = nullptr);
 
-// Where the kernel with a number stands in such a list.
+// The index in such a list of the kernel with a number.
 class KernelNumbers {
  public:
   explicit KernelNumbers(const std::vector<Kernel>& kernels) {
@@ -88,9 +88,12 @@ class KernelNumbers {
   std::map<int32_t, size_t> places_;
 };
 
-// Whether these ops (indices in program order) may form one kernel; codegen accepts exactly what this
+// Tells whether these ops (indices in program order) may form one kernel; codegen accepts exactly what this
 // accepts.
 bool may_fuse(const Module& module, const Region& region, const std::vector<size_t>& ops);
+// Makes the kernel that these ops would be by themselves, which stores `results`; nothing where they form none.
+std::optional<Kernel> kernel_of(const Module& module, const Region& region, const std::vector<size_t>& ops,
+                                const std::vector<ValueId>& results);
 
 // The storage that operands occupy: follows reshapes to the value that owns the bytes. Inputs own theirs. A
 // reshape of a buffer shares the buffer's bytes. Made for the values and reshapes that a region has at the
@@ -112,16 +115,7 @@ class StorageRoots {
   std::vector<Operand> by_value_;
 };
 
-// Who reads a value, which owns its storage, behind kernel `from`, which makes it: the first kernel, and
-// whether there are others or the region yields it. Reshapes are no readers.
-struct Readers {
-  std::optional<size_t> first{};
-  bool others = false;
-};
-Readers readers_of(const Region& region, const std::vector<Kernel>& kernels, const StorageRoots& roots,
-                   size_t from, const Operand& value);
-
-// Whether `kernel` may write `result` over the bytes of `operand`, which dies there: same bytes per element,
+// Returns true if `kernel` may write `result` over the bytes of `operand`, which dies there: same bytes per element,
 // both accessed `element`, and every read of operand's element (r, c) happens no later than the write of
 // result's (r, c).
 bool may_reuse(const Module& module, const Region& region, const Kernel& kernel, ValueId operand,

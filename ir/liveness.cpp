@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "ir/region_facts.h"
+
 namespace gacc::ir {
 
 std::vector<LiveRange> live_ranges(const Module& module, const Region& region,
@@ -10,7 +12,8 @@ std::vector<LiveRange> live_ranges(const Module& module, const Region& region,
   const int64_t batch = module.most_samples(region);
   std::vector<LiveRange> ranges;
   std::vector<int> slot(region.values.size(), -1);  // of a value that owns bytes: its index in `ranges`
-  const StorageRoots roots(region);
+  const Facts known = facts(module, region);
+  const StorageRoots& roots = known->root;
   const auto own = [&](ValueId value, int kernel) {
     slot[index(value)] = static_cast<int>(ranges.size());
     ranges.push_back({value, kernel, kernel, type_bytes(region[value].type, batch)});

@@ -3,10 +3,11 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
-#include "ir/kernel.h"
 #include "ir/op_info.h"
 #include "ir/operand_count.h"
+#include "ir/region_facts.h"
 #include "ir/row_pitch.h"
 #include "ir/schedule/verify_schedule.h"
 #include "ir/schema/verify_settings.h"
@@ -28,6 +29,7 @@ class Verifier {
       broken("R9", {}, "predict.batch is {}; a micro-batch has {}", predicted, batch);
     if (diag_.reports().size() > before) return false;  // every size below depends on it
     buffers();
+    launch_modes();
     for (const RegionKind kind : all_regions) {
       const Region& region = module_.region(kind);
       definitions(region);
@@ -256,7 +258,7 @@ class Verifier {
     }
   }
 
-  // Whether the op adds to a buffer and never shares a kernel: then others of its kind may add to it as well.
+  // Returns true if the op adds to a buffer and never shares a kernel: then others of its kind may add to it as well.
   static bool adds_alone(const Op& op) {
     const bool alone = op.info->lowering == Lowering::gemm || op.info->lowering == Lowering::special;
     return alone && op.info->name.ends_with(".acc");
@@ -374,7 +376,7 @@ class Verifier {
 
   static bool is_there(const Region& region) { return !region.ops.empty() || !region.yields.empty(); }
 
-  // What predict is for: its one yield in every phase.
+  // Checks predict's one yield, in every phase.
   void output(const Region& region) {
     if (!is_there(region)) return;  // a module may lack it
     const std::string_view role = is_there(module_.answer) ? "rows" : "output";
@@ -388,6 +390,25 @@ class Verifier {
     if (as_value(what) == nullptr || type.dtype != DType::f32 || !has_batch(type.shape))
       broken("R10", region.at, "the output {} is {}, not f32 with the extent B", text(region, what),
              type_text(type));
+  }
+
+  // R30: how the step and the update run is what was asked for, and what their schedules say.
+  void launch_modes() {
+    const Results& results = module_.results;
+    const std::string& asked = *module_.settings.launch.mode;
+    for (const auto& [key, made, region] :
+         {std::tuple("launch.step", &results.launch_step, &module_.step),
+          std::tuple("launch.update", &results.launch_update, &module_.update)}) {
+      const std::string& mode = **made;
+      if (mode != "graph" && mode != "persistent")
+        broken("R30", region->at, "{} is \"{}\", not \"graph\" or \"persistent\"", key, mode);
+      if (made->given() && !region->ops.empty() && (asked == "graph" || region == &module_.step) &&
+          asked != "auto" && mode != asked)
+        broken("R30", region->at, "{} is \"{}\", and launch.mode asks for \"{}\"", key, mode, asked);
+      if (region->schedule && region->schedule->persistent && mode != "persistent")
+        broken("R30", region->schedule->persistent->at, "{} has a persistent kernel, and {} is \"{}\"",
+               region_text(region->kind), key, mode);
+    }
   }
 
   // R26: answer goes on with some of the rows that predict leaves.
@@ -593,9 +614,9 @@ class Verifier {
       }
       return;
     }
-    std::string problem;
-    const std::vector<Kernel> all = kernels(module_, region, &problem);
-    if (!problem.empty()) return broken("R14", region.ops.front().at, "{}", problem);
+    const Facts known = facts(module_, region);
+    const std::vector<Kernel>& all = known->kernels;
+    if (!known->problem.empty()) return broken("R14", region.ops.front().at, "{}", known->problem);
     const bool planned = at_least(Phase::planned);
     const auto value_place = [&](ValueId id, const Location& at) {
       place(at, "%" + region[id].name, region[id].type, module_.most_samples(region), region[id].offset,

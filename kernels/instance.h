@@ -14,7 +14,7 @@ struct Instance {
   std::vector<std::pair<int32_t, int32_t>> constants;  // (member, node), in the order of the key
 };
 
-// What an operation of a formula costs: scalar operations, roughly; instructions that it becomes on a GPU, as
+// The cost of an operation of a formula: scalar operations, roughly; instructions that it becomes on a GPU, as
 // codegen/emit/math.cpp writes it, and special functions of the hardware among them, each exact and approximate.
 struct ScalarCost {
   int operations;
@@ -27,8 +27,26 @@ int cost_of(const ir::ScalarProgram& program);
 // code (pass `epilogues`).
 inline constexpr int kMostEpilogueCost = 100;
 
-// Of a kernel of formulas and reductions: any form but gemm, alias and special. Unfit are members whose
-// reductions do not fit together.
+// Makes the instances of a region's kernels, of any form.
+class Instances {
+ public:
+  Instances(const ir::Module& module, const ir::Region& region, Purpose purpose, const GpuTarget& gpu);
+  // A product and a reshape have a call alone, and so has a special kernel that is a library call on the host.
+  // Unfit is thrown for members whose reductions do not fit together.
+  Instance make(const ir::Kernel& kernel) const;
+
+ private:
+  void approximate(const ir::Kernel& kernel, Body& body) const;
+
+  const ir::Module& module_;
+  const ir::Region& region_;
+  const Purpose purpose_;
+  const GpuTarget gpu_;
+  std::vector<bool> half_{};  // half_values of the region, where the target has approximate units
+};
+
+// Makes the instance of a kernel of formulas and reductions: any form but gemm, alias and special. Unfit are members
+// whose reductions do not fit together.
 Instance make_instance(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel,
                        Purpose purpose);
 

@@ -1,4 +1,3 @@
-// See launch_work.h.
 #include "kernels/launch_work.h"
 
 #include <fmt/format.h>
@@ -11,9 +10,9 @@
 
 #include "ir/cost.h"
 #include "ir/product.h"
+#include "ir/region_facts.h"
 #include "ir/schedule/launch_order.h"
 #include "kernels/gemm.h"
-#include "kernels/instance.h"
 #include "kernels/select.h"
 
 namespace gacc::kernels {
@@ -32,7 +31,7 @@ constexpr double kRow = 20;       // of what a row has once, in each of its thre
 // Iterations of a loop that ptxas unrolls, and loads together. A store in the loop keeps the next loads behind it.
 constexpr double kUnrolled = 4;
 
-// What a body does at every element of one of its stages.
+// The work of a body at every element of one of its stages.
 struct Stage {
   std::set<int32_t> slots;  // that it loads there
   std::set<int32_t> stored;
@@ -41,7 +40,7 @@ struct Stage {
   double instructions = 0, functions = 0;  // of an element
 };
 
-// Of a kernel of formulas and reductions.
+// The work of a kernel of formulas and reductions.
 class FormulaWork {
  public:
   FormulaWork(const Machine& machine, const Body& body, const ir::KernelCall& call,
@@ -56,7 +55,7 @@ class FormulaWork {
     std::set<int32_t> before;
     const int stages = body_.form == KernelForm::rowwise ? body_.stages : 1;
     for (int number = 0; number < stages; ++number) add(stage(number), iterations, before);
-    // What is stored once a row, a column or a part, and loaded to be added to.
+    // Results stored once a row, a column or a part, and loaded to be added to.
     for (size_t i = 0; i < body_.slots.size(); ++i) {
       const Slot& slot = body_.slots[i];
       if (slot.written && !stored_.contains(static_cast<int32_t>(i)))
@@ -123,7 +122,7 @@ class FormulaWork {
         loaded += here;
         conversions += ir::is_half(slot.dtype) ? 1 : 0;
       }
-      // What a row has once is loaded before the loop over its elements.
+      // A row's own value is loaded before the loop over its elements.
       if (along(slot) || body_.form != KernelForm::rowwise) accesses += std::ceil(here / 16);
       const bool fresh = before.insert(i).second;
       const double moved = fresh || slot.access == Access::element ? bytes_[static_cast<size_t>(i)] : 0;
@@ -158,7 +157,7 @@ class FormulaWork {
     if (loop) work_.serial_loads += iterations * accesses;
   }
 
-  // Whether what all blocks that run at once read again is still in the second-level cache.
+  // Returns true if all that blocks at the same time read again is still in the second-level cache.
   bool fits_cache(double again) const {
     const double slots = machine_.sms * resident_blocks(machine_, work_);
     return again * std::min(1.0, slots / work_.blocks) <= machine_.l2_bytes;
@@ -174,12 +173,11 @@ class FormulaWork {
   double elements_ = 0, threads_ = 0, best_ = 0;
 };
 
-ProductWork product_work(const ir::Module& module, const ir::Region& region, const Program& program,
-                         const ir::Call& call) {
+ProductWork product_work(const ir::Module& module, const ir::Region& region, const ir::Kernel& product,
+                         const ir::Call& call, const GpuTarget& gpu) {
   const int64_t batch = module.micro_batch();
   const ir::ProductCall& from = *ir::as_product(call);
-  const GpuTarget target(module.target);
-  const GemmKernel kernel = built_in(module, region, call, program, target);
+  const GemmKernel kernel = choose_gemm(module, region, product, gpu);
   ProductWork p;
   p.m = from.m.at(batch), p.n = from.n.at(batch), p.k = from.k.at(batch);
   p.type_bytes = ir::dtype_bytes(kernel.type);
@@ -202,12 +200,11 @@ int64_t flops_of(const ir::Module& module, const ir::Region& region, const ir::K
   return flops;
 }
 
-}  // namespace
-
-Work work_of(const Machine& machine, const ir::Module& module, const ir::Region& region,
-             const Program& program, const ir::Call& call) {
+// Work of one launch at the full micro-batch. `from` is the kernel's call, and `body` what that calls, null for a
+// product. Of training in an arena of no more bytes than the second-level cache has, all lies there.
+Work work_of(const Machine& machine, const ir::Module& module, const ir::Region& region, const Call& from,
+             const Body* body, const ir::Call& call, const GpuTarget& gpu, int64_t arena) {
   const int64_t batch = module.micro_batch();
-  const Call& from = program.call(region.kind, call.kernel);
   Work work;
   work.blocks = ir::blocks(call, batch);
   work.threads = ir::threads(call);
@@ -218,26 +215,22 @@ Work work_of(const Machine& machine, const ir::Module& module, const ir::Region&
   for (const auto* operands : {&from.kernel.reads, &from.kernel.writes})
     for (const ir::Operand& operand : *operands) work.moved += bytes_of(operand);
   if (ir::as_product(call) != nullptr) {
-    work.product = product_work(module, region, program, call);
+    work.product = product_work(module, region, from.kernel, call, gpu);
     return work;
   }
-  const Body& body = program.functions[static_cast<size_t>(from.function)];
-  // Of which a block's threads have at most so many, where the body asks for so many blocks.
-  if (body.resident > 0) work.registers = Machine::kRegisters / (body.resident * work.threads);
-  if (body.form == KernelForm::special) {
-    special_work({module, region, region.ops[from.kernel.members.front().op]}, body, work);
+  // A body that asks for so many blocks leaves a thread at most so many registers.
+  if (body->resident > 0) work.registers = Machine::kRegisters / (body->resident * work.threads);
+  if (body->form == KernelForm::special) {
+    special_work({module, region, region.ops[from.kernel.members.front().op]}, *body, work);
   } else {
     const ir::KernelCall& kernel = *ir::as_kernel(call);
     std::vector<double> bytes;
     std::ranges::transform(kernel.operands, std::back_inserter(bytes), bytes_of);
-    FormulaWork(machine, body, kernel, bytes, batch, work).run();
+    FormulaWork(machine, *body, kernel, bytes, batch, work).run();
   }
-  // All of the training lies in the cache.
-  if (module.arena_bytes.value_or(0) <= machine.l2_bytes) work.cached = work.transferred();
+  if (arena <= machine.l2_bytes) work.cached = work.transferred();
   return work;
 }
-
-namespace {
 
 class RegionCosts {
  public:
@@ -317,7 +310,7 @@ class RegionCosts {
     return streams_seconds(all);
   }
 
-  // Of the calls of a launch's level, those that it has.
+  // Returns the share of a level's calls that are these.
   double part_of_level(const std::vector<const ir::Call*>& calls) const {
     const std::optional<int32_t>& level = calls.front()->level;
     return level ? static_cast<double>(calls.size()) / calls_of_level_[static_cast<size_t>(*level)] : 0;
@@ -325,7 +318,9 @@ class RegionCosts {
 
   void add_call(const ir::Call& call, LaunchCost& cost) {
     const Call& from = program_.call(region_.kind, call.kernel);
-    const Work work = work_of(machine_, module_, region_, program_, call);
+    const Body* body = from.function < 0 ? nullptr : &program_.functions[static_cast<size_t>(from.function)];
+    const Work work = work_of(machine_, module_, region_, from, body, call, GpuTarget(module_.target),
+                              module_.arena_bytes.value_or(0));
     const Estimate library = estimate(machine_, work, Engine::library),
                    own = estimate(machine_, work, Engine::own);
     const Estimate& chosen = cost_.persistent ? own : library;
@@ -365,6 +360,31 @@ class RegionCosts {
 RegionCost region_cost(const ir::Module& module, const ir::Region& region, const Program& program,
                        const Machine& machine) {
   return RegionCosts(module, region, program, machine).run();
+}
+
+KernelEstimator::KernelEstimator(const ir::Module& module, const ir::Region& region, std::string_view target,
+                                 int64_t arena)
+    : module_(module),
+      region_(region),
+      machine_(machine(target)),
+      gpu_(target),
+      arena_(arena),
+      instances_(module, region, Purpose::device, gpu_) {}
+
+double KernelEstimator::seconds(const ir::Kernel& kernel) const try {
+  if (kernel.form == KernelForm::alias) return 0;
+  const Instance instance = instances_.make(kernel);
+  const ir::Call call = select_kernel(module_, region_, instance.call, &instance.body, gpu_);
+  const Work work = work_of(machine_, module_, region_, instance.call, &instance.body, call, gpu_, arena_);
+  return estimate(machine_, work, Engine::library).seconds + machine_.gap;
+} catch (const Unfit&) {
+  return 0;  // `select` refuses it, and says why
+}
+
+double KernelEstimator::seconds() const {
+  double sum = 0;
+  for (const ir::Kernel& kernel : ir::facts(module_, region_)->kernels) sum += seconds(kernel);
+  return sum;
 }
 
 }  // namespace gacc::kernels

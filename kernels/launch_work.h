@@ -1,18 +1,15 @@
 // What each launch of a scheduled region asks of a GPU: its blocks and threads as the schedule has them,
-// bytes by width, instructions and chains as they follow from the function's body. docs/gpu-cost.md says how.
+// bytes by width, instructions and chains as they follow from the function's body. docs/gpu.md says how.
 #pragma once
 #include <string>
 #include <vector>
 
+#include "kernels/instance.h"
 #include "kernels/launch_cost.h"
-#include "kernels/program.h"
 
 namespace gacc::kernels {
 
-// Of one call, at the full micro-batch.
-Work work_of(const Machine& machine, const ir::Module& module, const ir::Region& region,
-             const Program& program, const ir::Call& call);
-// Of a kernel with an emitter of its own: what is not the same for all kernels (special_work.cpp). `work` has
+// Adds what is not the same for all kernels, for a hand-written one (special_work.cpp). `work` has
 // the grid and `moved`.
 void special_work(const ir::OpView& op, const Body& body, Work& work);
 
@@ -38,8 +35,29 @@ struct RegionCost {
   double seconds = 0, floor = 0;       // of all of it
 };
 
-// Of a scheduled region at the full micro-batch. `program` is the module's for its target.
+// Estimates a scheduled region at the full micro-batch. `program` is the module's for its target.
 RegionCost region_cost(const ir::Module& module, const ir::Region& region, const Program& program,
                        const Machine& machine);
+
+// Estimates the kernels of a fused region before there is a schedule, each as the launch that `select` would make
+// of it, in a graph whose products the library computes, at the full micro-batch.
+class KernelEstimator {
+ public:
+  // `arena`: bytes of the training, as far as they are known. All bytes come from the second-level cache where
+  // the arena fits it.
+  KernelEstimator(const ir::Module& module, const ir::Region& region, std::string_view target, int64_t arena);
+  // Returns the seconds of a launch with the gap behind it; 0 for a reshape.
+  double seconds(const ir::Kernel& kernel) const;
+  // Returns the seconds of all kernels of the region, one after the other.
+  double seconds() const;
+
+ private:
+  const ir::Module& module_;
+  const ir::Region& region_;
+  const Machine& machine_;
+  const GpuTarget gpu_;
+  const int64_t arena_;
+  const Instances instances_;
+};
 
 }  // namespace gacc::kernels

@@ -9,6 +9,7 @@
 #include <bit>
 #include <map>
 
+#include "ir/region_facts.h"
 #include "kernels/approximate.h"
 #include "kernels/instance.h"
 #include "kernels/special.h"
@@ -117,13 +118,12 @@ class ProgramBuilder {
   Program build() {
     for (const ir::RegionKind kind : ir::all_regions) {
       const ir::Region& region = module_.region(kind);
-      std::string why;
-      const std::vector<ir::Kernel> kernels = ir::kernels(module_, region, &why);
-      if (!why.empty()) throw Unfit(why);
+      const ir::Facts facts = ir::facts(module_, region);
+      if (!facts->problem.empty()) throw Unfit(facts->problem);
       std::vector<Call>& calls = program_.regions[static_cast<size_t>(kind)];
-      calls.reserve(kernels.size());  // uses point into it
-      if (units()) half_ = half_values(module_, region);
-      for (const ir::Kernel& kernel : kernels) add(region, kernel, calls);
+      calls.reserve(facts->kernels.size());  // uses point into it
+      const Instances instances(module_, region, purpose_, gpu_);
+      for (const ir::Kernel& kernel : facts->kernels) add(region, instances.make(kernel), calls);
     }
     for (size_t f = 0; f < program_.functions.size(); ++f) lift_constants(program_.functions[f], uses_[f]);
     return std::move(program_);
@@ -137,14 +137,12 @@ class ProgramBuilder {
     std::vector<std::vector<int64_t>> bits;  // of each call, of each constant
   };
 
-  void add(const ir::Region& region, const ir::Kernel& kernel, std::vector<Call>& calls) {
-    if (kernel.form == KernelForm::gemm || kernel.form == KernelForm::alias)
-      return calls.push_back(call_without_body(kernel));
-    const bool special = kernel.form == KernelForm::special;
-    auto [call, body, constants] = special ? special_instance(module_, region, kernel, purpose_, gpu_)
-                                           : make_instance(module_, region, kernel, purpose_);
-    if (special && body.special.empty()) return calls.push_back(std::move(call));  // a library call
-    if (units()) approximate(region, kernel, body);
+  void add(const ir::Region& region, Instance instance, std::vector<Call>& calls) {
+    auto& [call, body, constants] = instance;
+    const KernelForm form = call.kernel.form;
+    const bool library_call = form == KernelForm::special && body.special.empty();
+    if (form == KernelForm::gemm || form == KernelForm::alias || library_call)
+      return calls.push_back(std::move(call));
     std::vector<int64_t> bits;
     for (const auto& [m, n] : constants) {
       const Member& member = body.members[static_cast<size_t>(m)];
@@ -155,25 +153,13 @@ class ProgramBuilder {
     call.function = place->second;
     const auto function = static_cast<size_t>(call.function);
     if (fresh) {
-      body.name = body_name(region, kernel, function);
+      body.name = body_name(region, call.kernel, function);
       program_.functions.push_back(std::move(body));
       uses_.emplace_back().constants = std::move(constants);
     }
     calls.push_back(std::move(call));
     uses_[function].calls.push_back(&calls.back());
     uses_[function].bits.push_back(std::move(bits));
-  }
-
-  // Whether the target has the units that approximate functions.
-  bool units() const { return purpose_ == Purpose::device && gpu_.capability > 0; }
-
-  void approximate(const ir::Region& region, const ir::Kernel& kernel, Body& body) const {
-    for (size_t m = 0; m < body.members.size(); ++m) {
-      Member& member = body.members[m];
-      if (member.kind != ir::Lowering::pointwise) continue;
-      const ir::OpView op{module_, region, region.ops[kernel.members[m].op]};
-      member.approximate = approximate_nodes(op, member.program, member.types, half_);
-    }
   }
 
   // Constants that differ from call to call become arguments.
@@ -195,10 +181,34 @@ class ProgramBuilder {
   Program program_;
   std::map<std::string, int32_t> known_;  // body key -> function
   std::vector<Uses> uses_;                // of each function
-  std::vector<bool> half_;                // half_values of the region at hand
 };
 
 }  // namespace
+
+Instances::Instances(const ir::Module& module, const ir::Region& region, Purpose purpose,
+                     const GpuTarget& gpu)
+    : module_(module), region_(region), purpose_(purpose), gpu_(gpu) {
+  if (purpose_ == Purpose::device && gpu_.capability > 0) half_ = half_values(module_, region_);
+}
+
+Instance Instances::make(const ir::Kernel& kernel) const {
+  if (kernel.form == KernelForm::gemm || kernel.form == KernelForm::alias)
+    return {call_without_body(kernel), {}, {}};
+  Instance instance = kernel.form == KernelForm::special
+                          ? special_instance(module_, region_, kernel, purpose_, gpu_)
+                          : make_instance(module_, region_, kernel, purpose_);
+  if (!half_.empty()) approximate(kernel, instance.body);
+  return instance;
+}
+
+void Instances::approximate(const ir::Kernel& kernel, Body& body) const {
+  for (size_t m = 0; m < body.members.size(); ++m) {
+    Member& member = body.members[m];
+    if (member.kind != ir::Lowering::pointwise) continue;
+    const ir::OpView op{module_, region_, region_.ops[kernel.members[m].op]};
+    member.approximate = approximate_nodes(op, member.program, member.types, half_);
+  }
+}
 
 int Body::stage_of(const Member& member) const {
   const bool overwrites = std::ranges::any_of(

@@ -1,4 +1,3 @@
-// See select.h.
 #include "kernels/select.h"
 
 #include <fmt/format.h>
@@ -36,21 +35,26 @@ GemmKernel built_in(const ir::Module& module, const ir::Region& region, const ir
   return kernel;
 }
 
+ir::Call select_kernel(const ir::Module& module, const ir::Region& region, const Call& from, const Body* body,
+                       const GpuTarget& gpu) {
+  ir::Call call;
+  call.kernel = from.kernel.number;
+  if (from.kernel.form == ir::KernelForm::gemm)
+    call.what = select_product(module, region, from.kernel, gpu);
+  else
+    call.what = ir::KernelCall{body->name,     from.operands, from.extents, from.items,
+                               from.per_block, from.block,    body->shared};
+  return call;
+}
+
 std::optional<ir::Schedule> select(const ir::Module& module, const ir::Region& region, const Program& program,
                                    const GpuTarget& gpu, std::string& problem) try {
   ir::Schedule schedule;
   for (const Call& from : program.calls(region.kind)) {
     if (from.kernel.form == ir::KernelForm::alias) continue;
-    ir::Call call;
-    call.kernel = from.kernel.number;
+    const Body* body = from.function < 0 ? nullptr : &program.functions[static_cast<size_t>(from.function)];
+    ir::Call call = select_kernel(module, region, from, body, gpu);
     call.level = static_cast<int32_t>(schedule.launches.size());
-    if (from.kernel.form == ir::KernelForm::gemm) {
-      call.what = select_product(module, region, from.kernel, gpu);
-    } else {
-      const Body& body = program.functions[static_cast<size_t>(from.function)];
-      call.what = ir::KernelCall{body.name,      from.operands, from.extents, from.items,
-                                 from.per_block, from.block,    body.shared};
-    }
     schedule.launches.emplace_back(std::move(call));
   }
   return schedule;

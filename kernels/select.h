@@ -15,6 +15,11 @@ namespace gacc::kernels {
 std::optional<ir::Schedule> select(const ir::Module& module, const ir::Region& region, const Program& program,
                                    const GpuTarget& gpu, std::string& problem);
 
+// Makes the launch of one kernel that is no reshape, at no level. `from` is its call, and `body` what that calls,
+// null for a product. Unfit is thrown for a product that has no launch.
+ir::Call select_kernel(const ir::Module& module, const ir::Region& region, const Call& from, const Body* body,
+                       const GpuTarget& gpu);
+
 // The built-in kernel of a product of a scheduled module, with what it does of the kernel behind it.
 GemmKernel built_in(const ir::Module& module, const ir::Region& region, const ir::Call& product,
                     const Program& program, const GpuTarget& gpu);

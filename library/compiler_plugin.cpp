@@ -26,7 +26,6 @@ CompileTrouble compile(const CompilerRequest& request, std::string& artifact) {
   if (auto trouble = compiler.read()) return *trouble;
   passes::PipelineOptions pipeline;
   pipeline.options.target = request.target;
-  pipeline.options.costs = passes::cost_model(request.target);
   if (auto trouble = compiler.transform(pipeline)) return *trouble;
   Compiled compiled;
   if (auto trouble = compiler.generate(compiled)) return *trouble;

@@ -130,7 +130,7 @@ Answer make_step(std::string text, const std::string& name, gacc_step** to) {
   step->artifact = GACC_TRY(read_artifact(step->text, name));
   const ir::Module module = GACC_TRY(check_artifact(step->artifact, name));
   const Plan& plan = step->artifact.plan;
-  const auto recompute = passes::recompute_report(module, passes::cost_model(plan.target));
+  const auto recompute = passes::recompute_report(module, plan.target);
   step->plan = plan_json(plan, module, recompute).dump(2);
   *to = new gacc_step{std::move(step)};
   return {};

@@ -1,4 +1,4 @@
-// What the two halves of accumulate share.
+// Shared by the two halves of accumulate.
 #pragma once
 #include "ir/builder.h"
 #include "passes/pass.h"

@@ -1,4 +1,3 @@
-// See answer.h.
 #include "passes/answer.h"
 
 #include <set>
@@ -24,7 +23,7 @@ bool may_move(const OpView& op, int64_t positions) {
   return works_by_row(op, positions) && op.op.results.size() == 1 && is_matrix(op.result(), positions);
 }
 
-// Whether `answer` can read rows of the value by number.
+// Tells whether `answer` can read rows of the value by number.
 bool is_table(const Value& value, const Op& maker, int64_t positions) {
   return is_matrix(value.type, positions) && value.type.pitch == 0 && is_float(value.type.dtype) &&
          maker.info->lowering != Lowering::alias;

@@ -24,7 +24,7 @@ struct RowCut {
   size_t op = 0;
   ir::ValueId rows{};
 };
-// Of a fused module; the latest first.
+// Lists the cuts of a fused module, the latest first.
 std::vector<RowCut> row_cuts(const ir::Module& module);
 
 // Moves the ops behind the cut to `answer`, for `size` rows of one sample at a time.

@@ -87,16 +87,16 @@ class Loss {
 
   int64_t positions() const { return logits_[1]; }
   bool is_cut(size_t op) const { return member_[op]; }
-  // Whether what is cut makes the value.
+  // Tells whether what is cut makes the value.
   bool makes(ValueId value) const {
     const size_t maker = maker_[index(value)];
     return maker != kNone && member_[maker];
   }
-  // Whether it needs a result of what is cut.
+  // Tells whether it needs a result of what is cut.
   bool follows(size_t op) const { return follows_[op]; }
   // What the parts read is made by the ops before this one.
   size_t ready() const { return ready_; }
-  // Whether a value of this shape has the logits' rows, and so is cut with them.
+  // Tells whether a value of this shape has the logits' rows, and so is cut with them.
   bool has_rows(const Shape& shape) const { return passes::has_rows(shape, positions()); }
 
  private:

@@ -320,7 +320,7 @@ class Fuser {
     });
   }
 
-  // Whether the op writes a buffer that a member reads.
+  // Tells whether the op writes a buffer that a member reads.
   bool writes_what_is_read(const Op& op, const Group& group) const {
     return std::ranges::any_of(group.operands, [&](const Operand& operand) {
       const std::optional<BufferId> buffer = roots_.buffer(operand);

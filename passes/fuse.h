@@ -1,4 +1,4 @@
-// What the two halves of fuse share with other passes.
+// Shared by the two halves of fuse and other passes.
 #pragma once
 #include "passes/pass.h"
 
@@ -11,7 +11,7 @@ void split_sums(ir::Module& module, ir::Region& region, const Options& options, 
 // In how many parts the total_sum of an array without batch is made.
 int64_t total_parts(const ir::Shape& shape, const Options& options);
 
-// Whether these ops, in this order, may be one kernel of a size that `fuse` would make.
+// Tells whether these ops, in this order, may be one kernel of a size that `fuse` would make.
 bool fits_kernel(const ir::Module& module, const ir::Region& region, const std::vector<size_t>& ops,
                  const Options& options);
 

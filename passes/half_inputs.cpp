@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <set>
 
+#include "ir/op_info.h"
 #include "passes/analysis/rewrite.h"
 #include "passes/pass.h"
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <span>
 
+#include "ir/region_facts.h"
 #include "passes/analysis/rematerialize.h"
 #include "passes/analysis/rewrite.h"
 #include "passes/fuse.h"
@@ -61,7 +62,7 @@ bool reads(const KernelOps& kernel, const KernelOps& maker) {
   return any_operand(kernel, [&](const Operand& operand) { return makes(maker, operand); });
 }
 
-// Whether both read a value that neither makes.
+// Tells whether both read a value that neither makes.
 bool share_a_value(const KernelOps& a, const KernelOps& b) {
   return any_operand(a, [&](const Operand& operand) {
     return as_value(operand) != nullptr && !makes(a, operand) &&
@@ -77,7 +78,7 @@ bool touches(const StorageRoots& roots, const KernelOps& kernel, BufferId buffer
   return any_operand(kernel, [&](const Operand& operand) { return roots.buffer(operand) == buffer; });
 }
 
-// Whether one writes a buffer that the other touches.
+// Tells whether one writes a buffer that the other touches.
 bool conflict(const StorageRoots& roots, const KernelOps& a, const KernelOps& b) {
   const auto writes_into = [&](const KernelOps& from, const KernelOps& other) {
     return std::ranges::any_of(from, [&](const Op& op) {
@@ -168,7 +169,8 @@ void join_clones(Module& module, const Options& options) {
   Region& region = module.step;
   Kernels kernels(region);
   const std::vector<ValueId> origin = origins(region);
-  const StorageRoots roots(region);
+  const Facts before = facts(module, region);  // joining moves ops, and no value's bytes
+  const StorageRoots& roots = before->root;
   int64_t bytes = transient_bytes(module, region);
   for (size_t clone = 0; clone < kernels.count(); ++clone) {
     if (!all_clones(kernels[clone])) continue;

@@ -1,4 +1,4 @@
-// How a module's settings scale its loss: what autodiff and accumulate must leave open for the pass
+// The scaling of a module's loss by its settings: what autodiff and accumulate must leave open for the pass
 // loss-scale.
 #pragma once
 #include "ir/module.h"
@@ -10,14 +10,14 @@ struct Scaling {
   bool scaled = false;   // there is a scale, in state @loss.scale ...
   bool dynamic = false;  // ... that windows adjust
   double initial = 1;
-  // Whether the backward pass starts from something else than 1.
+  // Tells whether the backward pass starts from something else than 1.
   bool seeded() const { return half || scaled; }
 };
 
 // precision.compute, and precision.loss_scale: absent or "none", "dynamic", or a number.
 Scaling scaling_of(const ir::Module& module);
 
-// Whether a window with a non-finite gradient is left out and the run goes on.
+// Tells whether a window with a non-finite gradient is left out and the run goes on.
 bool skips_windows(const ir::Module& module);
 
 }  // namespace gacc::passes

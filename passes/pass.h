@@ -1,4 +1,4 @@
-// What a pass is: a name, the phases it runs between, and one function. The registry lists them in pipeline
+// A pass: a name, the phases it runs between, and one function. The registry lists them in pipeline
 // order.
 #pragma once
 #include <optional>
@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "ir/module.h"
-#include "passes/analysis/cost_model.h"
 
 namespace gacc::passes {
 
@@ -23,11 +22,10 @@ struct Options {
   // A column_sum of fewer rows stays whole: a GPU walks so many in the time that a second launch takes (some
   // six waits for memory, for 8 rows by each of at least 8 warps).
   int64_t rows_to_cut = 1024;
-  int64_t rows_per_part = 128;           // of one that is cut: two such waits
-  int64_t column_parts = 256;            // at most: their sum is not cut again
-  int plan_effort = 1;                   // scales the work of the recompute search
-  std::string target = "sm_80";          // the GPU that `select` chooses for ...
-  CostModel costs = cost_model(target);  // ... and what recompute weighs: of gaccc's target
+  int64_t rows_per_part = 128;   // of one that is cut: two such waits
+  int64_t column_parts = 256;    // at most: their sum is not cut again
+  int plan_effort = 1;           // scales the work of the recompute search
+  std::string target = "sm_80";  // the GPU that recompute weighs launches of, and that `select` chooses for
 };
 
 // False, or a diagnostic in `diag`: the module could not be transformed. The pass manager sets the phase.
@@ -42,15 +40,17 @@ struct Pass {
   PassFunction* run;
 };
 
-std::span<const Pass> all_passes();                   // the pipeline, top to bottom
-const Pass* find_pass(std::string_view name);         // null when there is none
-std::string_view pass_before(std::string_view name);  // in the pipeline, which has both
-std::string passes_text();                            // --list-passes
-std::string passes_markdown();                        // docs/passes.md
+std::span<const Pass> all_passes();            // the pipeline, top to bottom
+const Pass* find_pass(std::string_view name);  // null when there is none
+// Returns the name of the pass before that one in the pipeline; "" for the first, and the last where there is none
+// of that name.
+std::string_view pass_before(std::string_view name);
+std::string passes_text();      // --list-passes
+std::string passes_markdown();  // docs/passes.md
 
 // One file each, of that name.
 [[nodiscard]] PassFunction autodiff, accumulate, loss_scale, half_casts, shard, expand, fold, cse, dce,
-    half_inputs, chunk_loss, fuse, save_less, pitch, recompute, plan_memory;
+    half_inputs, chunk_loss, fuse, save_less, pitch, recompute, launch_mode, plan_memory;
 // In schedule/.
 [[nodiscard]] PassFunction select, epilogues, levels, merge, persistent, streams, workspaces;
 

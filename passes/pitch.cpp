@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "ir/region_facts.h"
 #include "ir/row_pitch.h"
 #include "passes/pass.h"
 
@@ -17,10 +18,10 @@ namespace gacc::passes {
 namespace {
 
 void set_pitches(const ir::Module& module, ir::Region& region) {
-  std::map<int64_t, std::set<int32_t>> values;  // in memory, by last extent
-  std::set<int64_t> gain, lose;                 // last extents
-  const std::vector<ir::Kernel> kernels = ir::kernels(module, region);
-  for (const ir::Kernel& kernel : kernels) {
+  std::map<int64_t, std::set<int32_t>> values;        // in memory, by last extent
+  std::set<int64_t> gain, lose;                       // last extents
+  const ir::Facts facts = ir::facts(module, region);  // as they are without a pitch
+  for (const ir::Kernel& kernel : facts->kernels) {
     for (const auto* list : {&kernel.reads, &kernel.writes}) {
       for (const ir::Operand& operand : *list) {
         const ir::Shape& shape = ir::operand_type(module, region, operand).shape;
@@ -37,7 +38,7 @@ void set_pitches(const ir::Module& module, ir::Region& region) {
   }
   for (const auto& [columns, list] : values) {
     const bool all = std::ranges::all_of(
-        list, [&](int32_t index) { return ir::may_have_pitch(region, kernels, ir::ValueId{index}); });
+        list, [&](int32_t index) { return ir::may_have_pitch(region, facts->kernels, ir::ValueId{index}); });
     if (!all || !gain.contains(columns) || lose.contains(columns)) continue;
     for (const int32_t index : list) region[ir::ValueId{index}].type.pitch = ir::wanted_pitch(columns);
   }

@@ -22,8 +22,10 @@
 
 #include "ir/dependence.h"
 #include "ir/liveness.h"
+#include "ir/region_facts.h"
 #include "passes/analysis/rewrite.h"
 #include "passes/answer.h"
+#include "passes/launch_mode.h"
 #include "passes/pass.h"
 #include "passes/planner/offsets.h"
 #include "passes/schedule/schedule.h"
@@ -36,13 +38,15 @@ using namespace ir;
 
 // A region's values in blocks: those of one block share bytes, one after the other.
 struct Transients {
-  std::vector<Kernel> kernels;
+  Facts facts;
   std::vector<LiveRange> ranges;
   std::vector<size_t> block_of;  // by range
   std::vector<planner::Block> blocks;
+
+  const std::vector<Kernel>& kernels() const { return facts->kernels; }
 };
 
-// Whether `result` may be written over all that `kernel` reads of `operand`'s bytes.
+// Tells whether `result` may be written over all that `kernel` reads of `operand`'s bytes.
 bool may_take(const Module& module, const Region& region, const StorageRoots& roots, const Kernel& kernel,
               ValueId operand, ValueId result) {
   bool any = false;
@@ -59,11 +63,11 @@ struct Turnover {
   std::vector<size_t> born{}, dying{};
 };
 std::vector<Turnover> turnovers(const Region& region, const Transients& t) {
-  std::vector<Turnover> out(t.kernels.size());
+  std::vector<Turnover> out(t.kernels().size());
   for (size_t i = 0; i < t.ranges.size(); ++i) {
     const LiveRange& range = t.ranges[i];
     const bool input = contains(region.inputs, range.value);
-    if (t.kernels.empty()) break;
+    if (t.kernels().empty()) break;
     if (input || range.first < range.last) out[range.last].dying.push_back(i);
     if (!input) out[range.first].born.push_back(i);
   }
@@ -73,20 +77,20 @@ std::vector<Turnover> turnovers(const Region& region, const Transients& t) {
 // The pairs of one kernel, (operand, result) as indices of ranges: a matching of most bytes. Both of a pair
 // have one size, so taking results by falling size and augmenting is optimal.
 std::vector<std::pair<size_t, size_t>> in_place_pairs(const Module& module, const Region& region,
-                                                      const StorageRoots& roots, const Transients& t,
-                                                      const Kernel& kernel, Turnover turnover) {
+                                                      const Transients& t, const Kernel& kernel,
+                                                      Turnover turnover) {
   auto& [born, dying] = turnover;
   std::ranges::stable_sort(born, [&](size_t a, size_t b) { return t.ranges[a].bytes > t.ranges[b].bytes; });
   std::stable_partition(dying.begin(), dying.end(), [&](size_t i) {
     const auto made_in = static_cast<size_t>(t.ranges[i].first);
-    return t.kernels[made_in].form == KernelForm::gemm &&
-           t.kernels[made_in].writes.front() == Operand(t.ranges[i].value);
+    return t.kernels()[made_in].form == KernelForm::gemm &&
+           t.kernels()[made_in].writes.front() == Operand(t.ranges[i].value);
   });
   std::vector<std::vector<size_t>> options(born.size());  // indices into dying
   for (size_t r = 0; r < born.size(); ++r) {
     for (size_t o = 0; o < dying.size(); ++o) {
       const LiveRange &from = t.ranges[dying[o]], &to = t.ranges[born[r]];
-      if (from.bytes == to.bytes && may_take(module, region, roots, kernel, from.value, to.value))
+      if (from.bytes == to.bytes && may_take(module, region, t.facts->root, kernel, from.value, to.value))
         options[r].push_back(o);
     }
   }
@@ -115,16 +119,15 @@ std::vector<std::pair<size_t, size_t>> in_place_pairs(const Module& module, cons
 
 Transients transients(const Module& module, const Region& region) {
   Transients t;
-  t.kernels = kernels(module, region);
-  t.ranges = live_ranges(module, region, t.kernels);
+  t.facts = facts(module, region);
+  t.ranges = live_ranges(module, region, t.kernels());
   t.block_of.resize(t.ranges.size());
   std::iota(t.block_of.begin(), t.block_of.end(), size_t{0});
   // In kernel order an operand's block is final when its pair is made, so chains need no union-find.
-  const StorageRoots roots(region);
   std::vector<Turnover> by_kernel = turnovers(region, t);
-  for (size_t k = 0; k < t.kernels.size(); ++k)
+  for (size_t k = 0; k < t.kernels().size(); ++k)
     for (const auto& [operand, result] :
-         in_place_pairs(module, region, roots, t, t.kernels[k], std::move(by_kernel[k])))
+         in_place_pairs(module, region, t, t.kernels()[k], std::move(by_kernel[k])))
       t.block_of[result] = t.block_of[operand];
   std::vector<size_t> number(t.ranges.size(), SIZE_MAX);
   for (size_t i = 0; i < t.ranges.size(); ++i) {
@@ -158,15 +161,15 @@ void place(Region& region, const Transients& t, const std::vector<int64_t>& offs
 }
 
 // By kernel: the blocks that it reads, then those that it writes.
-std::vector<std::vector<size_t>> touched_blocks(const Region& region, const Transients& t) {
+std::vector<std::vector<size_t>> touched_blocks(const Transients& t) {
   std::map<ValueId, size_t> block_of;
   for (size_t i = 0; i < t.ranges.size(); ++i) block_of[t.ranges[i].value] = t.block_of[i];
-  const StorageRoots roots(region);
-  std::vector<std::vector<size_t>> out(t.kernels.size());
-  for (size_t k = 0; k < t.kernels.size(); ++k)
-    for (const auto* operands : {&t.kernels[k].reads, &t.kernels[k].writes})
+  std::vector<std::vector<size_t>> out(t.kernels().size());
+  for (size_t k = 0; k < t.kernels().size(); ++k)
+    for (const auto* operands : {&t.kernels()[k].reads, &t.kernels()[k].writes})
       for (const Operand& operand : *operands)
-        if (const ValueId* value = as_value(roots(operand)); value != nullptr && block_of.contains(*value))
+        if (const ValueId* value = as_value(t.facts->root(operand));
+            value != nullptr && block_of.contains(*value))
           out[k].push_back(block_of[*value]);
   return out;
 }
@@ -183,10 +186,10 @@ std::vector<planner::Block> by_levels(const Module& module, const Transients& t,
   }
   place(apart, t, offsets, base);
   place_aliases(module, apart);
-  const std::vector<int32_t> levels = Dependence(module, apart, t.kernels).earliest_levels();
+  const std::vector<int32_t> levels = Dependence(module, apart, t.kernels()).earliest_levels();
   std::vector<int32_t> last_level(t.blocks.size(), -1);
-  const std::vector<std::vector<size_t>> touched = touched_blocks(apart, t);
-  for (size_t k = 0; k < t.kernels.size(); ++k)
+  const std::vector<std::vector<size_t>> touched = touched_blocks(t);
+  for (size_t k = 0; k < t.kernels().size(); ++k)
     for (const size_t block : touched[k]) last_level[block] = std::max(last_level[block], levels[k]);
   std::vector<planner::Block> blocks = t.blocks;
   for (size_t b = 0; b < blocks.size(); ++b)
@@ -203,10 +206,10 @@ constexpr int64_t kStreamsWork = int64_t{1} << 22;  // of the search for such pl
 // stays for the next few kernels, so that these need not wait for it because of memory alone. Not where more
 // than `height` bytes would be live then.
 std::vector<planner::Block> by_streams(const Module& module, const Transients& t, int64_t height) {
-  const std::vector<bool> second = fit_second_stream(module.step, t.kernels);
-  const std::vector<std::vector<size_t>> touched = touched_blocks(module.step, t);
+  const std::vector<bool> second = fit_second_stream(module.step, *t.facts);
+  const std::vector<std::vector<size_t>> touched = touched_blocks(t);
   std::vector<planner::Block> blocks = t.blocks;
-  std::vector<int64_t> live(t.kernels.size());
+  std::vector<int64_t> live(t.kernels().size());
   for (const planner::Block& block : blocks)
     for (int k = block.first; k <= block.last; ++k) live[k] += block.bytes;
   const auto stay = [&](planner::Block& block, size_t until) {
@@ -216,7 +219,7 @@ std::vector<planner::Block> by_streams(const Module& module, const Transients& t
       ++block.last;
     }
   };
-  for (size_t k = 0; k < t.kernels.size(); ++k) {
+  for (size_t k = 0; k < t.kernels().size(); ++k) {
     if (!second[k]) continue;
     for (const size_t block : touched[k]) stay(blocks[block], k + kKernelsKeptApart);
   }
@@ -249,7 +252,7 @@ Predictions place_predictions(const Module& module, int64_t height) {
     const ValueId rows = *as_value(module.predict.yields.front().what);
     const auto left = std::ranges::find(p.predict.ranges, rows, &LiveRange::value) - p.predict.ranges.begin();
     const size_t shared = p.predict.block_of[left], table = p.answer.block_of.front();
-    const auto begin = static_cast<int>(p.predict.kernels.size());
+    const auto begin = static_cast<int>(p.predict.kernels().size());
     blocks[shared].last = begin + p.answer.blocks[table].last;
     std::vector<size_t> number(p.answer.blocks.size(), shared);
     for (size_t i = 0; i < number.size(); ++i) {
@@ -284,7 +287,8 @@ void place_predict(Module& module, int64_t end, int64_t height, Diag& diag) {
     const std::vector<RowCut> cuts = row_cuts(module);
     const int64_t rows = cuts.empty() ? 0 : whole[cuts.front().rows].type.shape[1];
     for (int64_t size = rows / 2; size > 0; --size) {
-      for (const RowCut& cut : rows % size == 0 ? cuts : std::vector<RowCut>()) {
+      if (rows % size != 0) continue;
+      for (const RowCut& cut : cuts) {
         module.predict = whole;
         cut_predict(module, cut, size, diag);
         if (fits(1)) return true;
@@ -298,7 +302,10 @@ void place_predict(Module& module, int64_t end, int64_t height, Diag& diag) {
     most = 0;
     while (none - most > 1) {
       const int64_t middle = most + (none - most) / 2;
-      (fits(middle) ? most : none) = middle;
+      if (fits(middle))
+        most = middle;
+      else
+        none = middle;
     }
     if (most == 0 && fits_in_parts()) most = 1;
     if (most == 0) {
@@ -377,13 +384,13 @@ bool plan_memory(Module& module, const Options&, Diag& diag) {
   for (planner::Block& block : apart.blocks) {
     if (block.bytes > kSmallValue) continue;
     block.first = 0;
-    block.last = static_cast<int>(apart.kernels.size()) - 1;
+    block.last = static_cast<int>(apart.kernels().size()) - 1;
   }
   planner::Placement roomy = planner::place(apart.blocks);
   if (apart.blocks.empty() || roomy.height <= height) placements[RegionKind::update] = std::move(roomy);
   const Transients& step = values[RegionKind::step];
   std::vector<planner::Block> of_step = step.blocks;
-  if (launch_mode(module).persistent) {
+  if (is_persistent_step(module)) {
     std::vector<planner::Block> levels = by_levels(module, step, end);
     planner::Placement wide = planner::place(levels);
     if (wide.height <= height) {
@@ -441,11 +448,14 @@ MemoryReport memory_report(const Module& module) {
   for (const RegionKind kind : training_regions) {
     const Region& region = module.region(kind);
     Transients t = transients(module, region);
-    for (int k = 0; k < std::max<int>(1, static_cast<int>(t.kernels.size())); ++k) {
+    for (int k = 0; k < std::max<int>(1, static_cast<int>(t.kernels().size())); ++k) {
       int64_t live = 0;
       for (const planner::Block& block : t.blocks)
         live += block.first <= k && k <= block.last ? block.bytes : 0;
-      if (live > most) most = live, fullest = &region, instant = k;
+      if (live <= most) continue;
+      most = live;
+      fullest = &region;
+      instant = k;
     }
     if (fullest == &region) at = std::move(t);
   }

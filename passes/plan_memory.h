@@ -1,4 +1,4 @@
-// What a planned module's arena holds, by category.
+// The contents of a planned module's arena, by category.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -23,13 +23,13 @@ struct MemoryReport {
 };
 MemoryReport memory_report(const ir::Module& module);
 
-// Of all buffers in the arena, with the gaps between them; what lies in another's place has none of its own.
+// Returns the bytes of all buffers, with the gaps between them; what lies in another's place has none.
 int64_t buffer_bytes(const ir::Module& module);
 
-// The most bytes that a region's values need at one kernel, in place where that is allowed. Any fused module.
+// Returns the most bytes that a region's values need at one kernel, in place where that is allowed. Any fused module.
 int64_t transient_bytes(const ir::Module& module, const ir::Region& region);
 
-// The same where they lie; up to `free` bytes cost nothing.
+// Returns the same where they lie; up to `free` bytes cost nothing.
 int64_t placed_bytes(const ir::Module& module, const ir::Region& region, int64_t free);
 
 }  // namespace gacc::passes

@@ -1,7 +1,7 @@
 // The pass, and the search for the fastest plan of an arena's size.
 //
-//   1. The step becomes the planner's graph (step_graph.h): kernels at the full micro-batch, costs from the
-//      model.
+//   1. The step becomes the planner's graph (step_graph.h): kernels at the full micro-batch, costs as kernels/
+//      estimates them.
 //   2. Budgets are met on a tree of levels (recompute.h).
 //   3. The schedule is written back as clones (rematerialize.h), clones join their readers where that takes
 //      no more memory, and plan-memory says what the arena is: that is the judge.
@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "ir/cost.h"
 #include "ir/text/size_text.h"
+#include "kernels/launch_work.h"
 #include "passes/analysis/rematerialize.h"
 #include "passes/plan_memory.h"
 
@@ -20,9 +22,9 @@ namespace {
 
 using namespace ir;
 
-constexpr int kLevels = 256;  // parts of the step's peak: a level is an arena size to plan for
-// A level has so many finer ones where its plan costs more than the next one's, by so much of the step's time.
-constexpr int kFineLevels = 32;
+// A level is an arena size to plan for. The step's peak is cut into 256 coarse levels. Two of them that differ in cost
+// by more than 0.05 % of the step's time have 32 finer ones between them.
+constexpr int kLevels = 256, kFineLevels = 32;
 constexpr double kCostWorthFineLevels = 0.0005;
 constexpr int kLevelsAboveBudget = 2;  // coarse ones that are tried: their plans may still fit
 constexpr int kPlacementTries = 3;     // searches, each for less, until a plan can be placed
@@ -38,9 +40,9 @@ StepPlan write_back(const Module& fused, const StepGraph& step, const std::vecto
   join_clones(out.module, options);
   out.feasible = transient_bytes(out.module, out.module.step) <= most - step.fixed_bytes;
   if (!out.feasible) return out;
-  out.arena = arena_of(out.module);
+  out.arena = arena_of(out.module, options);
   if (out.arena <= most) return out;
-  if (const int64_t arena = arena_of(plain); arena < out.arena) {
+  if (const int64_t arena = arena_of(plain, options); arena < out.arena) {
     out.module = plain;
     out.arena = arena;
   }
@@ -54,10 +56,11 @@ void note(Module& module, double base, double seconds, double bound) {
 
 }  // namespace
 
-int64_t arena_of(const Module& fused) {
+int64_t arena_of(const Module& fused, const Options& options) {
   Module copy = fused;
   Diag none("", "");
-  if (!plan_memory(copy, {}, none)) return std::numeric_limits<int64_t>::max();
+  if (!launch_mode(copy, options, none)) none = {};  // the pass will say so; the places are those of a graph
+  if (!plan_memory(copy, options, none)) return std::numeric_limits<int64_t>::max();
   return copy.arena_bytes.value_or(0);
 }
 
@@ -72,7 +75,7 @@ StepPlanner::StepPlanner(const Module& fused, const StepGraph& step, const Optio
   planner::Recompute base;
   base.feasible = true;
   base.cost = step_.seconds;
-  base_arena_ = arena_of(fused);
+  base_arena_ = arena_of(fused, options);
   const int64_t peak = base_arena_ - step_.fixed_bytes;
   for (const RegionKind kind : training_regions)
     if (kind != RegionKind::step)
@@ -126,7 +129,7 @@ planner::Recompute StepPlanner::search(int64_t number, const planner::Recompute&
   return {};
 }
 
-// Whether the levels between two neighbours in the tree are not worth a search.
+// Tells whether the levels between two neighbours in the tree are not worth a search.
 bool StepPlanner::close(int64_t low, int64_t high) {
   if (high - low == 1) return true;
   if (low == 0 || high - low > fine_) return false;
@@ -151,7 +154,10 @@ StepPlan StepPlanner::plan(int64_t budget) {
   int64_t low = 0, high = top_;
   while (level(high).feasible && !close(low, high)) {
     const int64_t middle = low + (high - low) / 2;
-    (middle <= asked ? low : high) = middle;
+    if (middle <= asked)
+      low = middle;
+    else
+      high = middle;
   }
   const planner::Recompute* chosen = low > 0 && level(high).feasible ? &level(low) : nullptr;
   if (chosen != nullptr && !chosen->feasible) chosen = nullptr;
@@ -179,7 +185,7 @@ StepPlan StepPlanner::plan(int64_t budget) {
 bool recompute(Module& module, const Options& options, Diag& diag) {
   const std::string policy = *module.settings.recompute.policy;
   if (policy == "none" || module.step.ops.empty()) return true;
-  const StepGraph step = step_graph(module, options.costs);
+  const StepGraph step = step_graph(module, options.target);
   if (policy == "budget") {
     const int64_t budget = *module.settings.recompute.budget;
     StepPlan plan = StepPlanner(module, step, options).plan(budget);
@@ -191,7 +197,7 @@ bool recompute(Module& module, const Options& options, Diag& diag) {
             "the step does not fit into {} ({} bytes): it needs at least {} ({} bytes) with micro_batch "
             "{} (proven); without recompute it takes {}",
             size_text(budget), budget, size_text(least), least, module.micro_batch(),
-            size_text(arena_of(module)));
+            size_text(arena_of(module, options)));
       else
         diag.error(Kind::does_not_fit, {},
                    "no plan of {} ({} bytes) was found with micro_batch {}; none of less than {} ({} bytes) "
@@ -212,9 +218,9 @@ bool recompute(Module& module, const Options& options, Diag& diag) {
 }
 
 std::vector<TradeOff> trade_off(const Module& fused, const Options& options, int points, int64_t also) {
-  const StepGraph step = step_graph(fused, options.costs);
+  const StepGraph step = step_graph(fused, options.target);
   StepPlanner planner(fused, step, options);
-  const int64_t most = arena_of(fused), least = least_arena(step);
+  const int64_t most = arena_of(fused, options), least = least_arena(step);
   std::vector<int64_t> budgets = {most};
   for (int i = 0; i + 1 < points; ++i) budgets.push_back(least + (most - least) / (points - 1) * i);
   if (least <= also && also < most) budgets.push_back(also);
@@ -231,18 +237,20 @@ std::vector<TradeOff> trade_off(const Module& fused, const Options& options, int
   return curve;
 }
 
-RecomputeReport recompute_report(const Module& planned, const CostModel& costs) {
+RecomputeReport recompute_report(const Module& planned, std::string_view target) {
   RecomputeReport report;
   report.policy = *planned.settings.recompute.policy;
   const Region& region = planned.step;
+  const int64_t arena = planned.arena_bytes.value_or(0);
   const Module base = without_clones(planned);
-  for (const double seconds : kernel_costs(costs, base, base.step, kernels(base, base.step)))
-    report.base_seconds += seconds;
+  report.base_seconds = kernels::KernelEstimator(base, base.step, target, arena).seconds();
   report.overhead = *planned.results.overhead;
   report.overhead_lower_bound = *planned.results.overhead_lower_bound;
-  for (const Kernel& kernel : kernels(planned, region)) {
-    if (kernel.form == KernelForm::alias) continue;
-    double seconds = kernel_seconds(costs, planned, region, kernel);
+  const kernels::KernelEstimator estimator(planned, region, target, arena);
+  for (const Kernel& kernel : facts(planned, region)->kernels) {
+    const auto is_clone = [&](const KernelMember& member) { return region.ops[member.op].remat.has_value(); };
+    if (std::ranges::none_of(kernel.members, is_clone)) continue;
+    double seconds = estimator.seconds(kernel);
     for (const KernelMember& member : kernel.members) {
       const Op& op = region.ops[member.op];
       if (!op.remat) seconds = 0;  // joined: what the clone adds is not the kernel's time
@@ -254,7 +262,7 @@ RecomputeReport recompute_report(const Module& planned, const CostModel& costs) 
       auto at = std::ranges::find_if(report.values, [&](const Remade& r) { return r.value == name; });
       if (at == report.values.end())
         at = report.values.insert(report.values.end(), {.value = name, .segment = op.segment});
-      const int64_t flops = kernel_flops(planned, region, Kernel{.members = {member}});
+      const int64_t flops = cost(OpView{planned, region, op}).flops;
       ++at->times;
       at->flops += flops;
       at->seconds += seconds;

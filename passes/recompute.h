@@ -1,7 +1,7 @@
-// Recompute as a promise: what was chosen, what it costs by the model, and how far from the optimum it can
+// Recompute as a promise: what was chosen, what it costs by the estimates, and how far from the optimum it can
 // be. The pass itself is declared in passes/pass.h; docs/memory.md says how it works.
 //
-//   RecomputeReport report = recompute_report(planned, costs);      // --plan, --report
+//   RecomputeReport report = recompute_report(planned, target);     // --plan, --report
 //   std::vector<TradeOff> curve = trade_off(fused, options, 16);    // --report: budget against overhead
 #pragma once
 #include <map>
@@ -19,20 +19,20 @@ struct Remade {
   int64_t times = 0;     // how often
   int64_t bytes = 0;     // of the value, as it lies in the arena; 0 when it is made in a register
   int64_t flops = 0;     // of all its clones
-  double seconds = 0;    // by the cost model, of the clones' kernels, at the first value of each
+  double seconds = 0;    // estimated, of the clones' kernels, at the first value of each
 };
 
 struct RecomputeReport {
   std::string policy = "none";
   int64_t recomputed_ops = 0;       // clones in the step; reshapes are none
   int64_t extra_flops = 0;          // a launch
-  double base_seconds = 0;          // of a launch without recompute, by the cost model
+  double base_seconds = 0;          // of a launch without recompute, estimated
   double overhead = 0;              // fraction of base_seconds, clones counted as kernels of their own
   double overhead_lower_bound = 0;  // no schedule of these kernels in this order that fits costs less
   double gap() const { return overhead - overhead_lower_bound; }
   std::vector<Remade> values{};  // in the order of their first clone
 };
-RecomputeReport recompute_report(const ir::Module& planned, const CostModel& costs);
+RecomputeReport recompute_report(const ir::Module& planned, std::string_view target);
 
 // One point of the curve: what the pass recompute gives for a budget.
 struct TradeOff {
@@ -45,7 +45,7 @@ struct TradeOff {
 std::vector<TradeOff> trade_off(const ir::Module& fused, const Options& options, int points,
                                 int64_t also = 0);
 
-// What the step would need, proven: no plan of this module has a smaller arena.
+// Returns the bytes that the step needs, proven: no plan of this module has a smaller arena.
 int64_t least_arena(const StepGraph& step);
 
 // A plan for the step within an arena of `budget` bytes.
@@ -54,7 +54,7 @@ struct StepPlan {
   bool proven = false;     // without a plan: that there is none
   ir::Module module{};     // in phase fused, with clones
   int64_t arena = 0;       // as plan-memory gives it
-  double seconds = 0;      // of a launch, by the cost model
+  double seconds = 0;      // of a launch, estimated
   double lower_bound = 0;  // of every plan in that budget
 };
 
@@ -95,8 +95,8 @@ class StepPlanner {
   std::map<int64_t, double> bounds_;              // seconds, by bytes
   int64_t searched_ = 0;
 };
-// The arena of the module as it is; the largest number when it has no plan.
-int64_t arena_of(const ir::Module& fused);
+// Returns the bytes of the arena of the module as it is; the largest number when it has no plan.
+int64_t arena_of(const ir::Module& fused, const Options& options);
 
 // The schedule of the policies all, sqrt and marked: values used in one segment alone are dropped between the
 // forward and the backward pass.

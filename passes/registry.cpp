@@ -39,6 +39,9 @@ constexpr Pass kPasses[] = {
     {"recompute",
      "drops values of the forward pass and makes them again in the backward pass, as recompute.policy says",
      fused, recomputed, recompute},
+    {"launch-mode",
+     "decides whether the step and the update are launches or one cooperative kernel each, and says why",
+     recomputed, recomputed, launch_mode},
     {"plan-memory",
      "gives every buffer and value its place in the one arena; predictions that have no room come in parts",
      recomputed, planned, plan_memory},
@@ -69,7 +72,14 @@ const Pass* find_pass(std::string_view name) {
   return nullptr;
 }
 
-std::string_view pass_before(std::string_view name) { return (find_pass(name) - 1)->name; }
+std::string_view pass_before(std::string_view name) {
+  std::string_view before;
+  for (const Pass& pass : kPasses) {
+    if (pass.name == name) break;
+    before = pass.name;
+  }
+  return before;
+}
 
 std::string passes_text() {
   std::string out;
@@ -78,13 +88,7 @@ std::string passes_text() {
 }
 
 std::string passes_markdown() {
-  std::string out =
-      "# The passes\n\nPrinted by `gacc-opt --list-passes --markdown`; do not edit. They run in this order. "
-      "A pass without\n"
-      "phases is a clean-up: it runs in any phase before `fused` and keeps it. docs/ir.md says what each "
-      "phase\n"
-      "promises, docs/adding-a-pass.md how to add one.\n\n| pass | needs | gives | what it does "
-      "|\n|---|---|---|---|\n";
+  std::string out = "| pass | needs | gives | what it does |\n|---|---|---|---|\n";
   const auto phase = [](const std::optional<ir::Phase>& phase) {
     return phase ? fmt::format("`{}`", ir::phase_text(*phase)) : std::string("–");
   };

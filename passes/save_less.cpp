@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "ir/cost.h"
+#include "ir/region_facts.h"
 #include "passes/analysis/rewrite.h"
 #include "passes/fuse.h"
 
@@ -38,13 +39,12 @@ class Saver {
         region_(module.step),
         options_(options),
         batch_(module.micro_batch()),
-        kernels_(kernels(module, module.step)),
-        roots_(module.step),
+        facts_(facts(module, module.step)),
         maker_(region_.values.size()),
         readers_(region_.values.size()),
-        order_(kernels_.size()) {
-    for (size_t k = 0; k < kernels_.size(); ++k)
-      for (const KernelMember& member : kernels_[k].members) {
+        order_(facts_->kernels.size()) {
+    for (size_t k = 0; k < facts_->kernels.size(); ++k)
+      for (const KernelMember& member : facts_->kernels[k].members) {
         const Op& op = region_.ops[member.op];
         order_[k].push_back(member.op);
         for (const ValueId result : op.results) maker_[index(result)] = Made{k, member.op, member.per_row};
@@ -56,9 +56,9 @@ class Saver {
   }
 
   void run() {
-    for (size_t k = 0; k < kernels_.size(); ++k) {
+    for (size_t k = 0; k < facts_->kernels.size(); ++k) {
       if (in_gradient(k)) continue;
-      for (const KernelMember& member : kernels_[k].members) {
+      for (const KernelMember& member : facts_->kernels[k].members) {
         const Op& op = region_.ops[member.op];
         if (op.results.size() == 1 && !member.per_row) consider(k, op.results.front());
       }
@@ -85,13 +85,13 @@ class Saver {
   }
   // One op of the gradient makes a kernel one of the gradient's.
   bool in_gradient(size_t k) const {
-    const std::vector<KernelMember>& members = kernels_[k].members;
+    const std::vector<KernelMember>& members = facts_->kernels[k].members;
     return std::ranges::any_of(members, [&](const KernelMember& member) {
       return region_.ops[member.op].origin == Origin::gradient;
     });
   }
   bool takes_ops(size_t k) const {
-    const KernelForm form = kernels_[k].form;
+    const KernelForm form = facts_->kernels[k].form;
     return form == KernelForm::pointwise || form == KernelForm::rowwise ||
            form == KernelForm::column_reduce || form == KernelForm::total_reduce;
   }
@@ -125,7 +125,7 @@ class Saver {
     const int64_t elements = ir::elements(region_[value].type.shape, batch_);
     if (cost(view).flops > kMostFlops * elements || function_calls(view) > 0) return false;
     for (const Operand& operand : op.operands) {
-      if (const std::optional<BufferId> buffer = roots_.buffer(operand)) {
+      if (const std::optional<BufferId> buffer = facts_->root.buffer(operand)) {
         if (contains(written_, *buffer)) return false;
       } else if (const ValueId* read = as_value(operand)) {
         const std::optional<Made>& from = maker_[index(*read)];
@@ -142,11 +142,11 @@ class Saver {
   }
   bool add_leaf(ValueId value, Recipe& recipe) const {
     if (!contains(recipe.leaves, value)) recipe.leaves.push_back(value);
-    return as_value(roots_(value)) != nullptr &&
-           *as_value(roots_(value)) == value;  // not a part of another value
+    return as_value(facts_->root(value)) != nullptr &&
+           *as_value(facts_->root(value)) == value;  // not a part of another value
   }
 
-  // Whether the gradient reads the value anyway.
+  // Tells whether the gradient reads the value anyway.
   bool saved(ValueId value) const {
     return std::ranges::any_of(readers_[index(value)],
                                [&](size_t r) { return r == kYield || in_gradient(r); });
@@ -222,8 +222,7 @@ class Saver {
   Region& region_;
   const Options& options_;
   const int64_t batch_;
-  const std::vector<Kernel> kernels_;  // as they were
-  const StorageRoots roots_;
+  const Facts facts_;                         // as they were
   std::vector<std::optional<Made>> maker_;    // by value; nothing for inputs
   std::vector<std::vector<size_t>> readers_;  // by value: kernels, and kYield
   std::vector<BufferId> written_;

@@ -4,7 +4,8 @@
 // zeros. What has too few parts stays whole, and every rank updates it.
 //
 // All ranks run the same programs, so a slice always lies at the same place: @X.slice is the first rows of
-// @X, in the same bytes. Between two programs the runtime moves what ranks exchange (runtime/session/session.cpp):
+// @X, in the same bytes. Between two programs the runtime moves what ranks exchange
+// (runtime/session/sharded_update.cpp):
 //
 //   gradients    the sum over ranks of this rank's rows comes to the front of @w.grad
 //   parameters   what the step reads, @w.h or @w, is whole on every rank; this rank's rows come to its front

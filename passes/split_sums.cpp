@@ -48,7 +48,7 @@ bool is_elementwise_or_sum(const Op& op) {
   }
 }
 
-// Whether the second half of a sum may run after `next` instead of before it, and should.
+// Tells whether the second half of a sum may run after `next` instead of before it, and should.
 bool moves_past(const Op& last, const Op& next) {
   return last.results.empty() ? is_elementwise_or_sum(next) : !next.reads(last.results.front());
 }

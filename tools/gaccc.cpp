@@ -20,11 +20,10 @@
 #include "codegen/device_code.h"
 #include "compiler/compile_step.h"
 #include "compiler/plan/show.h"
-#include "compiler/read_costs.h"
 #include "frontend/frontend.h"
 #include "ir/text/size_text.h"
 #include "ir/text/text.h"
-#include "passes/analysis/cost_model.h"
+#include "passes/analysis/step_graph.h"
 #include "passes/pass.h"
 #include "passes/pipeline.h"
 #include "passes/recompute.h"
@@ -39,7 +38,7 @@ namespace {
 using namespace gacc;
 
 struct Arguments {
-  std::string model, output, emit = "ptx", target = "sm_80", memory, launch, costs, report, stop_after;
+  std::string model, output, emit = "ptx", target = "sm_80", memory, launch, report, stop_after;
   std::string ranks, link;
   std::vector<std::string> sets, print_after;
   bool plan = false, kernels = false, summary = false, json = false, times = false, locations = false;
@@ -51,6 +50,7 @@ struct Arguments {
     const char* extension = emit == "ir"      ? ".gir"
                             : emit == "llvm"  ? ".ll"
                             : emit == "graph" ? ".txt"
+                            : emit == "svg"   ? ".svg"
                                               : ".ptx";
     return std::filesystem::path(model).filename().replace_extension(extension).string();
   }
@@ -66,7 +66,10 @@ struct Arguments {
 // The word as a TOML string, also where TOML would read a number: `--memory 1` lacks a unit, not quotes.
 std::string toml_string(std::string_view word) {
   std::string text = "\"";
-  for (const char c : word) (text += c == '"' || c == '\\' ? "\\" : "") += c;
+  for (const char c : word) {
+    if (c == '"' || c == '\\') text += '\\';
+    text += c;
+  }
   return text + '"';
 }
 
@@ -74,7 +77,6 @@ std::string toml_string(std::string_view word) {
 std::vector<FileOption> file_options(const Arguments& given) {
   using enum FileUse;
   return {{"MODEL", reads, {source_of(given.model)}},
-          {"--costs", reads, {passes::has_cost_model(given.costs) ? "" : given.costs}},
           {"-o", writes, {given.writes_output() ? target_of(given.output_path()) : ""}},
           {"--report", writes, {target_of(given.report)}},
           {"--plan", writes, {given.plan || given.summary ? target_of("-") : ""}}};
@@ -100,8 +102,10 @@ Exit status:
   value("MODEL", to.model, "", "the model file (TOML), or - for standard input");
   value("-o", to.output, "FILE",
         "the file to write; - is standard output;\ndefault: MODEL with .ptx in the current folder");
-  app.add_option("--emit", to.emit, "what to write: ptx (the artifact), ir, llvm or graph")
-      ->check(CLI::IsMember({"ptx", "ir", "llvm", "graph"}));
+  app.add_option("--emit", to.emit,
+                 "what to write: ptx (the artifact), ir, llvm, graph, or svg\n(a picture of the memory over "
+                 "the kernels)")
+      ->check(CLI::IsMember({"ptx", "ir", "llvm", "graph", "svg"}));
   value("--target", to.target, "sm_NN",
         "GPU to emit for: sm_75, sm_80 (default), sm_86, sm_89,\nsm_90, sm_90a, ...");
   value("--set", to.sets, "KEY=VALUE",
@@ -111,8 +115,6 @@ Exit status:
   value("--ranks", to.ranks, "R|auto",
         "short for --set train.ranks=R; with --plan: what the\nsums of R ranks cost (docs/ranks.md)");
   value("--link", to.link, "SIZE/s", "with --plan: what a rank sends in a second, as in 25GB/s");
-  value("--costs", to.costs, "NAME|FILE",
-        "what kernels cost: those of a target or of the cpu,\nor measured ones (docs/memory.md)");
   value("--launch", to.launch, "auto|graph|persistent", "short for --set launch.mode=MODE");
   app.add_flag("--plan", to.plan, "print the plan; no artifact unless -o is given");
   app.add_flag("--kernels", to.kernels,
@@ -323,14 +325,8 @@ class Compilation {
 
   // The passes, after micro-batch and recompute are chosen where the model leaves that open.
   Ended transform() {
-    const bool named = passes::has_cost_model(arguments_.costs);
     passes::PipelineOptions pipeline;
     pipeline.options.target = arguments_.target;
-    passes::CostModel& costs = pipeline.options.costs;
-    costs = passes::cost_model(named ? arguments_.costs : arguments_.target);
-    if (!arguments_.costs.empty() && !named) {
-      if (const Status status = read_costs(arguments_.costs, costs); !status) return exit_status(status);
-    }
     pipeline.print_after = arguments_.print_after;
     pipeline.stop_after =
         arguments_.emit == "graph" ? std::string(passes::pass_before("recompute")) : arguments_.stop_after;
@@ -349,7 +345,9 @@ class Compilation {
     if (arguments_.emit == "ir") {
       output = ir::print(compiler_->module(), {.locations = arguments_.locations});
     } else if (arguments_.emit == "graph") {
-      output = passes::print_graph(passes::step_graph(compiler_->module(), compiler_->options().costs));
+      output = passes::print_graph(passes::step_graph(compiler_->module(), arguments_.target));
+    } else if (arguments_.emit == "svg") {
+      output = report::memory_svg(compiler_->module());
     } else {
       Compiled compiled;
       if (const std::optional<CompileTrouble> trouble = compiler_->generate(compiled))
@@ -374,32 +372,29 @@ class Compilation {
   void describe() {
     const bool report = !arguments_.report.empty();
     if (!report && !arguments_.plan) return;
-    const passes::RecomputeReport recompute =
-        passes::recompute_report(compiler_->module(), compiler_->options().costs);
-    if (report) {
-      // A point of the curve is a plan of its own: fewer of a large step.
-      const int points = plan_.kernels_per_launch < 400 ? 12 : plan_.kernels_per_launch < 800 ? 6 : 3;
-      outputs_.push_back(
-          {arguments_.report, report::report_page(compiler_->module(), plan_, recompute, curve(points))});
-      clock_.phase("report");
-    }
-    if (!arguments_.plan) return;
     const ir::Module& module = compiler_->module();
+    const passes::RecomputeReport recompute = passes::recompute_report(module, arguments_.target);
     const bool ranks =
         module.settings.train.ranks.given() || !arguments_.ranks.empty() || !arguments_.link.empty();
     report::KernelCosts kernels;
-    if (arguments_.kernels || ranks) kernels = report::kernel_costs(module);
+    if (arguments_.kernels || ranks || report) kernels = report::kernel_costs(module);
     const report::RankCosts sums = report::rank_costs(module, arguments_.link_speed(), kernels);
-    if (arguments_.json) {
-      nlohmann::ordered_json json = plan_json(plan_, module, recompute);
-      if (ranks) report::add_ranks(json, sums);
-      if (arguments_.kernels) report::add_kernels(json, kernels);
-      outputs_.push_back({"-", json.dump(2) + "\n"});
-      return;
+    nlohmann::ordered_json json = plan_json(plan_, module, recompute);
+    if (ranks) report::add_ranks(json, sums);
+    if (arguments_.kernels || report) report::add_kernels(json, kernels);
+    if (report) {
+      // A point of the curve is a plan of its own: fewer of a large step.
+      const int points = plan_.kernels_per_launch < 400 ? 12 : plan_.kernels_per_launch < 800 ? 6 : 3;
+      report::add_memory(json, module, recompute, curve(points));
+      outputs_.push_back({arguments_.report, report::page(json)});
+      clock_.phase("report");
     }
-    outputs_.push_back({"-", plan_text(plan_, module, recompute) + report::timeline_text(module) +
-                                 (ranks ? report::ranks_text(sums, kernels) : "") +
-                                 (arguments_.kernels ? report::kernels_text(kernels) : "")});
+    if (arguments_.plan && arguments_.json)
+      outputs_.push_back({"-", json.dump(2) + "\n"});
+    else if (arguments_.plan)
+      outputs_.push_back({"-", plan_text(plan_, module, recompute) + report::timeline_text(module) +
+                                   (ranks ? report::ranks_text(sums, kernels) : "") +
+                                   (arguments_.kernels ? report::kernels_text(kernels) : "")});
   }
 
   const Arguments& arguments_;

@@ -1,4 +1,3 @@
-// See half_values.h.
 #include "codegen/emit/half_values.h"
 
 #include <llvm/IR/IntrinsicsNVPTX.h>

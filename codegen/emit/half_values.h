@@ -40,7 +40,7 @@ class Half {
 
   llvm::IRBuilder<>& b_;
   HalfInstructions has_;
-  // Of each result of widen, where it came from: going back to the same type needs no rounding.
+  // The source of each result of widen: going back to the same type needs no rounding.
   std::map<std::pair<Value*, ir::DType>, Value*> bits_;
 };
 

@@ -14,7 +14,7 @@ namespace gacc::codegen {
 using llvm::Value;
 
 // How exact a function is. f32: see each. half: by a GPU's approximate units, with an error that the
-// rounding to a half type hides (docs/gpu-design.md, "Functions of half precision"); NVPTX only.
+// rounding to a half type hides (docs/gpu.md, "Functions of half precision"); NVPTX only.
 enum class Accuracy : uint8_t { f32, half };
 
 class Math {
@@ -55,7 +55,7 @@ class Math {
   Value* copy_sign(Value* magnitude, Value* sign);
   Value* pick(Value* a, Value* b, bool larger);
   Value* coarse_tanh(Value* x);
-  // What `of` gives for the operands' scalars, lane by lane.
+  // Calls `of` with the operands' scalars, lane by lane.
   Value* each_lane(std::initializer_list<Value*> operands,
                    const std::function<Value*(llvm::ArrayRef<Value*>)>& of);
   Value* unit(llvm::Intrinsic::ID id, Value* x);  // an approximate unit

@@ -145,7 +145,7 @@ Value* Target::gather(int32_t slot, Value* base, Value* offset, Value* mask) {
   const auto zero = [](Type* type) { return llvm::Constant::getNullValue(type); };
   const unsigned lanes = Math::lanes(offset);
   if (lanes == 1) {
-    // Where nothing is read, the base alone must be an element.
+    // A masked lane reads at the base alone, which must be an element.
     if (mask != nullptr) offset = b.CreateSelect(mask, offset, zero(offset->getType()));
     Value* value = load_one(slot, b.CreateAdd(base, b.CreateZExtOrTrunc(offset, index_type)));
     return mask == nullptr ? value : b.CreateSelect(mask, value, zero(value->getType()));

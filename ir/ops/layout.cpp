@@ -44,7 +44,7 @@ void permute_reference(EvalView& view) {
   Tensor& y = view.result();
   const auto& axes = view.op.integers("axes");
   const size_t first = first_axis(view.op.operand(0).shape), all = x.shape.size();
-  // Where one step along an axis of y leads in x.
+  // Steps in x for one step along each axis of y.
   std::vector<int64_t> x_strides(all, 1), strides(all);
   for (size_t i = all; i-- > 1;) x_strides[i - 1] = x_strides[i] * x.shape[i];
   for (size_t i = 0; i < all; ++i)

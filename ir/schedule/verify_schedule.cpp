@@ -1,4 +1,3 @@
-// See verify_schedule.h.
 #include "ir/schedule/verify_schedule.h"
 
 #include <fmt/format.h>
@@ -10,6 +9,7 @@
 
 #include "ir/liveness.h"
 #include "ir/product.h"
+#include "ir/region_facts.h"
 #include "ir/schedule/launch_order.h"
 
 namespace gacc::ir {
@@ -25,17 +25,15 @@ class ScheduleVerifier {
         region_(region),
         schedule_(*region.schedule),
         broken_(broken),
-        kernels_(ir::kernels(module, region)),
-        numbers_(kernels_),
-        lines_(calls(schedule_)),
-        root_(region) {}
+        facts_(facts(module, region)),
+        lines_(calls(schedule_)) {}
 
   void run() {
     if (!every_kernel_once()) return;
     for (size_t line = 0; line < lines_.size(); ++line) call(*lines_[line]);
     signatures();
     if (bad_) return;
-    Dependence dependence(module_, region_, kernels_);
+    Dependence dependence(module_, region_, facts_->kernels);
     for (const Call* line : lines_) done_in_product(*line, dependence);
     if (bad_) return;
     order(dependence);
@@ -51,27 +49,27 @@ class ScheduleVerifier {
     broken_(rule, at, fmt::format(format, std::forward<A>(args)...));
   }
   const Op& op_of(const Kernel& kernel) const { return region_.ops[kernel.members.front().op]; }
-  const Kernel& kernel_of(const Call& call) const { return kernels_[numbers_[call.kernel]]; }
+  const Kernel& kernel_of(const Call& call) const { return facts_->kernels[facts_->numbers[call.kernel]]; }
   std::string text(const Operand& operand) const { return operand_text(module_, region_, operand); }
 
   // R18
   bool every_kernel_once() {
     for (size_t line = 0; line < lines_.size(); ++line) {
       const Call& call = *lines_[line];
-      const std::optional<size_t> known = numbers_.find(call.kernel);
+      const std::optional<size_t> known = facts_->numbers.find(call.kernel);
       if (!known) {
         broken("R18", call.at, "there is no kernel {} in {}", call.kernel, region_text(region_.kind));
       } else if (!line_of_.emplace(*known, line).second) {
         broken("R18", call.at, "kernel {} stands in two calls", call.kernel);
-      } else if (kernels_[*known].form == KernelForm::alias ||
-                 (kernels_[*known].form == KernelForm::gemm) != (as_product(call) != nullptr)) {
+      } else if (facts_->kernels[*known].form == KernelForm::alias ||
+                 (facts_->kernels[*known].form == KernelForm::gemm) != (as_product(call) != nullptr)) {
         broken("R18", call.at, "kernel {} is no {}", call.kernel,
                as_product(call) != nullptr ? "product" : "kernel to launch");
       }
     }
-    for (size_t k = 0; k < kernels_.size(); ++k) {
-      if (kernels_[k].form != KernelForm::alias && !line_of_.contains(k))
-        broken("R18", region_.at, "kernel {} of {} stands in no call", kernels_[k].number,
+    for (size_t k = 0; k < facts_->kernels.size(); ++k) {
+      if (facts_->kernels[k].form != KernelForm::alias && !line_of_.contains(k))
+        broken("R18", region_.at, "kernel {} of {} stands in no call", facts_->kernels[k].number,
                region_text(region_.kind));
     }
     return !bad_;
@@ -135,26 +133,26 @@ class ScheduleVerifier {
     if (product == nullptr) return;
     if (product->bias) bias(call, *product);
     if (!product->then) return;
-    const size_t from = numbers_[call.kernel];
-    const std::optional<size_t> place = numbers_.find(product->then->kernel);
+    const size_t from = facts_->numbers[call.kernel];
+    const std::optional<size_t> place = facts_->numbers.find(product->then->kernel);
     if (!place || !line_of_.contains(*place))
       return broken("R21", call.at, "product {} does kernel {}, which is none", call.kernel,
                     product->then->kernel);
     const size_t k = *place;
     const Call& other = *lines_[line_of_.at(k)];
     const KernelCall* kernel = as_kernel(other);
-    if (kernel == nullptr || kernels_[k].form != KernelForm::pointwise || other.level ||
+    if (kernel == nullptr || facts_->kernels[k].form != KernelForm::pointwise || other.level ||
         !joined_.insert(k).second)
       return broken("R21", other.at, "kernel {} is not one that product {} alone does", other.kernel,
                     call.kernel);
-    const Operand result = root_(product->c);
+    const Operand result = facts_->root(product->c);
     int64_t slots = 0;
-    for (const Operand& operand : kernel->operands) slots += root_(operand) == result ? 1 : 0;
+    for (const Operand& operand : kernel->operands) slots += facts_->root(operand) == result ? 1 : 0;
     const auto slot = static_cast<size_t>(product->then->slot);
     const bool reads_it =
-        slot < kernel->operands.size() && root_(kernel->operands[slot]) == result && slots == 1;
-    const Readers readers = readers_of(region_, kernels_, root_, from, result);
-    if (op_of(kernels_[from]).results.empty() || !reads_it || readers.first != k)
+        slot < kernel->operands.size() && facts_->root(kernel->operands[slot]) == result && slots == 1;
+    const Readers readers = facts_->readers(region_, from, result);
+    if (op_of(facts_->kernels[from]).results.empty() || !reads_it || readers.first != k)
       return broken("R21", other.at, "kernel {} is not the first to read product {}, element by element",
                     other.kernel, call.kernel);
     if (product->then->keeps != readers.others)
@@ -172,17 +170,18 @@ class ScheduleVerifier {
              module_[bias.vector].name, call.kernel);
     };
     if (!product.then || product.then->kernel != bias.kernel || product.then->keeps) return fail();
-    const std::optional<size_t> k = numbers_.find(bias.kernel);
-    if (!k || kernels_[*k].members.size() != 1) return fail();
-    const std::optional<BufferId> vector = bias_of(module_, region_, op_of(kernels_[*k]), root_, product.c);
+    const std::optional<size_t> k = facts_->numbers.find(bias.kernel);
+    if (!k || facts_->kernels[*k].members.size() != 1) return fail();
+    const std::optional<BufferId> vector =
+        bias_of(module_, region_, op_of(facts_->kernels[*k]), facts_->root, product.c);
     if (vector != bias.vector || operand_type(module_, region_, product.a).dtype != DType::f32) fail();
   }
 
   // R20
   void order(const Dependence& dependence) {
-    std::vector<int32_t> levels(kernels_.size(), -1), line(kernels_.size(), -1);
+    std::vector<int32_t> levels(facts_->kernels.size(), -1), line(facts_->kernels.size(), -1);
     for (size_t i = 0; i < lines_.size(); ++i) {
-      const size_t k = numbers_[lines_[i]->kernel];
+      const size_t k = facts_->numbers[lines_[i]->kernel];
       line[k] = static_cast<int32_t>(i);
       if (lines_[i]->level.has_value() == joined_.contains(k))
         return broken("R20", lines_[i]->at, "kernel {} has {} level", lines_[i]->kernel,
@@ -194,7 +193,7 @@ class ScheduleVerifier {
       if (!fault) continue;
       const Call& late = *lines_[line[fault->second]];
       broken("R20", late.at, "kernel {} must run after kernel {}: they touch the same bytes", late.kernel,
-             kernels_[fault->first].number);
+             facts_->kernels[fault->first].number);
     }
   }
 
@@ -211,7 +210,7 @@ class ScheduleVerifier {
                line->kernel);
         continue;
       }
-      for (const auto& [name, taken] : taken_while(numbers_[line->kernel]))
+      for (const auto& [name, taken] : taken_while(facts_->numbers[line->kernel]))
         if (overlap({bytes}, {taken}))
           broken("R23", line->at, "the workspace of product {} meets {}", line->kernel, name);
     }
@@ -221,7 +220,7 @@ class ScheduleVerifier {
     std::vector<std::pair<std::string, Bytes>> taken;
     for (const Buffer& buffer : module_.buffers)
       taken.emplace_back("@" + buffer.name, Bytes{buffer.offset.value_or(0), type_bytes(buffer.type, 1)});
-    if (ranges_.empty()) ranges_ = live_ranges(module_, region_, kernels_);
+    if (ranges_.empty()) ranges_ = live_ranges(module_, region_, facts_->kernels);
     for (const LiveRange& range : ranges_) {
       if (range.first <= static_cast<int>(k) && static_cast<int>(k) <= range.last)
         taken.emplace_back("%" + region_[range.value].name,
@@ -297,7 +296,7 @@ class ScheduleVerifier {
     if (!two) return;
     if (region_.kind != RegionKind::step || schedule_.persistent)
       return broken("R27", region_.at, "only a step that is a graph has two streams");
-    const std::vector<Touched> touched = launch_touched(module_, region_, kernels_);
+    const std::vector<Touched> touched = launch_touched(module_, region_, facts_->kernels);
     for (size_t b = 0; b < launches.size(); ++b) {
       for (size_t a = 0; a < b; ++a)
         if (order.concurrent(a, b) && conflict(touched[a], touched[b]))
@@ -311,10 +310,8 @@ class ScheduleVerifier {
   const Region& region_;
   const Schedule& schedule_;
   const Broken& broken_;
-  const std::vector<Kernel> kernels_;
-  const KernelNumbers numbers_;
+  const Facts facts_;
   const std::vector<const Call*> lines_;
-  const StorageRoots root_;
   std::map<size_t, size_t> line_of_;                           // of a kernel: its call
   std::set<size_t> joined_;                                    // kernels that a product does
   std::map<std::string, std::vector<std::string>> functions_;  // of the parts of a merged launch

@@ -1,4 +1,3 @@
-// See verify_settings.h.
 #include "ir/schema/verify_settings.h"
 
 #include <fmt/format.h>

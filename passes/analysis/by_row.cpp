@@ -1,4 +1,3 @@
-// See by_row.h.
 #include "passes/analysis/by_row.h"
 
 #include <algorithm>
@@ -17,7 +16,7 @@ bool is_random(const OpView& op) {
   });
 }
 
-// Whether every row reads the same of it.
+// Tells whether every row reads the same of it.
 bool is_shared(const Shape& shape) {
   return !has_batch(shape) &&
          (shape.empty() || std::all_of(shape.begin(), shape.end() - 1, [](int64_t n) { return n == 1; }));

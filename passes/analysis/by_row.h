@@ -4,7 +4,7 @@
 
 namespace gacc::passes {
 
-// Whether a value of this shape has a row (or more) for each of so many positions: [B,positions, ..].
+// Tells whether a value of this shape has a row (or more) for each of so many positions: [B,positions, ..].
 bool has_rows(const ir::Shape& shape, int64_t positions);
 
 // Whether each position of the op's results follows from that position of its operands, or its result is a

@@ -19,7 +19,7 @@
 #include <numeric>
 #include <set>
 
-#include "ir/kernel.h"
+#include "ir/region_facts.h"
 
 namespace gacc::passes {
 
@@ -46,7 +46,7 @@ class Arena {
   void owners(int64_t start, int64_t size, F&& f) const {
     ranges(start, size, [&](const Operand& owner, int64_t, int64_t) { f(owner); });
   }
-  // Whether all of [start, start + size) is held by `owner`.
+  // Tells whether all of [start, start + size) is held by `owner`.
   bool held(int64_t start, int64_t size, const Operand& owner) const {
     int64_t next = start;
     bool same = true;
@@ -140,18 +140,17 @@ class Checker {
 
   void region(const Region& region) {
     where_ = fmt::format("{}: ", region_text(region.kind));
-    roots_.emplace(region);
-    std::string why;
-    const std::vector<Kernel> all = kernels(module_, region, &why);
-    if (!why.empty()) {
-      fail("{}", why);
+    facts_ = facts(module_, region);
+    const std::vector<Kernel>& all = facts_->kernels;
+    if (!facts_->problem.empty()) {
+      fail("{}", facts_->problem);
       return;
     }
     std::vector<size_t> order(all.size());
     std::iota(order.begin(), order.end(), size_t{0});
     if (!region.schedule) return replay(region, all, order, {});
     Workspaces workspaces;
-    const KernelNumbers numbers(all);
+    const KernelNumbers& numbers = facts_->numbers;
     for (const Call* call : calls(*region.schedule)) {
       const ProductCall* product = as_product(*call);
       if (product != nullptr && product->workspace) workspaces[numbers[call->kernel]] = *product->workspace;
@@ -269,7 +268,7 @@ class Checker {
     }
     for (const auto* operands : {&kernel.reads, &kernel.writes}) {
       for (const Operand& operand : *operands) {
-        if (!place(region, (*roots_)(operand))) return;
+        if (!place(region, facts_->root(operand))) return;
         if (offset_ < scratch.offset + scratch.size && scratch.offset < offset_ + size_)
           fail("{} meets {}", name, operand_text(module_, region, operand));
       }
@@ -288,7 +287,7 @@ class Checker {
 
   // The bytes of `operand` must hold it (a reshape: what it is a reshape of).
   bool read(const Region& region, const Arena& bytes, const Operand& operand) {
-    const Operand root = (*roots_)(operand);
+    const Operand root = facts_->root(operand);
     if (!place(region, root)) return false;
     const int64_t offset = offset_;
     if (!bytes.held(offset, size_, holder(root))) {
@@ -317,7 +316,7 @@ class Checker {
         return;
       }
       for (const Operand& operand_read : kernel->reads) {
-        if ((*roots_)(operand_read) != other) continue;
+        if (facts_->root(operand_read) != other) continue;
         const ValueId *from = as_value(operand_read), *to = as_value(operand), *root = as_value(other);
         const bool in_place = from != nullptr && to != nullptr && region[*root].offset == offset_ &&
                               type_bytes(region[*root].type, module_.most_samples(region)) == size_ &&
@@ -333,8 +332,8 @@ class Checker {
 
   const Module& module_;
   Arena buffers_;
-  std::vector<BufferId> storage_;        // by buffer
-  std::optional<StorageRoots> roots_{};  // of the region that is being checked
+  std::vector<BufferId> storage_;  // by buffer
+  Facts facts_{};                  // of the region that is being checked
   std::string where_, problem_;
   int64_t offset_ = 0, size_ = 0;
 };

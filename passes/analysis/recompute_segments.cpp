@@ -12,7 +12,7 @@ using namespace ir;
 std::vector<planner::Step> segment_schedule(const Module& module, const StepGraph& step, int64_t& peak,
                                             double& seconds) {
   const Region& region = module.step;
-  planner::Plan plan(step.graph);
+  planner::RecomputePlan plan(step.graph);
   std::vector<int32_t> segment(step.graph.tensors.size(), -1);  // of a tensor, while it is inside one
   std::vector<int> last(step.graph.tensors.size(), -1);         // op: its last reader in the forward pass
   std::vector<int> tensor_of = step.tensor_of;                  // reshapes included
@@ -38,7 +38,7 @@ std::vector<planner::Step> segment_schedule(const Module& module, const StepGrap
   std::vector<int> operation_of(region.ops.size(), -1);
   for (size_t o = 0; o < step.kernel_of.size(); ++o) {
     if (step.kernel_of[o] < 0) continue;
-    for (const KernelMember& member : step.kernels[step.kernel_of[o]].members)
+    for (const KernelMember& member : step.kernels()[step.kernel_of[o]].members)
       if (operation_of[member.op] < 0) operation_of[member.op] = static_cast<int>(o);
     for (const size_t i : step.parts[o]) operation_of[i] = static_cast<int>(o);
   }
@@ -51,8 +51,8 @@ std::vector<planner::Step> segment_schedule(const Module& module, const StepGrap
     const int from = last[x] >= 0 ? operation_of[last[x]] : tensor.producer;
     const auto next = std::ranges::upper_bound(tensor.uses, from);
     if (next == tensor.uses.end()) continue;
-    plan.gaps[plan.first(static_cast<int>(x)) + static_cast<int>(next - tensor.uses.begin())] =
-        planner::Gap::drop;
+    plan.intervals[plan.first(static_cast<int>(x)) + static_cast<int>(next - tensor.uses.begin())] =
+        planner::Interval::drop;
   }
   std::vector<planner::Step> schedule;
   const planner::Measure measure = planner::Simulator(step.graph).run(plan, &schedule);

@@ -49,7 +49,7 @@ class Writer {
       for (const int x : step_.graph.operation(s.operation).outputs) live_[x] = true;
       for (const int x : s.drops) live_[x] = false;
     }
-    while (next_ < step_.kernels.size()) original(next_++);
+    while (next_ < step_.kernels().size()) original(next_++);
     for (Yield& yield : region_.yields) yield.what = now(yield.what);
     sweep();
     region_.ops = std::move(ops_);
@@ -59,7 +59,7 @@ class Writer {
  private:
   void original(size_t k) {
     std::vector<Op> made;  // `now` may put reshapes, kernels of their own, before them
-    for (const KernelMember& member : step_.kernels[k].members) {
+    for (const KernelMember& member : step_.kernels()[k].members) {
       Op op = old_[member.op];
       op.each_operand([&](Operand& operand) { operand = now(operand); });
       if (op.info->lowering == Lowering::alias) root_[index(op.results.front())] = op.operands.front();

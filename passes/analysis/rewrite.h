@@ -1,4 +1,4 @@
-// What passes that replace values share.
+// Shared by passes that replace values.
 #pragma once
 #include <optional>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace gacc::passes {
 
-// What takes a value's place, by value index; entries may name values that are replaced themselves.
+// The replacement of each value, by value index; entries may name values that are replaced themselves.
 class Replacements {
  public:
   explicit Replacements(const ir::Region& region) : by_(region.values.size()) {}
@@ -21,7 +21,7 @@ class Replacements {
   std::vector<std::optional<ir::Operand>> by_;
 };
 
-// Whether the op makes the operand.
+// Tells whether the op makes the operand.
 bool makes(const ir::Op& op, const ir::Operand& operand);
 
 // The op that makes the operand, by its place in the region; the number of ops where none does.
@@ -30,9 +30,9 @@ size_t maker_of(const ir::Region& region, const ir::Operand& operand);
 // The op that adds to the buffer; null where none does.
 const ir::Op* adds_to(const ir::Region& region, std::optional<ir::BufferId> buffer);
 
-// Of a value or a buffer.
+// Returns the name of a value or a buffer.
 const std::string& name_of(const ir::Module& module, const ir::Region& region, const ir::Operand& operand);
-// Of what the op makes, or writes.
+// Returns the name of what the op makes, or writes.
 const std::string& name_of(const ir::Module& module, const ir::Region& region, const ir::Op& op);
 
 // Gives `value` the name `wanted`, or the first free one made from it.

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "ir/cost.h"
+#include "kernels/launch_work.h"
 #include "passes/analysis/rewrite.h"
 #include "passes/plan_memory.h"
 
@@ -16,38 +16,42 @@ using namespace ir;
 
 class Translator {
  public:
-  Translator(const Module& module, const CostModel& costs)
-      : module_(module), region_(module.step), costs_(costs), root_(module.step) {}
-
-  StepGraph run() {
-    out_.kernels = kernels(module_, region_);
-    out_.forward = forward_ops();
-    // Effects at the very end come after everything that may run again.
-    size_t last = out_.kernels.size();
-    while (last > 0 &&
-           std::ranges::all_of(out_.kernels[last - 1].reads,
-                               [](const Operand& read) { return as_buffer(read) != nullptr; }) &&
-           std::ranges::all_of(out_.kernels[last - 1].writes,
-                               [](const Operand& write) { return as_buffer(write) != nullptr; }))
-      --last;
-    for (size_t k = 0; k < last; ++k) {
-      for (const Operand& write : out_.kernels[k].writes)
-        if (const BufferId* buffer = as_buffer(write)) written_.insert(*buffer);
-    }
-    out_.tensor_of.assign(region_.values.size(), -1);
-    micro_batch();
-    seconds_ = kernel_costs(costs_, module_, region_, out_.kernels);
-    for (size_t k = 0; k < out_.kernels.size(); ++k)
-      if (out_.kernels[k].form != KernelForm::alias) operation(k, seconds_[k]);
-    end();
+  Translator(const Module& module, std::string_view target) : module_(module), region_(module.step) {
+    out_.facts = facts(module, region_);
     out_.fixed_bytes = buffer_bytes(module_);
     for (const RegionKind kind : training_regions)
       if (kind != RegionKind::step)
         out_.other_bytes = std::max(out_.other_bytes, transient_bytes(module_, module_.region(kind)));
+    out_.arena_bytes = out_.fixed_bytes + std::max(out_.other_bytes, transient_bytes(module_, region_));
+    estimator_.emplace(module_, region_, target, out_.arena_bytes);
+  }
+
+  StepGraph run() {
+    out_.forward = forward_ops();
+    // Effects at the very end come after everything that may run again.
+    const std::vector<Kernel>& kernels = out_.kernels();
+    size_t last = kernels.size();
+    while (last > 0 &&
+           std::ranges::all_of(kernels[last - 1].reads,
+                               [](const Operand& read) { return as_buffer(read) != nullptr; }) &&
+           std::ranges::all_of(kernels[last - 1].writes,
+                               [](const Operand& write) { return as_buffer(write) != nullptr; }))
+      --last;
+    for (size_t k = 0; k < last; ++k) {
+      for (const Operand& write : kernels[k].writes)
+        if (const BufferId* buffer = as_buffer(write)) written_.insert(*buffer);
+    }
+    out_.tensor_of.assign(region_.values.size(), -1);
+    micro_batch();
+    for (size_t k = 0; k < kernels.size(); ++k)
+      if (kernels[k].form != KernelForm::alias) operation(k);
+    end();
     return std::move(out_);
   }
 
  private:
+  const Operand& root(const Operand& operand) const { return out_.facts->root(operand); }
+
   // The ops that something other than a gradient's accumulator depends on.
   std::vector<bool> forward_ops() const {
     std::vector<bool> wanted(region_.values.size(), false), forward(region_.ops.size(), false);
@@ -97,8 +101,9 @@ class Translator {
   // One operation for a kernel, or two: what it makes from other kernels' values, and what follows from those
   // results alone (a norm of a sum, an activation of a biased product). The second part runs with the first
   // for nothing, and again by itself, from the first part's results.
-  void operation(size_t k, double seconds) {
-    const Kernel& kernel = out_.kernels[k];
+  void operation(size_t k) {
+    const Kernel& kernel = out_.kernels()[k];
+    const double seconds = estimator_->seconds(kernel);
     out_.seconds += seconds;
     std::vector<ValueId> first, second;
     for (const Operand& write : kernel.writes) {
@@ -106,20 +111,21 @@ class Translator {
       if (value == nullptr) continue;
       const bool follows = !first.empty() && kernel.form != KernelForm::special &&
                            !reads_others(slice(kernel, {*value}, first), first);
-      (follows ? second : first).push_back(*value);
+      std::vector<ValueId>& part = follows ? second : first;
+      part.push_back(*value);
     }
     part(k, seconds, first, {}, kernel);
     if (!second.empty()) part(k, 0, second, first, kernel);
   }
 
-  // Whether the ops read a value that neither they nor `known` are.
+  // Tells whether the ops read a value that neither they nor `known` are.
   bool reads_others(const std::vector<size_t>& ops, const std::vector<ValueId>& known) const {
     std::set<int32_t> made;
     for (const ValueId value : known) made.insert(value.index);
     for (const size_t i : ops) {
       for (const Operand& operand : region_.ops[i].operands) {
         const ValueId* value = as_value(operand);
-        const Operand owner = root_(operand);
+        const Operand owner = root(operand);
         if (value != nullptr && as_value(owner) != nullptr && !made.contains(value->index)) return true;
       }
       for (const ValueId value : region_.ops[i].results) made.insert(value.index);
@@ -135,7 +141,7 @@ class Translator {
     op.cost = seconds;
     std::vector<size_t> ops = slice(kernel, results, known);
     const auto read = [&](const Operand& operand) {
-      const Operand owner = root_(operand);
+      const Operand owner = root(operand);
       const ValueId* value = as_value(owner);
       if (value == nullptr || out_.tensor_of[index(*value)] < 0) return;
       const int x = out_.tensor_of[index(*value)];
@@ -156,8 +162,8 @@ class Translator {
                                 : std::ranges::none_of(ops, forward);
     op.once = std::ranges::any_of(ops, [&](size_t i) { return runs_once(region_.ops[i]); });
     if (!results.empty() && (!known.empty() || ops.size() != kernel.members.size()))
-      op.again =
-          seconds_[k] * part_seconds(kernel, ops, results) / kernel_seconds(costs_, module_, region_, kernel);
+      if (const std::optional<Kernel> part = kernel_of(module_, region_, ops, results))
+        op.again = estimator_->seconds(*part);
     add(std::move(op), static_cast<int>(k), std::move(ops));
   }
 
@@ -165,7 +171,7 @@ class Translator {
   bool runs_once(const Op& op) const {
     if (op.info->recompute == Recompute::never || op.info->writes != 0 || op.when) return true;
     return std::ranges::any_of(op.operands, [&](const Operand& operand) {
-      const Operand owner = root_(operand);
+      const Operand owner = root(operand);
       const BufferId* buffer = as_buffer(owner);
       return buffer != nullptr && written_.contains(*buffer);
     });
@@ -191,7 +197,7 @@ class Translator {
             type_bytes(region_[to].type, module_.micro_batch()))
           continue;
         const bool allowed = std::ranges::all_of(kernel.reads, [&](const Operand& read) {
-          return root_(read) != Operand(from) || may_reuse(module_, region_, kernel, *as_value(read), to);
+          return root(read) != Operand(from) || may_reuse(module_, region_, kernel, *as_value(read), to);
         });
         if (allowed) op.in_place.emplace_back(x, out_.tensor_of[index(to)]);
       }
@@ -218,33 +224,11 @@ class Translator {
     return ops;
   }
 
-  // By the rates, as a kernel of its own that stores `results`.
-  double part_seconds(const Kernel& kernel, const std::vector<size_t>& ops,
-                      const std::vector<ValueId>& results) const {
-    Kernel part;
-    part.form = kernel.form;
-    std::set<int32_t> made;
-    for (const size_t i : ops) {
-      part.members.push_back({.op = i});
-      for (const ValueId value : region_.ops[i].results) made.insert(value.index);
-    }
-    for (const size_t i : ops) {
-      for (const Operand& operand : region_.ops[i].operands) {
-        const ValueId* value = as_value(operand);
-        const bool inside = value != nullptr && made.contains(value->index);
-        if (as_number(operand) == nullptr && !inside && !contains(part.reads, operand))
-          part.reads.push_back(operand);
-      }
-    }
-    for (const ValueId value : results) part.writes.emplace_back(value);
-    return kernel_seconds(costs_, module_, region_, part);
-  }
-
   void end() {
     planner::Operation op;
     op.name = "end";
     for (const Yield& yield : region_.yields) {
-      const Operand owner = root_(yield.what);
+      const Operand owner = root(yield.what);
       const ValueId* value = as_value(owner);
       if (value == nullptr || out_.tensor_of[index(*value)] < 0) continue;
       const int x = out_.tensor_of[index(*value)];
@@ -259,16 +243,16 @@ class Translator {
 
   const Module& module_;
   const Region& region_;
-  const CostModel& costs_;
   StepGraph out_;
-  StorageRoots root_;
-  std::vector<double> seconds_;  // by kernel
+  std::optional<kernels::KernelEstimator> estimator_;
   std::set<BufferId> written_;
 };
 
 }  // namespace
 
-StepGraph step_graph(const Module& module, const CostModel& costs) { return Translator(module, costs).run(); }
+StepGraph step_graph(const Module& module, std::string_view target) {
+  return Translator(module, target).run();
+}
 
 std::string print_graph(const StepGraph& step) {
   const planner::Graph& graph = step.graph;

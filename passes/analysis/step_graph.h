@@ -1,6 +1,8 @@
 // The step as the recompute planner sees it: kernels are operations, values that own bytes are tensors.
 #pragma once
-#include "passes/analysis/cost_model.h"
+#include <string_view>
+
+#include "ir/region_facts.h"
 #include "passes/planner/graph.h"
 
 namespace gacc::passes {
@@ -10,7 +12,7 @@ namespace gacc::passes {
 // to the arena's alignment, at the full micro-batch.
 struct StepGraph {
   planner::Graph graph;
-  std::vector<ir::Kernel> kernels;         // of the step, aliases included
+  ir::Facts facts;                         // of the step
   std::vector<int> kernel_of;              // by operation; -1 for the micro-batch and the end
   std::vector<ir::ValueId> value_of;       // by tensor
   std::vector<int> tensor_of;              // by value: of what owns its bytes; -1: none, or a buffer's
@@ -18,11 +20,15 @@ struct StepGraph {
   std::vector<bool> forward;               // by op of the step: the loss, the count or a state depends on it
   int64_t fixed_bytes = 0;                 // buffers, which always live
   int64_t other_bytes = 0;                 // the most that another region needs at once beside them
+  int64_t arena_bytes = 0;                 // that no plan of the module as it is has less than
   double seconds = 0;                      // of all kernels, once
+
+  const std::vector<ir::Kernel>& kernels() const { return facts->kernels; }  // aliases included
 };
 
 // The module is in phase fused. `backward` of an operation: the loss does not depend on it.
-StepGraph step_graph(const ir::Module& module, const CostModel& costs);
+// Costs are the seconds that kernels/ estimates for launches on `target`.
+StepGraph step_graph(const ir::Module& module, std::string_view target);
 
 // The graph in the form that gacc-plan reads; costs of running an operation again, in microseconds. Inputs of
 // the step cost no bytes there, and bytes that are shared in place count twice, so peaks are a little above

@@ -4,7 +4,7 @@
 // 2. A block by itself is a small graph. Every subset of its larger tensors is tried as what it keeps: saved
 //    bytes, peaks and extra cost, and the non-dominated ones are its options. Equal blocks are tried once.
 // 3. Dynamic programming over the chain (reversal.h).
-// 4. A choice made in the n-th pass of a block becomes a gap that drops its tensor n times.
+// 4. A choice made in the n-th pass of a block becomes an interval that drops its tensor n times.
 #include "passes/planner/blocks.h"
 
 #include <fmt/format.h>
@@ -14,10 +14,6 @@
 #include <map>
 #include <tuple>
 #include <utility>
-
-#include "passes/planner/chain.h"
-#include "passes/planner/relaxed_chain.h"
-#include "passes/planner/reversal.h"
 
 namespace gacc::passes::planner {
 
@@ -61,7 +57,7 @@ class Blocks {
   const std::vector<Stage>& stages() const { return stages_; }
 
   // False: the chain is too long.
-  bool plan(int64_t budget, std::vector<Plan>& out) const {
+  bool plan(int64_t budget, std::vector<RecomputePlan>& out) const {
     const auto part_of = [&](double part) {
       return part == 1 ? budget : static_cast<int64_t>(part * static_cast<double>(budget));
     };
@@ -71,7 +67,7 @@ class Blocks {
     for (const double part : kBudgetShares) {
       const int64_t bytes = part_of(part);
       if (!std::isfinite(reversal.extra(bytes))) break;
-      Plan& plan = out.emplace_back(graph_);
+      RecomputePlan& plan = out.emplace_back(graph_);
       for (const Decision& decision : reversal.decisions(bytes)) decide(plan, decision);
     }
     return true;
@@ -116,7 +112,9 @@ class Blocks {
         int64_t least = crossing(o);
         for (int other = o - 1; other > last; --other) {
           const int64_t bytes = crossing(other);
-          if (bytes < least) least = bytes, cut = other;
+          if (bytes >= least) continue;
+          least = bytes;
+          cut = other;
         }
         while (current > block) {
           blocks_[current].back_to = cut;
@@ -222,8 +220,8 @@ class Blocks {
     return text;
   }
 
-  // The gap of x that ends at its first use from `backward_begin` on: its number in the plan, or -1.
-  static int between(const Graph& graph, const Plan& plan, int x, int backward_begin) {
+  // The interval of x that ends at its first use from `backward_begin` on: its number in the plan, or -1.
+  static int between(const Graph& graph, const RecomputePlan& plan, int x, int backward_begin) {
     const auto& uses = graph.tensor(x).uses;
     const auto next = std::ranges::lower_bound(uses, backward_begin);
     return next == uses.end() ? -1 : plan.first(x) + static_cast<int>(next - uses.begin());
@@ -242,7 +240,8 @@ class Blocks {
     const size_t most = blocks_.size() > kManyBlocks ? kMostChoicesOfMany : kMostChoices;
     for (const int x : all) {
       const bool large = block.choices.size() < most && bytes(x) * 16 >= bytes(all.front());
-      (large ? block.choices : block.rest).push_back(x);
+      std::vector<int>& list = large ? block.choices : block.rest;
+      list.push_back(x);
     }
     const auto [place, fresh] = known.emplace(key(alone.graph), Stage{});
     if (fresh) {
@@ -263,21 +262,21 @@ class Blocks {
     Simulator simulator(alone.graph);
     simulator.split(alone.backward_begin);
     const double base = alone.graph.base_cost();
-    Plan plan(alone.graph);
-    const auto set = [&](int x, Gap gap) {
+    RecomputePlan plan(alone.graph);
+    const auto set = [&](int x, Interval interval) {
       if (const auto at = alone.local.find(x); at != alone.local.end()) {
         if (const int number = between(alone.graph, plan, at->second, alone.backward_begin); number >= 0)
-          plan.gaps[number] = gap;
+          plan.intervals[number] = interval;
       }
     };
     // Of all ways to treat the larger tensors those that no other betters.
-    const auto options = [&](Gap others, int64_t small, bool saves) {
+    const auto options = [&](Interval others, int64_t small, bool saves) {
       std::vector<Option> all;
       for (unsigned kept = 0; kept < 1U << block.choices.size(); ++kept) {
         int64_t saved = small;
         for (size_t i = 0; i < block.choices.size(); ++i) {
           const bool yes = (kept >> i & 1U) != 0;
-          set(block.choices[i], yes ? saves ? Gap::keep : Gap::drop : others);
+          set(block.choices[i], yes ? saves ? Interval::keep : Interval::drop : others);
           if (yes && saves) saved += graph_.tensor(block.choices[i]).bytes;
         }
         const Measure measure = simulator.run(plan);
@@ -287,14 +286,17 @@ class Blocks {
     };
     if (const auto at = alone.local.find(block.after); at != alone.local.end())
       out.reads_after = between(alone.graph, plan, at->second, alone.backward_begin) >= 0;
-    for (const int x : block.rest) set(x, Gap::drop);
+    for (const int x : block.rest) set(x, Interval::drop);
     for (const bool held : {false, true}) {
-      set(block.after, held ? Gap::keep : Gap::drop);
-      if (!held || out.reads_after) out.again[held ? 1 : 0] = options(Gap::drop_again, 0, false);
+      set(block.after, held ? Interval::keep : Interval::drop);
+      if (!held || out.reads_after) out.again[held ? 1 : 0] = options(Interval::drop_again, 0, false);
     }
     int64_t small = 0;
-    for (const int x : block.rest) small += graph_.tensor(x).bytes, set(x, Gap::keep);
-    out.passed = options(Gap::drop, small, true);
+    for (const int x : block.rest) {
+      small += graph_.tensor(x).bytes;
+      set(x, Interval::keep);
+    }
+    out.passed = options(Interval::drop, small, true);
     out.passing = std::ranges::min_element(out.passed, [](const Option& a, const Option& b) {
                     return a.passing < b.passing;
                   })->passing;
@@ -316,14 +318,14 @@ class Blocks {
   }
 
   // x goes the first `times` times it is there, and stays then.
-  void keep_from(Plan& plan, int x, int times) const {
-    if (const int gap = between(graph_, plan, x, chain_.backward_begin); gap >= 0)
-      plan.gaps[gap] = times == kEachTime ? Gap::drop_again : dropped(times);
+  void keep_from(RecomputePlan& plan, int x, int times) const {
+    if (const int interval = between(graph_, plan, x, chain_.backward_begin); interval >= 0)
+      plan.intervals[interval] = times == kEachTime ? Interval::drop_again : dropped(times);
     else if (times != kEachTime)
       plan.held[x] = static_cast<uint16_t>(times + 1);
   }
 
-  void decide(Plan& plan, const Decision& decision) const {
+  void decide(RecomputePlan& plan, const Decision& decision) const {
     const auto i = static_cast<size_t>(decision.stage);
     const Block& block = blocks_[i];
     const int pass = decision.pass;
@@ -331,9 +333,9 @@ class Blocks {
       case Decision::Kind::store:
         return keep_from(plan, block.after, pass);
       case Decision::Kind::free: {
-        const int gap = between(graph_, plan, block.after, block.back_from);
-        if (gap != between(graph_, plan, block.after, chain_.backward_begin))
-          plan.gaps[gap] = Gap::drop;
+        const int interval = between(graph_, plan, block.after, block.back_from);
+        if (interval != between(graph_, plan, block.after, chain_.backward_begin))
+          plan.intervals[interval] = Interval::drop;
         else if (!stages_[i + 1].backward)
           keep_from(plan, block.after, pass);  // nobody read it since it was stored: it need not have been
         return;
@@ -357,16 +359,16 @@ class Blocks {
 
   const Graph& graph_;
   const Chain chain_;
-  const Plan nothing_;          // for the numbers of gaps
-  std::vector<int> separator_;  // by tensor: its number in the chain, or -1
+  const RecomputePlan nothing_;  // for the numbers of intervals
+  std::vector<int> separator_;   // by tensor: its number in the chain, or -1
   std::vector<Block> blocks_;
   std::vector<Stage> stages_;
 };
 
 }  // namespace
 
-std::vector<Plan> block_plans(const Graph& graph, int64_t budget) {
-  std::vector<Plan> plans;
+std::vector<RecomputePlan> block_plans(const Graph& graph, int64_t budget) {
+  std::vector<RecomputePlan> plans;
   Chain chain = find_chain(graph);
   while (!chain.tensors.empty() && !Blocks(graph, chain).plan(budget, plans)) {
     // Blocks of twice the length.
@@ -378,13 +380,8 @@ std::vector<Plan> block_plans(const Graph& graph, int64_t budget) {
   return plans;
 }
 
-double chain_bound(const Graph& graph, int64_t budget) {
-  const Chain chain = find_chain(graph);
-  const Graph relaxed = relaxed_chain(graph, chain);
-  if (relaxed.operations.empty()) return 0;
-  const Blocks blocks(relaxed, chain);
-  const Reversal reversal(blocks.stages(), budget, budget, budget, Reversal::Round::down);
-  return reversal.solved() ? graph.base_cost() + reversal.extra(budget) : 0;
+std::vector<Stage> chain_stages(const Graph& graph, const Chain& chain) {
+  return Blocks(graph, chain).stages();
 }
 
 }  // namespace gacc::passes::planner

@@ -3,6 +3,8 @@
 #pragma once
 #include <vector>
 
+#include "passes/planner/chain.h"
+#include "passes/planner/reversal.h"
 #include "passes/planner/simulate.h"
 
 namespace gacc::passes::planner {
@@ -11,11 +13,9 @@ namespace gacc::passes::planner {
 // takes in the program, so the simulator has to judge them; of a chain of single operations (chain.h) the
 // model is exact. Empty where the program is no chain of at least two blocks, or nothing fits. Of a chain
 // that is too long for the table every second, fourth, .. separator is taken.
-std::vector<Plan> block_plans(const Graph& graph, int64_t budget);
+std::vector<RecomputePlan> block_plans(const Graph& graph, int64_t budget);
 
-// What every schedule of a chain of single operations costs at least (relaxed_chain.h): where the tensors of
-// its forward pass have one size and the plans above fit, what the best of these costs. Infinite: nothing
-// fits. 0: nothing is known.
-double chain_bound(const Graph& graph, int64_t budget);
+// The blocks of a chain as `Reversal` takes them.
+std::vector<Stage> chain_stages(const Graph& graph, const Chain& chain);
 
 }  // namespace gacc::passes::planner

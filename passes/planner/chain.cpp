@@ -5,24 +5,6 @@
 
 namespace gacc::passes::planner {
 
-namespace {
-
-// Operations from the first on that read the one tensor of the operation before and make one that has bytes
-// of its own; the last of them begins the backward pass. 0: there is no such chain.
-int single_loss(const Graph& graph) {
-  int o = 0;
-  for (int before = -1; o < graph.end(); ++o) {
-    const Operation& op = graph.operation(o);
-    if (made_inputs(graph, o) != (o == 0 ? std::vector<int>{} : std::vector{before})) break;
-    if (op.outputs.size() != 1 || op.once || !op.in_place.empty()) break;
-    before = op.outputs.front();
-    if (graph.tensor(before).storage != before) break;
-  }
-  return std::max(0, o - 1);
-}
-
-}  // namespace
-
 std::vector<int> made_inputs(const Graph& graph, int o) {
   std::vector<int> out;
   for (const int x : graph.operation(o).inputs)
@@ -31,13 +13,13 @@ std::vector<int> made_inputs(const Graph& graph, int o) {
 }
 
 Chain find_chain(const Graph& graph) {
-  Chain chain;
   int marked = 0;  // the first operation that is said to be of the backward pass
   while (marked < graph.end() && !graph.operation(marked).backward) ++marked;
-  const int single = single_loss(graph);
-  // A loss, or the loss and what it makes for the backward pass, may not be marked.
-  chain.single = single > 1 && (marked <= single + 2 || marked == graph.end());
-  chain.backward_begin = chain.single ? single : std::max(0, marked - 1);
+  return find_chain(graph, std::max(0, marked - 1));
+}
+
+Chain find_chain(const Graph& graph, int backward) {
+  Chain chain{.backward_begin = backward};
   // Between points o and o + 1 lies what was made up to o and is used after it.
   const auto backward_begin = static_cast<size_t>(chain.backward_begin);
   std::vector<int> crossing(backward_begin + 1, 0), separator(backward_begin + 1, -1);

@@ -11,15 +11,14 @@ namespace gacc::passes::planner {
 struct Chain {
   // The first operation of the backward pass, to which the last one of the forward pass (a loss) counts.
   int backward_begin = 0;
-  // Every block is one operation that makes one tensor, and the first operation of the backward pass reads the
-  // last of them.
-  bool single = false;
   // Separators in order, each with the first operation behind which it crosses alone.
   std::vector<int> tensors{}, points{};
 };
 Chain find_chain(const Graph& graph);
+// The same where the backward pass begins with that operation.
+Chain find_chain(const Graph& graph, int backward_begin);
 
-// What an operation reads that others make.
+// Returns the inputs of an operation that others make.
 std::vector<int> made_inputs(const Graph& graph, int o);
 
 }  // namespace gacc::passes::planner

@@ -199,11 +199,6 @@ std::vector<int64_t> Graph::least_bytes() const {
   return out;
 }
 
-bool Graph::plain() const {
-  return std::ranges::none_of(
-      operations, [](const Operation& op) { return op.once || op.again >= 0 || !op.in_place.empty(); });
-}
-
 bool parse_graph(std::string_view text, Graph& graph, std::string& problem) {
   graph = {};
   Parser parser(graph);

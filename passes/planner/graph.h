@@ -1,4 +1,4 @@
-// What the recompute planner knows of a program: operations in program order, their costs, the tensors they
+// A program as the recompute planner knows it: operations in program order, their costs, the tensors they
 // read and write. It knows nothing of ops or values; the pass translates to it, gacc-plan reads it from a
 // file.
 #pragma once
@@ -15,7 +15,7 @@ struct Operation {
   bool backward = false;
   std::string name{};
   std::vector<int> inputs{}, outputs{};  // tensors, each once
-  // What a file does not say; the pass does.
+  // A file does not say these; the pass does.
   bool once = false;  // never runs again: its outputs live until nothing reads them
   double again = -1;  // the cost of running it again, where it is not the cost of the first time
   // (input, output) of one size: the output may take the bytes of the input, if that dies here.
@@ -47,9 +47,8 @@ struct Graph {
   int64_t own_bytes(int o) const;
   // The same with the tensors that must live across it since nothing makes them again; by operation.
   std::vector<int64_t> least_bytes() const;
-  // Whether the tensor's maker never runs again.
+  // Tells whether the tensor's maker never runs again.
   bool once(int x) const { return tensor(x).producer >= 0 && operation(tensor(x).producer).once; }
-  bool plain() const;  // no operation says what a file cannot
 };
 
 // `OP cost backward name n_in in... n_out {out bytes alias}...` and `GET id 1`, one per line.

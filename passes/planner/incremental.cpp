@@ -1,11 +1,11 @@
 // A plan's choices fall into slots: the time between two uses of a tensor, and that after its last. What a
-// burst does depends on which tensors live when it starts, and that on what earlier bursts did in the same
-// slots. So each slot keeps the bursts that touch it, and what they found there:
-//   1. A choice changes: the first burst of its slot that would find something else is stale.
-//   2. A stale burst is run again, by itself. Where it touches slots in another way, those are reviewed:
-//      again the first burst that would find something else is stale. Changes go forward in time, so this ends.
-//   3. Bytes at the start of each operation are a tree of sums over ranges; a burst adds its fullest step.
-// A tensor that is held beyond its last use lives until the last burst that reads it: bursts before that know
+// replay does depends on which tensors live when it starts, and that on what earlier replays did in the same
+// slots. So each slot keeps the replays that touch it, and what they found there:
+//   1. A choice changes: the first replay of its slot that would find something else is stale.
+//   2. A stale replay is run again, by itself. Where it touches slots in another way, those are reviewed:
+//      again the first replay that would find something else is stale. Changes go forward in time, so this ends.
+//   3. Bytes at the start of each operation are a tree of sums over ranges; a replay adds its fullest step.
+// A tensor that is held beyond its last use lives until the last replay that reads it: replays before that know
 // whether a later one reads it, and are stale where that changes.
 #include "passes/planner/incremental.h"
 
@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kNever = std::numeric_limits<int>::max();
 
-int goes_of(Gap gap) { return static_cast<int>(gap); }
+int goes_of(Interval interval) { return static_cast<int>(interval); }
 int goes_of_held(int held) { return held == 0 ? kNever : held - 1; }
 
 }  // namespace
@@ -31,12 +31,12 @@ Incremental::Incremental(const Graph& graph)
       base_cost_(graph.base_cost()),
       members_(graph.tensors.size()),
       alive_(graph.tensors.size()),
-      bursts_(graph.operations.size()),
+      replays_(graph.operations.size()),
       local_(graph.tensors.size()),
       in_list_(graph.operations.size(), 0),
       counts_(graph.tensors.size(), 0),
       counted_(graph.tensors.size(), 0),
-      burst_saved_(graph.operations.size(), 0) {
+      replay_saved_(graph.operations.size(), 0) {
   for (size_t i = 0; i < graph.tensors.size(); ++i) {
     const Tensor& tensor = graph.tensors[i];
     const auto x = static_cast<int>(i);
@@ -46,7 +46,7 @@ Incremental::Incremental(const Graph& graph)
     for (const int use : tensor.uses) {
       slot_of_.push_back(static_cast<int>(slots_.size()));
       slots_.push_back(
-          {.tensor = x, .begin = begin, .end = use, .goes = goes_of(plan_.gaps[slot_of_.size() - 1])});
+          {.tensor = x, .begin = begin, .end = use, .goes = goes_of(plan_.intervals[slot_of_.size() - 1])});
       begin = use;
     }
     slots_.push_back({.tensor = x, .begin = begin, .end = -1, .goes = goes_of_held(plan_.held[i])});
@@ -63,14 +63,14 @@ Incremental::Incremental(const Graph& graph)
   commit();
 }
 
-void Incremental::change(const Plan& plan) {
-  for (size_t g = 0; g < plan.gaps.size(); ++g) put_gap(static_cast<int>(g), plan.gaps[g]);
+void Incremental::change(const RecomputePlan& plan) {
+  for (size_t g = 0; g < plan.intervals.size(); ++g) put_interval(static_cast<int>(g), plan.intervals[g]);
   for (size_t x = 0; x < plan.held.size(); ++x) put_held(static_cast<int>(x), plan.held[x]);
   follow_all();
 }
 
-void Incremental::set_gap(int gap, Gap to) {
-  put_gap(gap, to);
+void Incremental::set_interval(int interval, Interval to) {
+  put_interval(interval, to);
   follow_all();
 }
 
@@ -79,11 +79,11 @@ void Incremental::set_held(int x, int to) {
   follow_all();
 }
 
-void Incremental::put_gap(int gap, Gap to) {
-  Gap& now = plan_.gaps[gap];
+void Incremental::put_interval(int interval, Interval to) {
+  Interval& now = plan_.intervals[interval];
   if (now == to) return;
-  old_gaps_.emplace_back(gap, std::exchange(now, to));
-  set_goes(slot_of_[gap], goes_of(to));
+  old_intervals_.emplace_back(interval, std::exchange(now, to));
+  set_goes(slot_of_[interval], goes_of(to));
 }
 
 void Incremental::put_held(int x, int to) {
@@ -96,8 +96,8 @@ void Incremental::put_held(int x, int to) {
 
 void Incremental::commit() {
   old_slots_.clear();
-  old_bursts_.clear();
-  old_gaps_.clear();
+  old_replays_.clear();
+  old_intervals_.clear();
   old_held_.clear();
   ++trial_;
 }
@@ -108,9 +108,9 @@ void Incremental::undo() {
     cover(slot, old.from, old.to);
     slot = std::move(old);
   }
-  for (auto& [t, old] : old_bursts_) set_burst(t, std::move(old));
-  for (auto change = old_gaps_.rbegin(); change != old_gaps_.rend(); ++change)
-    plan_.gaps[change->first] = change->second;
+  for (auto& [t, old] : old_replays_) set_replay(t, std::move(old));
+  for (auto change = old_intervals_.rbegin(); change != old_intervals_.rend(); ++change)
+    plan_.intervals[change->first] = change->second;
   for (auto change = old_held_.rbegin(); change != old_held_.rend(); ++change) {
     auto& held = plan_.held[change->first];
     held = static_cast<std::remove_reference_t<decltype(held)>>(change->second);
@@ -124,7 +124,7 @@ int Incremental::slot_at(int x, int t) const {
   return first_slot_[x] + static_cast<int>(std::ranges::lower_bound(uses, t) - uses.begin());
 }
 
-// Whether the slot's tensor lives when the burst at t starts, if that reads it; `made`: how often it was made
+// Whether the slot's tensor lives when the replay at t starts, if that reads it; `made`: how often it was made
 // in the slot before.
 bool Incremental::lives(const Slot& slot, int t, int& made) {
   made = 0;
@@ -138,7 +138,7 @@ bool Incremental::lives(const Slot& slot, int t, int& made) {
   return live;
 }
 
-// The tensor in the burst at t: as it is at its start, when it is met first.
+// The tensor in the replay at t: as it is at its start, when it is met first.
 Incremental::Local& Incremental::enter(int x, int t) {
   Local& local = local_[x];
   if (local.stamp == stamp_) return local;
@@ -158,7 +158,7 @@ Incremental::Local& Incremental::enter(int x, int t) {
   return local;
 }
 
-// The operation or its burst reads x.
+// The operation or its replay reads x.
 void Incremental::want(int x, int t) {
   Local& local = enter(x, t);
   local.touch.read = true;
@@ -169,7 +169,7 @@ void Incremental::want(int x, int t) {
   list_.push_back(producer);
 }
 
-// The tensor in the burst, once it is known what that reads: held tensors that nothing reads any more are
+// The tensor in the replay, once it is known what that reads: held tensors that nothing reads any more are
 // gone.
 Incremental::Local& Incremental::meet(int x, int t) {
   Local& local = local_[x];
@@ -209,7 +209,7 @@ void Incremental::release(int x, int t) {
   local.live = false;
 }
 
-// Whether the burst at t leaves the tensor there. What lives after its last use has to be read again, and is
+// Whether the replay at t leaves the tensor there. What lives after its last use has to be read again, and is
 // only kept by those that want it.
 bool Incremental::stays(const Local& x, int t) const {
   if (x.slot < 0) return true;
@@ -236,7 +236,7 @@ void Incremental::settle(int o) {
     from.taken = to.taken = step;
     full_ -= graph_.tensor(output).bytes;
   }
-  if (step == 0 || full_ > burst_.most) burst_.most = full_, burst_.fullest = step;
+  if (step == 0 || full_ > replay_.most) replay_.most = full_, replay_.fullest = step;
 }
 
 void Incremental::snapshot(int o, int t) {
@@ -262,7 +262,7 @@ void Incremental::snapshot(int o, int t) {
   }
 }
 
-// The burst at t and t itself, by what the slots say of the time before.
+// The replay at t and t itself, by what the slots say of the time before.
 void Incremental::run(int t, int stop) {
   ++stamp_;
   entered_.clear();
@@ -270,12 +270,12 @@ void Incremental::run(int t, int stop) {
   stop_ = stop;
   step_ = 0;
   bytes_ = 0;
-  burst_ = {};
+  replay_ = {};
   // 1. What is missing, with what is missing for that.
   const Operation& operation = graph_.operation(t);
   for (const int x : operation.inputs) {
     want(x, t);
-    local_[x].pending = 1;  // never freed by the burst
+    local_[x].pending = 1;  // never freed by the replay
   }
   for (size_t next = 0; next < list_.size(); ++next) {
     for (const int x : graph_.operation(list_[next]).inputs) {
@@ -286,7 +286,7 @@ void Incremental::run(int t, int stop) {
   std::ranges::sort(list_);
   // 2. Make it.
   for (const int o : list_) {
-    burst_.cost += graph_.operation(o).again_cost();
+    replay_.cost += graph_.operation(o).again_cost();
     execute(o, t);
     for (const int x : graph_.operation(o).outputs) {
       Local& local = local_[x];
@@ -315,8 +315,8 @@ void Incremental::follow(int t) {
   run(t);
   std::vector<int>& changed = changed_;
   changed.clear();
-  for (const int x : entered_) burst_.touched.push_back(local_[x].slot);
-  for (const int s : bursts_[t].touched) {
+  for (const int x : entered_) replay_.touched.push_back(local_[x].slot);
+  for (const int s : replays_[t].touched) {
     const Local& local = local_[slots_[s].tensor];
     if (local.stamp == stamp_) continue;
     std::vector<Touch>& touches = changing(s).touches;
@@ -337,11 +337,11 @@ void Incremental::follow(int t) {
       to.insert(to.begin() + index, local.touch);
     changed.push_back(local.slot);
   }
-  if (burst_saved_[t] != trial_) {
-    burst_saved_[t] = trial_;
-    old_bursts_.emplace_back(t, bursts_[t]);
+  if (replay_saved_[t] != trial_) {
+    replay_saved_[t] = trial_;
+    old_replays_.emplace_back(t, replays_[t]);
   }
-  set_burst(t, std::move(burst_));
+  set_replay(t, std::move(replay_));
   for (const int s : changed) review(s);
 }
 
@@ -353,7 +353,7 @@ void Incremental::follow_all() {
   }
 }
 
-// What the slot's choice and its touches say: the first burst that would find something else is stale, and
+// What the slot's choice and its touches say: the first replay that would find something else is stale, and
 // where the tensor lives.
 void Incremental::review(int s) {
   Slot& slot = changing(s);
@@ -370,7 +370,7 @@ void Incremental::review(int s) {
     live = true;
     since = touch.at;
   }
-  if (slot.end < 0 && until != slot.until) {  // bursts between the two know whether a later one reads it
+  if (slot.end < 0 && until != slot.until) {  // replays between the two know whether a later one reads it
     const int low = std::min(until, slot.until), high = std::max(until, slot.until);
     for (const Touch& touch : slot.touches)
       if (touch.at >= low && touch.at < high) stale_.insert(touch.at);
@@ -441,15 +441,15 @@ void Incremental::add_bytes(size_t node, int low, int high, int from, int to, in
   here.most = std::max(memory_[2 * node].most, memory_[2 * node + 1].most) + here.added;
 }
 
-void Incremental::set_burst(int t, Burst burst) {
+void Incremental::set_replay(int t, Replay replay) {
   auto node = static_cast<size_t>(leaves_ + t);
-  memory_[node].most = memory_[node].added + burst.most;
-  costs_[node] = burst.cost;
+  memory_[node].most = memory_[node].added + replay.most;
+  costs_[node] = replay.cost;
   for (node /= 2; node > 0; node /= 2) {
     memory_[node].most = std::max(memory_[2 * node].most, memory_[2 * node + 1].most) + memory_[node].added;
     costs_[node] = costs_[2 * node] + costs_[2 * node + 1];
   }
-  bursts_[t] = std::move(burst);
+  replays_[t] = std::move(replay);
 }
 
 int Incremental::made_late(int x) const {
@@ -463,7 +463,7 @@ std::vector<Resident> Incremental::residents() {
     node = 2 * node + (memory_[2 * node].most >= memory_[2 * node + 1].most ? 0 : 1);
   const int t = static_cast<int>(node) - leaves_;
   residents_.clear();
-  run(t, bursts_[t].fullest);
+  run(t, replays_[t].fullest);
   return std::move(residents_);
 }
 

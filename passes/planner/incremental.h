@@ -4,7 +4,7 @@
 //   Incremental now(graph);
 //   now.change(plan);
 //   now.commit();
-//   now.set_gap(g, Gap::keep);
+//   now.set_interval(g, Interval::keep);
 //   if (now.peak() > budget) now.undo(); else now.commit();
 #pragma once
 #include <set>
@@ -17,41 +17,41 @@ namespace gacc::passes::planner {
 // A tensor that lives at a step because the plan wants it to, not because the step needs it.
 struct Resident {
   int tensor = 0;
-  int gap = -1;  // in Plan::gaps; -1: it is held
-  int next = 0;  // the operation at which it is needed again
+  int interval = -1;  // in RecomputePlan::intervals; -1: it is held
+  int next = 0;       // the operation at which it is needed again
 };
 
 class Incremental {
  public:
   explicit Incremental(const Graph& graph);
 
-  void change(const Plan& plan);  // where it differs; at first nothing is dropped
-  void set_gap(int gap, Gap to);
+  void change(const RecomputePlan& plan);  // where it differs; at first nothing is dropped
+  void set_interval(int interval, Interval to);
   void set_held(int x, int to);
   void commit();  // what changed since the last commit stays
   void undo();    // or goes
 
-  const Plan& plan() const { return plan_; }
+  const RecomputePlan& plan() const { return plan_; }
   int64_t peak() const { return memory_[1].most; }
-  // Of all executions; what runs again is added in an order of its own, so plans with the same bursts cost
-  // the same to the last bit, however they came about.
+  // Returns the cost of all executions. Costs of replays are added in one fixed order, so plans with the same
+  // replays cost the same to the last bit, however they came about.
   double cost() const { return base_cost_ + costs_[1]; }
   Measure measure() const { return {.peak = peak(), .cost = cost()}; }
-  // How often bursts make the tensor after its last use.
+  // Counts how often replays make the tensor after its last use.
   int made_late(int x) const;
-  // What lives at the first of the fullest steps, by tensor.
+  // Lists what lives at the first of the fullest steps, by tensor.
   std::vector<Resident> residents();
   // Visits of operations and tensors so far: the measure of work.
   int64_t work() const { return work_; }
 
  private:
-  // What the burst at an operation has to do with a tensor.
+  // The dealings of the replay at an operation with a tensor.
   struct Touch {
     int at = 0;
     bool live = false;   // it was there already
     bool made = false;   // it was not, and was made
     bool stays = false;  // often enough to stay
-    bool read = false;   // the burst or the operation reads it
+    bool read = false;   // the replay or the operation reads it
     bool operator==(const Touch&) const = default;
   };
   // The time between two uses of a tensor, or after its last use: then `end` is -1.
@@ -62,13 +62,13 @@ class Incremental {
     int until = -1;                       // the last touch that reads what is there
     std::vector<Touch> touches{};         // by time; the use at the end is one
   };
-  struct Burst {
+  struct Replay {
     double cost = 0;
     int64_t most = 0;            // bytes at its fullest step, beyond those at its start
     int fullest = 0;             // that step
     std::vector<int> touched{};  // slots
   };
-  // A tensor as the burst that is being run sees it.
+  // A tensor as the replay that is being run sees it.
   struct Local {
     int stamp = 0, slot = -1, pending = 0, made_before = 0;
     int fresh = -1, taken = -1;  // steps
@@ -79,7 +79,7 @@ class Incremental {
     int64_t most = 0, added = 0;
   };
 
-  void put_gap(int gap, Gap to);
+  void put_interval(int interval, Interval to);
   void put_held(int x, int to);
   void set_goes(int slot, int goes);
   int slot_at(int x, int t) const;
@@ -101,37 +101,37 @@ class Incremental {
   Slot& changing(int slot);
   void cover(Slot& slot, int from, int to);
   void add_bytes(size_t node, int low, int high, int from, int to, int64_t bytes);
-  void set_burst(int t, Burst burst);
+  void set_replay(int t, Replay replay);
 
   const Graph& graph_;
-  Plan plan_;
+  RecomputePlan plan_;
   double base_cost_ = 0;
   std::vector<int> first_slot_;            // by tensor
-  std::vector<int> slot_of_;               // by gap
+  std::vector<int> slot_of_;               // by interval
   std::vector<std::vector<int>> members_;  // by storage: its tensors
   std::vector<std::vector<int>> alive_;  // by storage of several: how many live at the start of an operation
   std::vector<Slot> slots_;
-  std::vector<Burst> bursts_;  // by operation
-  // Trees over the operations: bytes at the start of each and Burst::most, and Burst::cost.
+  std::vector<Replay> replays_;  // by operation
+  // Trees over the operations: bytes at the start of each and Replay::most, and Replay::cost.
   std::vector<Node> memory_;
   std::vector<double> costs_;
   int leaves_ = 1;
-  std::set<int> stale_;  // operations whose bursts have to be run again
+  std::set<int> stale_;  // operations whose replays have to be run again
 
-  // The burst that is being run.
+  // The replay that is being run.
   std::vector<Local> local_;
   std::vector<int> entered_, list_, in_list_, counts_, counted_, changed_;
   int stamp_ = 0, step_ = 0, stop_ = -1;
   int64_t bytes_ = 0, full_ = 0;
-  Burst burst_;
+  Replay replay_;
   std::vector<Resident> residents_;
 
-  // What undo() puts back.
+  // Put back by undo().
   std::vector<std::pair<int, Slot>> old_slots_;
-  std::vector<std::pair<int, Burst>> old_bursts_;
-  std::vector<std::pair<int, Gap>> old_gaps_;
+  std::vector<std::pair<int, Replay>> old_replays_;
+  std::vector<std::pair<int, Interval>> old_intervals_;
   std::vector<std::pair<int, int>> old_held_;
-  std::vector<int> slot_saved_, burst_saved_;  // by slot, by operation: the last trial that changed it
+  std::vector<int> slot_saved_, replay_saved_;  // by slot, by operation: the last trial that changed it
   int trial_ = 1;
   int64_t work_ = 0;
 };

@@ -33,7 +33,7 @@ int64_t liveness_bound(const std::vector<Block>& blocks);
 Placement place_greedily(const std::vector<Block>& blocks, int64_t enough,
                          const std::vector<size_t>& first = {});
 
-// What came of the search for a placement of at most some height.
+// The outcome of the search for a placement of at most some height.
 struct Packing {
   std::optional<Placement> placement{};
   bool proven = false;  // without a placement: that there is none

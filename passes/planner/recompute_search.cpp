@@ -5,7 +5,6 @@
 //    byte first. Then in reverse: drops that the budget does not need are undone, in groups.
 // 4. Restarts from the best plans with the drops of a part of the program undone, or a few at random, or a
 //    part taken from another plan, and noise in the choice of the others.
-// Tiny graphs are solved exactly instead.
 #include "passes/planner/recompute_search.h"
 
 #include <algorithm>
@@ -18,7 +17,6 @@
 
 #include "passes/planner/blocks.h"
 #include "passes/planner/bound.h"
-#include "passes/planner/exact.h"
 #include "passes/planner/incremental.h"
 #include "passes/planner/simulate.h"
 
@@ -27,16 +25,22 @@ namespace gacc::passes::planner {
 namespace {
 
 // How far the best plan's cost lies above the proven bound, as a share of the cost without recompute.
-constexpr double kGapThatEnds = 5e-5;              // at most this: the search is over
-constexpr double kGapForBlockChain = 0.002;        // above it, whole blocks are also planned as a chain
-constexpr double kGapForLongRestarts = 0.005;      // above it, restarts may take three times as long
-constexpr double kCostRounding = 1e-12;            // relative: costs no further apart than this are equal
-constexpr int64_t kExactStatesPerEffort = 200000;  // of the exact search, for each effort and once more
+constexpr double kGapThatEnds = 5e-5;          // at most this: the search is over
+constexpr double kGapForBlockChain = 0.002;    // above it, whole blocks are also planned as a chain
+constexpr double kGapForLongRestarts = 0.005;  // above it, restarts may take three times as long
+constexpr double kCostRounding = 1e-12;        // relative: costs no further apart than this are equal
 constexpr int kSeedBreakpoints = 24;       // cuts of a point, from which seeds are made, beyond the needed
 constexpr size_t kMostSeeds = 3;           // points whose cuts are tried; 1 without effort
 constexpr size_t kRestartPlans = 6;        // plans that restarts begin with, the best found
 constexpr int kMostMakingsBeforeHeld = 4;  // a tensor is held from its n-th making on, n up to this
 constexpr int kIdleRestarts = 150;  // for each effort: so many in a row without a better plan end a round
+// Shares of the search's work: of one repair, and of a round without a better plan.
+constexpr int64_t kRepairsInAll = 16, kFruitlessRoundsInAll = 8;
+// Storages that repair drops before it looks at costs anew: one in so many of those that live.
+constexpr size_t kChoicesForOneDrop = 64;
+// Restarts: of five, two undo a few drops, two undo those of a part of the program, and one crosses two plans. Noise
+// grows in five steps, one every five restarts. Every second one repairs to a few hundredths less than the budget.
+constexpr int kRestartKinds = 5, kUndoSome = 2, kUndoPart = 4, kNoiseSteps = 5, kSlackSteps = 6;
 // Each round's noise in the choice of what is dropped: a factor of 1 +- noise on costs.
 constexpr double kRoundNoise[] = {0.1, 0.05, 0.15, 0.08, 0.12, 0.03};
 
@@ -45,7 +49,7 @@ struct Manner {
   double noise = 0;
   bool by_kind = false;  // one noise for all that is as large and costs as much: in equal blocks
   int64_t slack = 0;     // repair goes so far below the budget
-  const Plan* known = nullptr;
+  const RecomputePlan* known = nullptr;
 };
 
 class Planner {
@@ -74,7 +78,7 @@ class Planner {
   Recompute solve() {
     Recompute out;
     out.base_cost = graph_.base_cost();
-    const Plan nothing(graph_);
+    const RecomputePlan nothing(graph_);
     const Measure base = simulator_.run(nothing);
     out.base_peak = base.peak;
     out.lower_bound = out.base_cost;
@@ -87,23 +91,6 @@ class Planner {
         out.proven = true;
         return out;
       }
-    }
-    if (const double least = chain_bound(graph_, budget_); least > 0) {
-      out.proven = !std::isfinite(least);
-      if (out.proven) return out;
-      out.lower_bound = std::max(out.lower_bound, least);
-      enough_ = std::max(out.lower_bound, floor()) * (1 + kCostRounding);
-      try_blocks();
-      if (good_enough()) return finish(std::move(out));
-    }
-    Exact exact;
-    if (graph_.plain())
-      exact = solve_exactly(graph_, budget_, kExactStatesPerEffort * (1 + int64_t{effort_}));
-    if (exact.outcome == Exact::Outcome::infeasible ||
-        (exact.outcome == Exact::Outcome::optimal && !below_floor(exact.cost))) {
-      out.proven = exact.outcome == Exact::Outcome::infeasible;
-      if (!out.proven) accept_exact(out, std::move(exact));
-      return out;
     }
     std::vector<PointBound> bounds;
     int64_t work = 0;
@@ -138,7 +125,7 @@ class Planner {
   double floor() const { return above_ == nullptr ? 0 : above_->cost; }
   bool below_floor(double cost) const { return cost < floor() * (1 - kCostRounding); }
 
-  void take(const Plan& plan, const Measure& measure) {
+  void take(const RecomputePlan& plan, const Measure& measure) {
     if (measure.peak > budget_ || (found_ && measure.cost >= best_measure_.cost)) return;
     if (below_floor(measure.cost)) return;
     found_ = true;
@@ -158,16 +145,7 @@ class Planner {
     return out;
   }
 
-  void accept_exact(Recompute& out, Exact exact) {
-    out.feasible = true;
-    out.cost = std::max(exact.cost, floor());
-    out.lower_bound = exact.cost;
-    out.reruns = static_cast<int64_t>(exact.schedule.size()) - graph_.end();
-    out.peak = exact.peak;
-    out.schedule = std::move(exact.schedule);
-  }
-
-  // The gap of x that spans the point `t` (made or read at t or before, read after it), or -1.
+  // The interval of x that spans the point `t` (made or read at t or before, read after it), or -1.
   int spanning(int x, int t) const {
     const Tensor& tensor = graph_.tensor(x);
     if (tensor.producer < 0 || tensor.producer > t) return -1;
@@ -177,16 +155,16 @@ class Planner {
   }
 
   // The choices of a cut for tensors made before `from_below`, of another from there on.
-  Plan plan_of(int point, const Cut& below, const Cut& above, int from) const {
-    Plan plan(graph_);
+  RecomputePlan plan_of(int point, const Cut& below, const Cut& above, int from) const {
+    RecomputePlan plan(graph_);
     for (size_t i = 0; i < graph_.tensors.size(); ++i) {
       const int x = static_cast<int>(i);
       const Tensor& tensor = graph_.tensors[i];
       if (tensor.producer < 0 || tensor.producer > point || graph_.once(x)) continue;
       const bool kept = (tensor.producer < from ? below : above).kept[tensor.storage] != 0;
-      const int gap = spanning(x, point);
-      if (gap >= 0)
-        plan.gaps[gap] = kept ? Gap::keep : Gap::drop;
+      const int interval = spanning(x, point);
+      if (interval >= 0)
+        plan.intervals[interval] = kept ? Interval::keep : Interval::drop;
       else if (kept && tensor.storage == x)
         plan.held[i] = 1;
     }
@@ -220,7 +198,10 @@ class Planner {
       int fails = 0, fits = point + 1;
       while (fits - fails > 1) {
         const int middle = fails + (fits - fails) / 2;
-        (simulator_.run(mixture(middle)).peak <= budget_ ? fits : fails) = middle;
+        if (simulator_.run(mixture(middle)).peak <= budget_)
+          fits = middle;
+        else
+          fails = middle;
       }
       seed(mixture(fits));
       // A little less than fits, for the repair to complete with single choices.
@@ -236,7 +217,7 @@ class Planner {
   }
 
   // Polishes the cheapest of the plans that fit, and of those that nearly do.
-  void best_of(const std::vector<Plan>& plans) {
+  void best_of(const std::vector<RecomputePlan>& plans) {
     std::vector<std::pair<double, size_t>> fit, near;
     for (size_t i = 0; i < plans.size(); ++i) {
       const Measure measure = simulator_.run(plans[i]);
@@ -253,7 +234,7 @@ class Planner {
   }
 
   // What it costs to have x again at operation n, if what the plan keeps until then is there.
-  double closure(const Plan& plan, int x, int n) {
+  double closure(const RecomputePlan& plan, int x, int n) {
     ++stamp_;
     double sum = 0;
     todo_.assign(1, x);
@@ -268,8 +249,8 @@ class Planner {
         const auto use = std::ranges::lower_bound(tensor.uses, n);
         if (use == tensor.uses.end()) {
           if (plan.held[y] != 0) continue;
-        } else if (*use == n ||
-                   plan.gaps[plan.first(y) + static_cast<int>(use - tensor.uses.begin())] == Gap::keep) {
+        } else if (*use == n || plan.intervals[plan.first(y) + static_cast<int>(use - tensor.uses.begin())] ==
+                                    Interval::keep) {
           continue;
         }
         todo_.push_back(y);
@@ -280,10 +261,12 @@ class Planner {
   }
 
   void drop(const Resident& r) {
-    if (r.gap < 0)
+    if (r.interval < 0)
       now_.set_held(r.tensor, 0);
     else
-      now_.set_gap(r.gap, now_.plan().gaps[r.gap] == Gap::keep ? Gap::drop : Gap::drop_again);
+      now_.set_interval(r.interval, now_.plan().intervals[r.interval] == Interval::keep
+                                        ? Interval::drop
+                                        : Interval::drop_again);
   }
 
   // Drops at the fullest step until the plan fits, or nothing can go. Noise in [0, 1) blurs the choice.
@@ -292,7 +275,7 @@ class Planner {
     const auto blur = [&] { return 1 + manner.noise * (2 * chance() - 1); };
     std::vector<double> blurs(kinds_, 1);
     if (manner.by_kind) std::generate(blurs.begin(), blurs.end(), blur);
-    const int64_t until = std::min(limit_, spent() + limit_ / 16);
+    const int64_t until = std::min(limit_, spent() + limit_ / kRepairsInAll);
     const double hopeless = best_measure_.cost + 0.5 * (best_measure_.cost - graph_.base_cost());
     while (now_.peak() > target) {
       if (spent() > until || (found_ && now_.cost() > hopeless)) return false;
@@ -316,7 +299,7 @@ class Planner {
         int far = 0;
         for (; i < by_storage.size() && by_storage[i].first == storage; ++i) {
           const Resident& r = residents[by_storage[i].second];
-          busy = busy || r.gap == -2 || r.next < 0 || graph_.once(r.tensor);
+          busy = busy || r.interval == -2 || r.next < 0 || graph_.once(r.tensor);
           if (busy) continue;
           cost = std::max(cost, closure(now_.plan(), r.tensor, r.next));
           far = std::max(far, r.next);
@@ -333,7 +316,7 @@ class Planner {
         return a.far != b.far ? a.far > b.far : a.storage < b.storage;
       });
       // Several at a time where much is to go, but only the cheaper ones: choices change each other's costs.
-      const size_t most = std::max<size_t>(1, choices.size() / 64);
+      const size_t most = std::max<size_t>(1, choices.size() / kChoicesForOneDrop);
       for (size_t k = 0; k < std::min(most, choices.size()) && excess > 0; ++k) {
         for (const auto& [storage, i] : by_storage)
           if (storage == choices[k].storage) drop(residents[i]);
@@ -346,39 +329,43 @@ class Planner {
 
   // Undoes drops that the budget does not need, one after the other. With `known` only drops that it has not:
   // those it has were tried before.
-  void reverse(const Plan* known) {
-    const int gaps = static_cast<int>(now_.plan().gaps.size());
+  void reverse(const RecomputePlan* known) {
+    const int intervals = static_cast<int>(now_.plan().intervals.size());
     for (int round = 0; round < 3; ++round) {
-      std::vector<int> dropped;  // gaps; beyond them the held tensors
-      for (int g = 0; g < gaps; ++g) {
+      std::vector<int> dropped;  // intervals; beyond them the held tensors
+      for (int g = 0; g < intervals; ++g) {
         const auto at = static_cast<size_t>(g);
-        const Gap gap = now_.plan().gaps[at];
-        if (gap != Gap::keep && (known == nullptr || known->gaps[at] != gap)) dropped.push_back(g);
+        const Interval interval = now_.plan().intervals[at];
+        if (interval != Interval::keep && (known == nullptr || known->intervals[at] != interval))
+          dropped.push_back(g);
       }
       for (size_t x = 0; x < now_.plan().held.size(); ++x)
         if (now_.plan().held[x] != 0 && !graph_.once(static_cast<int>(x)) &&
             (known == nullptr || known->held[x] == 0))
-          dropped.push_back(gaps + static_cast<int>(x));
+          dropped.push_back(intervals + static_cast<int>(x));
       for (size_t i = dropped.size(); i > 1; --i) std::swap(dropped[i - 1], dropped[random_() % i]);
       bool better = false;
       for (const int choice : dropped) {
         if (spent() > limit_ || now_.cost() <= enough_) return;
         const double before = now_.cost();
         const auto fits = [&] {
-          const bool good = now_.peak() <= budget_ && now_.cost() <= before;
-          good ? now_.commit() : now_.undo();
-          better = better || (good && now_.cost() < before);
-          return good;
+          if (now_.peak() > budget_ || now_.cost() > before) {
+            now_.undo();
+            return false;
+          }
+          now_.commit();
+          better = better || now_.cost() < before;
+          return true;
         };
-        if (choice >= gaps) {
-          now_.set_held(choice - gaps, 0);
+        if (choice >= intervals) {
+          now_.set_held(choice - intervals, 0);
           fits();
           continue;
         }
-        const bool twice = now_.plan().gaps[choice] > Gap::drop;
-        now_.set_gap(choice, Gap::keep);
+        const bool twice = now_.plan().intervals[choice] > Interval::drop;
+        now_.set_interval(choice, Interval::keep);
         if (fits() || !twice) continue;
-        now_.set_gap(choice, Gap::drop);
+        now_.set_interval(choice, Interval::drop);
         fits();
       }
       if (known == nullptr) better = hold() || better;
@@ -386,7 +373,7 @@ class Planner {
     }
   }
 
-  // Holds what bursts make after its last use, where that saves making it again.
+  // Holds what replays make after its last use, where that saves making it again.
   bool hold() {
     bool better = false;
     for (size_t i = 0; i < graph_.tensors.size(); ++i) {
@@ -396,17 +383,19 @@ class Planner {
       for (int n = 1; n <= times && spent() <= limit_; ++n) {
         const double before = now_.cost();
         now_.set_held(x, n);
-        const bool good = now_.peak() <= budget_ && now_.cost() < before;
-        good ? now_.commit() : now_.undo();
-        better = better || good;
-        if (good) break;
+        if (now_.peak() <= budget_ && now_.cost() < before) {
+          now_.commit();
+          better = true;
+          break;
+        }
+        now_.undo();
       }
     }
     return better;
   }
 
   // Repair, then reverse; false where the plan cannot be made to fit.
-  bool polish(const Plan& plan, const Manner& manner = {}) {
+  bool polish(const RecomputePlan& plan, const Manner& manner = {}) {
     now_.change(plan);
     now_.commit();
     if (!repair(manner)) return false;
@@ -418,7 +407,7 @@ class Planner {
   }
 
   // A plan to begin with: restarts go on from those that cost least.
-  void seed(const Plan& plan) {
+  void seed(const RecomputePlan& plan) {
     if (!polish(plan)) return;
     const bool fresh = std::ranges::none_of(pool_, [&](const Known& k) { return k.cost == now_.cost(); });
     if (fresh) pool_.push_back({now_.cost(), now_.plan()});
@@ -436,34 +425,35 @@ class Planner {
   }
 
   // Undoes the drops of tensors that are made or read again in a part of the program.
-  void undo_part(Plan& plan, int shift) {
+  void undo_part(RecomputePlan& plan, int shift) {
     const auto [from, to] = part(shift);
     const auto inside = [from = from, to = to](int n) { return n >= from && n < to; };
     for (size_t i = 0; i < graph_.tensors.size(); ++i) {
       const Tensor& tensor = graph_.tensors[i];
       const auto first = static_cast<size_t>(plan.first(static_cast<int>(i)));
       for (size_t k = 0; k < tensor.uses.size(); ++k)
-        if (inside(tensor.producer) || inside(tensor.uses[k])) plan.gaps[first + k] = Gap::keep;
+        if (inside(tensor.producer) || inside(tensor.uses[k])) plan.intervals[first + k] = Interval::keep;
     }
   }
 
   // Undoes a few drops.
-  void undo_some(Plan& plan) {
+  void undo_some(RecomputePlan& plan) {
     std::vector<size_t> dropped;
-    for (size_t g = 0; g < plan.gaps.size(); ++g)
-      if (plan.gaps[g] != Gap::keep) dropped.push_back(g);
+    for (size_t g = 0; g < plan.intervals.size(); ++g)
+      if (plan.intervals[g] != Interval::keep) dropped.push_back(g);
     if (dropped.empty()) return;
-    for (auto n = 1 + random_() % 4; n > 0; --n) plan.gaps[dropped[random_() % dropped.size()]] = Gap::keep;
+    for (auto n = 1 + random_() % 4; n > 0; --n)
+      plan.intervals[dropped[random_() % dropped.size()]] = Interval::keep;
   }
 
   // Takes over another plan's choices for what is made in a part of the program.
-  void cross(Plan& plan, const Plan& other, int shift) {
+  void cross(RecomputePlan& plan, const RecomputePlan& other, int shift) {
     const auto [from, to] = part(shift);
     for (size_t i = 0; i < graph_.tensors.size(); ++i) {
       const Tensor& tensor = graph_.tensors[i];
       if (tensor.producer < from || tensor.producer >= to) continue;
       const auto first = static_cast<size_t>(plan.first(static_cast<int>(i)));
-      for (size_t k = 0; k < tensor.uses.size(); ++k) plan.gaps[first + k] = other.gaps[first + k];
+      for (size_t k = 0; k < tensor.uses.size(); ++k) plan.intervals[first + k] = other.intervals[first + k];
       plan.held[i] = other.held[i];
     }
   }
@@ -472,7 +462,7 @@ class Planner {
   void restarts() {
     if (effort_ == 0) return;
     if (pool_.empty()) {  // nothing fitted so far: from the plan that runs nothing again
-      pool_.push_back({std::numeric_limits<double>::infinity(), Plan(graph_)});
+      pool_.push_back({std::numeric_limits<double>::infinity(), RecomputePlan(graph_)});
       round(kRoundNoise[0]);
       if (!found_) return;
     }
@@ -489,20 +479,20 @@ class Planner {
     int64_t since = spent();  // that the best plan was found
     int idle = 0;             // attempts since then
     for (int attempt = 0; idle < kIdleRestarts * effort_ && !good_enough(); ++attempt, ++idle) {
-      if (spent() > limit_ || spent() - since > limit_ / 8) break;
+      if (spent() > limit_ || spent() - since > limit_ / kFruitlessRoundsInAll) break;
       const size_t n = pool_.size(), member = static_cast<size_t>(attempt) % n;
-      const Plan base = pool_[member].plan;
-      Plan plan = base;
-      if (attempt % 5 < 2)
+      const RecomputePlan base = pool_[member].plan;
+      RecomputePlan plan = base;
+      if (attempt % kRestartKinds < kUndoSome)
         undo_some(plan);
-      else if (attempt % 5 < 4 || n == 1)
+      else if (attempt % kRestartKinds < kUndoPart || n == 1)
         undo_part(plan, 3 + attempt % 3);
       else
         cross(plan, pool_[(member + 1 + random_() % (n - 1)) % n].plan, 1 + attempt % 4);
       const Manner manner{
-          .noise = noise * (1 + attempt / 5 % 5),
+          .noise = noise * (1 + attempt / kRestartKinds % kNoiseSteps),
           .by_kind = attempt / 4 % 2 == 1,
-          .slack = attempt % 2 == 0 ? 0 : static_cast<int64_t>(random_() % 6) * (budget_ / 100),
+          .slack = attempt % 2 == 0 ? 0 : static_cast<int64_t>(random_() % kSlackSteps) * (budget_ / 100),
           .known = &base,
       };
       const double before = best_measure_.cost;
@@ -511,13 +501,16 @@ class Planner {
       if (cost < pool_[member].cost &&
           std::ranges::none_of(pool_, [&](const Known& k) { return k.cost == cost; }))
         pool_[member] = {cost, now_.plan()};
-      if (best_measure_.cost < before) since = spent(), idle = -1;
+      if (best_measure_.cost < before) {
+        since = spent();
+        idle = -1;
+      }
     }
   }
 
   struct Known {
     double cost;
-    Plan plan;
+    RecomputePlan plan;
   };
 
   const Graph& graph_;
@@ -527,9 +520,9 @@ class Planner {
   Simulator simulator_;
   Incremental now_;  // the plan that is being changed
   std::mt19937 random_;
-  Plan best_;
+  RecomputePlan best_;
   std::vector<Known> pool_;
-  Plan plan_first_{graph_};  // for the numbers of gaps
+  RecomputePlan plan_first_{graph_};  // for the numbers of intervals
   Measure best_measure_;
   bool found_ = false, tried_blocks_ = false;
   double enough_ = 0;
@@ -547,7 +540,7 @@ double lower_bound(const Graph& graph, int64_t budget) {
   double extra = 0;
   for (const int point : bound_points(graph))
     extra = std::max(extra, bound_at(graph, point, budget, 0, work).extra);
-  return std::max(graph.base_cost() + extra, chain_bound(graph, budget));
+  return graph.base_cost() + extra;
 }
 
 Recompute plan_recompute(const Graph& graph, int64_t budget, int effort, const Recompute* above) {

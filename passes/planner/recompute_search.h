@@ -18,11 +18,11 @@ struct Recompute {
   double lower_bound = 0;  // of the cost, for every schedule with this order of first executions
   int64_t reruns = 0;
   std::vector<Step> schedule{};
-  std::optional<Plan> choices{};  // that gave the schedule; a tiny graph is solved without any
+  std::optional<RecomputePlan> choices{};  // that gave the schedule; a tiny graph is solved without any
   double gap() const { return base_cost > 0 ? (cost - lower_bound) / base_cost : 0; }
 };
 
-// What every schedule with this order of first executions costs at least; `graph` has a plan of that size.
+// Returns what every schedule with this order of first executions costs at least; `graph` has a plan of that size.
 double lower_bound(const Graph& graph, int64_t budget);
 
 // `effort` scales the work of the search (never seconds: the same input gives the same plan). 0: the first

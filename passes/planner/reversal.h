@@ -19,7 +19,7 @@
 
 namespace gacc::passes::planner {
 
-// How a block deals with its insides. Bytes are counted without y_i-1.
+// One way in which a block deals with its insides. Bytes are counted without y_i-1.
 struct Option {
   unsigned kept = 0;    // for the caller: which of them stay
   int64_t saved = 0;    // bytes of the insides that stay

@@ -6,20 +6,20 @@
 
 namespace gacc::passes::planner {
 
-Plan::Plan(const Graph& graph) : held(graph.tensors.size(), 0) {
+RecomputePlan::RecomputePlan(const Graph& graph) : held(graph.tensors.size(), 0) {
   int count = 0;
   for (const Tensor& x : graph.tensors) {
     first_.push_back(count);
     count += static_cast<int>(x.uses.size());
   }
-  gaps.assign(static_cast<size_t>(count), Gap::keep);
+  intervals.assign(static_cast<size_t>(count), Interval::keep);
   for (size_t x = 0; x < held.size(); ++x) held[x] = graph.once(static_cast<int>(x)) ? 1 : 0;
 }
 
 Simulator::Simulator(const Graph& graph)
     : graph_(graph),
       now_(graph.tensors.size()),
-      in_burst_(graph.operations.size()),
+      in_replay_(graph.operations.size()),
       held_until_(graph.tensors.size(), -1) {}
 
 void Simulator::allocate(int x) {
@@ -63,27 +63,27 @@ void Simulator::settle(int operation) {
   measure_.peak = std::max(measure_.peak, full_);
 }
 
-// Whether a tensor that the burst made, or read beyond its last use, stays when the burst is done with it.
-bool Simulator::stays(const Plan& plan, int x) const {
+// Whether a tensor that the replay made, or read beyond its last use, stays when the replay is done with it.
+bool Simulator::stays(const RecomputePlan& plan, int x) const {
   const State& now = state(x);
   if (now.passed < static_cast<int>(graph_.tensor(x).uses.size()))
-    return now.made >= static_cast<int>(plan.gaps[plan.first(x) + now.passed]);
+    return now.made >= static_cast<int>(plan.intervals[plan.first(x) + now.passed]);
   return false;
 }
 
-bool Simulator::held(const Plan& plan, int x) const {
+bool Simulator::held(const RecomputePlan& plan, int x) const {
   const uint16_t times = plan.held[x];
   return times != 0 && state(x).made + 1 >= times;
 }
 
-void Simulator::burst(const Plan& plan, int operation, bool measure_holds) {
+void Simulator::replay(const RecomputePlan& plan, int operation, bool measure_holds) {
   // 1. What is missing, with what is missing for that.
   list_.clear();
   const auto want = [&](int x) {
     if (!state(x).live) {
       const int producer = graph_.tensor(x).producer;
-      if (in_burst_[producer] != operation) {
-        in_burst_[producer] = operation;
+      if (in_replay_[producer] != operation) {
+        in_replay_[producer] = operation;
         list_.push_back(producer);
       }
     } else if (measure_holds) {
@@ -92,7 +92,7 @@ void Simulator::burst(const Plan& plan, int operation, bool measure_holds) {
   };
   for (const int x : graph_.operation(operation).inputs) {
     state(x).needed_at = operation;
-    state(x).pending = 1;  // never freed by the burst
+    state(x).pending = 1;  // never freed by the replay
     want(x);
   }
   for (size_t next = 0; next < list_.size(); ++next) {
@@ -131,9 +131,9 @@ void Simulator::burst(const Plan& plan, int operation, bool measure_holds) {
   }
 }
 
-Measure Simulator::pass(const Plan& plan, bool measure_holds, std::vector<Step>* schedule) {
+Measure Simulator::pass(const RecomputePlan& plan, bool measure_holds, std::vector<Step>* schedule) {
   std::ranges::fill(now_, State{});
-  std::ranges::fill(in_burst_, -1);
+  std::ranges::fill(in_replay_, -1);
   if (measure_holds) std::ranges::fill(held_until_, -1);
   bytes_ = step_ = 0;
   measure_ = {};
@@ -143,14 +143,14 @@ Measure Simulator::pass(const Plan& plan, bool measure_holds, std::vector<Step>*
   const auto after = [&](int x, int t) {
     const int uses = static_cast<int>(graph_.tensor(x).uses.size());
     if (state(x).passed < uses) {
-      if (plan.gaps[plan.first(x) + state(x).passed] != Gap::keep) release(x);
+      if (plan.intervals[plan.first(x) + state(x).passed] != Interval::keep) release(x);
     } else if (!held(plan, x) || (!measure_holds && held_until_[x] <= t)) {
       release(x);
     }
   };
   for (int t = 0; t <= graph_.end(); ++t) {
     if (t == split_) measure_.peak_before = std::exchange(measure_.peak, 0);
-    burst(plan, t, measure_holds);
+    replay(plan, t, measure_holds);
     execute(t, t);
     if (t == graph_.end()) {
       settle(t);
@@ -164,7 +164,7 @@ Measure Simulator::pass(const Plan& plan, bool measure_holds, std::vector<Step>*
   return measure_;
 }
 
-Measure Simulator::run(const Plan& plan, std::vector<Step>* schedule) {
+Measure Simulator::run(const RecomputePlan& plan, std::vector<Step>* schedule) {
   if (std::ranges::any_of(plan.held, [](uint16_t times) { return times != 0; })) pass(plan, true, nullptr);
   return pass(plan, false, schedule);
 }

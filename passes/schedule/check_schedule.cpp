@@ -1,4 +1,3 @@
-// See check_schedule.h.
 #include "passes/schedule/check_schedule.h"
 
 #include "ir/schedule/launch_order.h"
@@ -23,7 +22,7 @@ bool same(const ir::Call& call, const ir::Call& selected) {
 // What a launch waits for follows from the streams.
 std::string wrong_wait(const ir::Module& module, const ir::Region& region) {
   ir::Schedule right = *region.schedule;
-  ir::add_waits(ir::launch_touched(module, region, ir::kernels(module, region)), right);
+  ir::add_waits(ir::launch_touched(module, region, ir::facts(module, region)->kernels), right);
   for (size_t i = 0; i < right.launches.size(); ++i) {
     const ir::Launch& given = region.schedule->launches[i];
     const std::optional<int32_t>& after = ir::branch(right.launches[i]).after;

@@ -6,6 +6,7 @@
 
 #include "ir/dependence.h"
 #include "ir/product.h"
+#include "ir/region_facts.h"
 #include "kernels/instance.h"
 #include "passes/pass.h"
 
@@ -18,17 +19,15 @@ class Finder {
   Finder(const ir::Module& module, ir::Region& region)
       : module_(module),
         region_(region),
-        kernels_(ir::kernels(module, region)),
-        numbers_(kernels_),
-        dependence_(module, region, kernels_),
-        root_(region) {}
+        facts_(ir::facts(module, region)),
+        dependence_(module, region, facts_->kernels) {}
 
   void run() {
     const std::vector<ir::Call*> lines = ir::calls(*region_.schedule);
     for (ir::Call* line : lines) {
       auto* product = std::get_if<ir::ProductCall>(&line->what);
       if (product == nullptr) continue;
-      product->then = find(numbers_[line->kernel], product->c);
+      product->then = find(facts_->numbers[line->kernel], product->c);
       if (!product->then) continue;
       ir::Call& done = **std::ranges::find_if(
           lines, [&](const ir::Call* other) { return other->kernel == product->then->kernel; });
@@ -46,9 +45,9 @@ class Finder {
   std::optional<ir::Then> find(size_t from, const ir::Operand& c) const {
     const ir::ValueId* result = ir::as_value(c);
     if (result == nullptr) return std::nullopt;  // it adds to a buffer
-    const ir::Readers readers = ir::readers_of(region_, kernels_, root_, from, c);
+    const ir::Readers readers = facts_->readers(region_, from, c);
     if (!readers.first) return std::nullopt;
-    const ir::Kernel& kernel = kernels_[*readers.first];
+    const ir::Kernel& kernel = facts_->kernels[*readers.first];
     const std::optional<int32_t> slot = slot_of(kernel, *result);
     if (!slot || !dependence_.may_move(*readers.first, from)) return std::nullopt;
     return ir::Then{kernel.number, *slot, readers.others};
@@ -66,7 +65,7 @@ class Finder {
     if (!body.flat && !same_rows) return std::nullopt;
     std::optional<int32_t> slot;
     for (size_t i = 0; i < call.operands.size(); ++i) {
-      if (root_(call.operands[i]) != ir::Operand(result)) continue;
+      if (facts_->root(call.operands[i]) != ir::Operand(result)) continue;
       if (slot || body.slots[i].access != ir::Access::element) return std::nullopt;
       slot = static_cast<int32_t>(i);
     }
@@ -74,20 +73,18 @@ class Finder {
   }
 
   void add_bias(ir::ProductCall& product) const {
-    const ir::Kernel& kernel = kernels_[numbers_[product.then->kernel]];
+    const ir::Kernel& kernel = facts_->kernels[facts_->numbers[product.then->kernel]];
     if (product.then->keeps || kernel.members.size() != 1) return;
     if (ir::operand_type(module_, region_, product.a).dtype != ir::DType::f32) return;
     const ir::Op& op = region_.ops[kernel.members.front().op];
-    if (const std::optional<ir::BufferId> vector = ir::bias_of(module_, region_, op, root_, product.c))
+    if (const std::optional<ir::BufferId> vector = ir::bias_of(module_, region_, op, facts_->root, product.c))
       product.bias = ir::Bias{*vector, kernel.number};
   }
 
   const ir::Module& module_;
   ir::Region& region_;
-  const std::vector<ir::Kernel> kernels_;
-  const ir::KernelNumbers numbers_;
+  const ir::Facts facts_;
   const ir::Dependence dependence_;
-  const ir::StorageRoots root_;
 };
 
 }  // namespace

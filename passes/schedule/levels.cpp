@@ -8,9 +8,9 @@
 namespace gacc::passes {
 
 ir::Dependence launch_dependence(const ir::Module& module, const ir::Region& region,
-                                 const std::vector<ir::Kernel>& kernels) {
-  const ir::KernelNumbers numbers(kernels);
-  ir::Dependence dependence(module, region, kernels);
+                                 const ir::RegionFacts& facts) {
+  const ir::KernelNumbers& numbers = facts.numbers;
+  ir::Dependence dependence(module, region, facts.kernels);
   for (const ir::Call* call : ir::calls(*region.schedule)) {
     const ir::ProductCall* product = ir::as_product(*call);
     if (product != nullptr && product->then)
@@ -23,11 +23,10 @@ bool levels(ir::Module& module, const Options&, Diag&) {
   for (const ir::RegionKind kind : ir::all_regions) {
     ir::Region& region = module.region(kind);
     if (!region.schedule) continue;
-    const std::vector<ir::Kernel> kernels = ir::kernels(module, region);
-    const ir::KernelNumbers numbers(kernels);
-    const std::vector<int32_t> levels = launch_dependence(module, region, kernels).earliest_levels();
+    const ir::Facts facts = ir::facts(module, region);
+    const std::vector<int32_t> levels = launch_dependence(module, region, *facts).earliest_levels();
     for (ir::Call* call : ir::calls(*region.schedule))
-      if (call->level) call->level = levels[numbers[call->kernel]];
+      if (call->level) call->level = levels[facts->numbers[call->kernel]];
   }
   return true;
 }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/gemm.h"
+#include "passes/launch_mode.h"
 #include "passes/pass.h"
 #include "passes/schedule/schedule.h"
 
@@ -36,7 +37,7 @@ class Launches {
   void add(const ir::Call& call) { launches_.emplace_back(call); }
   // As one launch where they can be one, else one by one. `number` makes the name.
   void add(const Calls& calls, size_t number) {
-    if (calls.size() < 2 || !all_kernels(calls) || !cannot_share({calls}, micro_batch_).empty()) {
+    if (calls.size() < 2 || !all_kernels(calls) || !cannot_share(calls, micro_batch_).empty()) {
       for (const ir::Call* call : calls) add(*call);
       return;
     }
@@ -73,7 +74,7 @@ void merge_levels(const ir::Module& module, ir::Region& region) {
   schedule.launches = launches.take();
 }
 
-// Whether a call may share a launch of the step: a kernel that leaves most of a GPU idle.
+// Tells whether a call may share a launch of the step: it is a kernel that leaves most of a GPU idle.
 bool small(const ir::Call& call, int64_t micro_batch) {
   const ir::KernelCall* kernel = ir::as_kernel(call);
   return kernel != nullptr && call.level && kernel->block <= kMostSharedThreads &&
@@ -83,9 +84,9 @@ bool small(const ir::Call& call, int64_t micro_batch) {
 void merge_neighbours(const ir::Module& module, ir::Region& region) {
   if (!region.schedule) return;
   const int64_t micro_batch = module.micro_batch();
-  const std::vector<ir::Kernel> kernels = ir::kernels(module, region);
-  const ir::KernelNumbers numbers(kernels);
-  ir::Dependence dependence = launch_dependence(module, region, kernels);
+  const ir::Facts facts = ir::facts(module, region);
+  const ir::KernelNumbers& numbers = facts->numbers;
+  ir::Dependence dependence = launch_dependence(module, region, *facts);
 
   std::vector<std::vector<ir::Call*>> runs;
   for (ir::Call* call : ir::calls(*region.schedule)) {
@@ -116,7 +117,7 @@ bool merge(ir::Module& module, const Options&, Diag&) {
   for (ir::Region* region : {&module.update, &module.close, &module.norms, &module.ratios, &module.clear})
     merge_levels(module, *region);
   // A persistent kernel wants few levels, and has no launches between them.
-  if (!launch_mode(module).persistent) merge_neighbours(module, module.step);
+  if (!is_persistent_step(module)) merge_neighbours(module, module.step);
   return true;
 }
 

@@ -17,21 +17,21 @@
 
 namespace gacc::passes {
 
-std::vector<bool> fit_second_stream(const ir::Region& region, const std::vector<ir::Kernel>& kernels) {
+std::vector<bool> fit_second_stream(const ir::Region& region, const ir::RegionFacts& facts) {
   const auto are_buffers = [](const ir::Kernel& kernel) {
     return std::ranges::all_of(kernel.writes,
                                [](const ir::Operand& written) { return ir::as_buffer(written) != nullptr; });
   };
-  const ir::StorageRoots root(region);
+  const ir::StorageRoots& root = facts.root;
   std::set<ir::ValueId> elsewhere;  // values that other kernels read, too
-  for (const ir::Kernel& kernel : kernels)
+  for (const ir::Kernel& kernel : facts.kernels)
     if (kernel.form != ir::KernelForm::alias && !are_buffers(kernel))
       for (const ir::Operand& operand : kernel.reads)
         if (const ir::ValueId* value = ir::as_value(root(operand))) elsewhere.insert(*value);
   for (const ir::Yield& yield : region.yields)
     if (const ir::ValueId* value = ir::as_value(root(yield.what))) elsewhere.insert(*value);
   std::vector<bool> all;
-  for (const ir::Kernel& kernel : kernels) {
+  for (const ir::Kernel& kernel : facts.kernels) {
     const bool sums =
         kernel.form == ir::KernelForm::column_reduce || kernel.form == ir::KernelForm::total_reduce;
     all.push_back(
@@ -46,7 +46,7 @@ std::vector<bool> fit_second_stream(const ir::Region& region, const std::vector<
 
 namespace {
 
-// Brings back what has nothing of the first stream beside it; whether anything was.
+// Brings back what has nothing of the first stream beside it; returns whether anything was.
 bool bring_back(std::vector<ir::Launch>& launches, const ir::LaunchOrder& order) {
   std::vector<size_t> alone;
   for (size_t a = 0; a < launches.size(); ++a) {
@@ -66,16 +66,16 @@ bool streams(ir::Module& module, const Options&, Diag&) {
   ir::Region& step = module.step;
   if (!step.schedule || step.schedule->persistent) return true;
   ir::Schedule& schedule = *step.schedule;
-  const std::vector<ir::Kernel> kernels = ir::kernels(module, step);
-  const ir::KernelNumbers numbers(kernels);
-  const std::vector<bool> fit = fit_second_stream(step, kernels);
+  const ir::Facts facts = ir::facts(module, step);
+  const std::vector<bool> fit = fit_second_stream(step, *facts);
   for (ir::Launch& launch : schedule.launches) {
     // What a product may do has no level, and stays with its product.
-    const bool aside = std::ranges::all_of(
-        ir::calls(launch), [&](const ir::Call* call) { return call->level && fit[numbers[call->kernel]]; });
+    const bool aside = std::ranges::all_of(ir::calls(launch), [&](const ir::Call* call) {
+      return call->level && fit[facts->numbers[call->kernel]];
+    });
     ir::branch(launch) = {aside ? 1 : 0, {}};
   }
-  const std::vector<ir::Touched> touched = ir::launch_touched(module, step, kernels);
+  const std::vector<ir::Touched> touched = ir::launch_touched(module, step, facts->kernels);
   do ir::add_waits(touched, schedule);
   while (bring_back(schedule.launches, ir::LaunchOrder(schedule)));
   return true;

@@ -4,6 +4,7 @@
 // places. On two streams they are also free of what a launch touches that may run beside the product, and of
 // what such a product works in.
 #include "ir/liveness.h"
+#include "ir/region_facts.h"
 #include "ir/schedule/launch_order.h"
 #include "passes/pass.h"
 #include "passes/planner/largest_free.h"
@@ -19,17 +20,16 @@ void add_workspaces(const ir::Module& module, ir::Region& region) {
     const int64_t begin = buffer.offset.value_or(0);
     buffers.push_back({begin, begin + ir::type_bytes(buffer.type, 1)});
   }
-  const std::vector<ir::Kernel> kernels = ir::kernels(module, region);
-  const ir::KernelNumbers numbers(kernels);
-  const std::vector<ir::LiveRange> ranges = ir::live_ranges(module, region, kernels);
+  const ir::Facts facts = ir::facts(module, region);
+  const std::vector<ir::LiveRange> ranges = ir::live_ranges(module, region, facts->kernels);
   for (ir::Call* call : ir::calls(*region.schedule))
     if (auto* product = std::get_if<ir::ProductCall>(&call->what)) product->workspace.reset();
   const ir::LaunchOrder order(*region.schedule);
-  std::vector<ir::Touched> touched = ir::launch_touched(module, region, kernels);
+  std::vector<ir::Touched> touched = ir::launch_touched(module, region, facts->kernels);
   for (ir::Call* call : ir::calls(*region.schedule)) {
     auto* product = std::get_if<ir::ProductCall>(&call->what);
     if (product == nullptr) continue;
-    const auto now = static_cast<int>(numbers[call->kernel]);
+    const auto now = static_cast<int>(facts->numbers[call->kernel]);
     std::vector<planner::TakenBytes> taken = buffers;
     for (const ir::LiveRange& range : ranges) {
       if (range.first > now || range.last < now) continue;

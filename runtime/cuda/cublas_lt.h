@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "runtime/cuda/cublas_lt_values.h"
 #include "runtime/cuda/gemm_engine.h"
 
 struct cublasLtContext;
@@ -60,17 +61,9 @@ struct LtLibrary {
 
 inline constexpr const char* kCublasLibraries[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
 
-// Values of the library's enumerations.
-inline constexpr int kCompute32F = 68;  // f32 throughout: no TF32
-inline constexpr int kReal32F = 0, kReal16F = 2, kReal16BF = 14;
 inline int real_type(Element element) {
   return element == Element::f16 ? kReal16F : element == Element::bf16 ? kReal16BF : kReal32F;
 }
-inline constexpr int kTransposeA = 3, kTransposeB = 4;  // of an operation
-inline constexpr int kNotSupported = 15;                // a status
-inline constexpr int kEpilogue = 7, kBiasPointer = 8;
-inline constexpr uint32_t kEpilogueNone = 1, kEpilogueBias = 4;
-inline constexpr int kPreferWorkspace = 1, kPreferAlignmentA = 5;  // then B, C, D
 
 // Opens the library on the current context; `capability` is the GPU's, 90 for 9.0.
 Status open_cublas_lt(std::span<const char* const> names, int capability,

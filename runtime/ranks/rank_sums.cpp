@@ -188,7 +188,7 @@ Status sum_by(Transport& by, const Collective& ranks, const LaneWindow& window, 
               const Shards& shards) {
   const int size = ranks.size(), me = ranks.rank();
   const OwnNodes own(known, me);
-  const int64_t piece = shards.piece(by.most());
+  const int64_t piece = shards.piece(by.most);
   for (int64_t begin = 0; begin < shards.size(); begin += piece) {
     const int64_t count = std::min(piece, shards.size() - begin);
     const auto walk = [&](int r, auto visit) { return shards.walk(begin, count, r, visit); };
@@ -238,138 +238,118 @@ Status sum_by(Transport& by, const Collective& ranks, const LaneWindow& window, 
 }
 
 // From device to device: nothing passes through the hosts. A rank holds other ranks' nodes in `scratch` of its arena.
-class LinkTransport {
- public:
-  // `sent` grows by the bytes that this rank sends.
-  LinkTransport(DeviceLink& link, const LaneNodes& known, int rank, Gap scratch, int64_t most, int64_t& sent)
-      : link_(link), own_(known, rank), scratch_(scratch), most_(most), sent_(sent) {}
+struct LinkTransport {
+  DeviceLink& link;
+  OwnNodes own;
+  Gap scratch;
+  int64_t most;   // numbers of a shard of a piece
+  int64_t& sent;  // grows by the bytes that this rank sends
 
-  int64_t most() const { return most_; }
   int64_t at(size_t node, const LaneSum& part, int64_t from, int64_t before) const {
-    if (const auto mine = own_.among(node)) return part.nodes[*mine] + from * kNumber;
-    return scratch_.offset + (own_.among_others(node) * most_ + before) * kNumber;
+    if (const auto mine = own.among(node)) return part.nodes[*mine] + from * kNumber;
+    return scratch.offset + (own.among_others(node) * most + before) * kNumber;
   }
-  Status begin() { return link_.begin(); }
+  Status begin() { return link.begin(); }
   Status hold(int64_t /*to*/, int64_t /*from*/, int64_t /*elements*/) { return {}; }  // there already
-  Status receive(int64_t to, int64_t elements, int from) { return link_.receive(to, elements, from); }
+  Status receive(int64_t to, int64_t elements, int from) { return link.receive(to, elements, from); }
   Status send(int64_t from, int64_t elements, int to) {
-    sent_ += elements * kNumber;
-    return link_.send(from, elements, to);
+    sent += elements * kNumber;
+    return link.send(from, elements, to);
   }
-  Status exchange() { return link_.end(); }
+  Status exchange() { return link.end(); }
   Status add(const LaneSum& part, int64_t left, int64_t right, int64_t elements, float kept) {
-    return link_.add(left, right, elements, part.integer, kept);
+    return link.add(left, right, elements, part.integer, kept);
   }
   Status put(int64_t target, int64_t at, int64_t elements) {
-    return at == target ? Status() : link_.copy(target, at, elements);
+    return at == target ? Status() : link.copy(target, at, elements);
   }
   Status send_sum(int64_t target, int64_t /*at*/, int64_t elements, int to) {
     return send(target, elements, to);
   }
   Status receive_sum(int64_t target, int64_t elements, int from) { return receive(target, elements, from); }
-  Status exchange_sums() { return link_.end(); }
+  Status exchange_sums() { return link.end(); }
   Status finish() { return {}; }
-
- private:
-  DeviceLink& link_;
-  OwnNodes own_;
-  Gap scratch_;
-  int64_t most_;
-  int64_t& sent_;
 };
 
 // By messages between hosts. A rank holds other ranks' nodes in `scratch`. Where the arena is in the host's memory
 // (`direct`), messages come from and go to the arena itself, and the all-gather of a piece travels with the next
 // piece's all-to-all. Elsewhere a rank also holds its own nodes, and behind the nodes is room for messages.
-class HostTransport {
- public:
-  HostTransport(Collective& ranks, Device& device, const LaneNodes& known, std::span<std::byte> scratch,
-                bool direct, int64_t most)
-      : ranks_(ranks),
-        device_(device),
-        own_(known, ranks.rank()),
-        nodes_(std::ssize(known.all)),
-        scratch_(scratch),
-        direct_(direct),
-        most_(most) {}
+struct HostTransport {
+  Collective& ranks;
+  Device& device;
+  OwnNodes own;
+  int64_t nodes;  // of all ranks
+  std::span<std::byte> scratch;
+  bool direct;
+  int64_t most;  // numbers of a shard of a piece
+  std::byte* next{};
+  std::vector<Outgoing> sends{};
+  std::vector<Incoming> receives{};
+  std::vector<int64_t> targets{};  // where sums that are received belong in the arena
 
-  int64_t most() const { return most_; }
   std::byte* at(size_t node, const LaneSum& part, int64_t from, int64_t before) const {
-    const std::optional<size_t> mine = own_.among(node);
-    if (direct_ && mine) return arena(part.nodes[*mine] + from * kNumber, 1).data();
-    const int64_t area = direct_ ? own_.among_others(node) : static_cast<int64_t>(node);
-    return scratch_.data() + (area * most_ + before) * kNumber;
+    const std::optional<size_t> mine = own.among(node);
+    if (direct && mine) return arena(part.nodes[*mine] + from * kNumber, 1).data();
+    const int64_t area = direct ? own.among_others(node) : static_cast<int64_t>(node);
+    return scratch.data() + (area * most + before) * kNumber;
   }
   Status begin() {
-    next_ = scratch_.data() + nodes_ * most_ * kNumber;
+    next = scratch.data() + nodes * most * kNumber;
     return {};
   }
   Status hold(std::byte* to, int64_t from, int64_t elements) {
-    return direct_ ? Status() : device_.read(from, bytes(to, elements));
+    return direct ? Status() : device.read(from, bytes(to, elements));
   }
   Status receive(std::byte* to, int64_t elements, int from) {
-    receives_.push_back({from, bytes(to, elements)});
+    receives.push_back({from, bytes(to, elements)});
     return {};
   }
   Status send(int64_t from, int64_t elements, int to) {
     const std::span<std::byte> message = this->message(from, elements);
-    sends_.push_back({to, message});
-    return direct_ ? Status() : device_.read(from, message);
+    sends.push_back({to, message});
+    return direct ? Status() : device.read(from, message);
   }
   Status exchange() {
-    Status status = ranks_.exchange(sends_, receives_);
-    for (size_t i = 0; i < targets_.size() && status && !direct_; ++i)
-      status = device_.write(targets_[i], receives_[i].bytes);
-    sends_.clear();
-    receives_.clear();
-    targets_.clear();
+    Status status = ranks.exchange(sends, receives);
+    for (size_t i = 0; i < targets.size() && status && !direct; ++i)
+      status = device.write(targets[i], receives[i].bytes);
+    sends.clear();
+    receives.clear();
+    targets.clear();
     return status;
   }
   Status add(const LaneSum& part, std::byte* left, std::byte* right, int64_t elements, float kept) {
     return add_rows(part, left, right, elements, kept);
   }
   Status put(int64_t target, std::byte* at, int64_t elements) {
-    if (!direct_) return device_.write(target, bytes(at, elements));
+    if (!direct) return device.write(target, bytes(at, elements));
     const std::span<std::byte> there = arena(target, elements);
     if (there.data() != at) std::memmove(there.data(), at, there.size());
     return {};
   }
   Status send_sum(int64_t target, std::byte* at, int64_t elements, int to) {
-    sends_.push_back({to, direct_ ? arena(target, elements) : bytes(at, elements)});
+    sends.push_back({to, direct ? arena(target, elements) : bytes(at, elements)});
     return {};
   }
   Status receive_sum(int64_t target, int64_t elements, int from) {
-    targets_.push_back(target);
-    receives_.push_back({from, message(target, elements)});
+    targets.push_back(target);
+    receives.push_back({from, message(target, elements)});
     return {};
   }
-  Status exchange_sums() { return direct_ ? Status() : exchange(); }
+  Status exchange_sums() { return direct ? Status() : exchange(); }
   Status finish() { return exchange(); }
 
- private:
   static std::span<std::byte> bytes(std::byte* at, int64_t elements) {
     return {at, static_cast<size_t>(elements * kNumber)};
   }
   std::span<std::byte> arena(int64_t offset, int64_t elements) const {
-    return device_.host_memory(offset, elements * kNumber);
+    return device.host_memory(offset, elements * kNumber);
   }
   // The bytes of a message that belong at `offset`: those of the arena, or room for them.
   std::span<std::byte> message(int64_t offset, int64_t elements) {
-    if (direct_) return arena(offset, elements);
-    return bytes(std::exchange(next_, next_ + elements * kNumber), elements);
+    if (direct) return arena(offset, elements);
+    return bytes(std::exchange(next, next + elements * kNumber), elements);
   }
-
-  Collective& ranks_;
-  Device& device_;
-  OwnNodes own_;
-  int64_t nodes_;  // of all ranks
-  std::span<std::byte> scratch_;
-  bool direct_;
-  int64_t most_;
-  std::byte* next_ = nullptr;
-  std::vector<Outgoing> sends_;
-  std::vector<Incoming> receives_;
-  std::vector<int64_t> targets_;  // where sums that are received belong in the arena
 };
 
 }  // namespace
@@ -395,7 +375,8 @@ Status sum_over_ranks(Collective& ranks, Device& device, const LaneWindow& windo
   // Without a node of its own a rank still needs room for a message to each rank.
   const int64_t most =
       GACC_TRY(numbers_of_shard(nodes, std::min(std::ssize(scratch), kMostPiece), direct ? 0 : ranks.size()));
-  HostTransport by(ranks, device, nodes, scratch, direct, most);
+  HostTransport by{ranks,  device, OwnNodes(nodes, ranks.rank()), std::ssize(nodes.all), scratch,
+                   direct, most};
   GACC_TRY(sum_by(by, ranks, window, nodes, shards));
   if (!shards.shared()) return {};
   for (const LaneSum& sum : sums) {  // zeros behind the end of a shard that has fewer numbers than others
@@ -458,7 +439,7 @@ Status RankExchange::sum_over_link(const LaneWindow& window, const LaneNodes& no
                                    std::span<const LaneSum> sums) {
   const Gap gap = largest_gap(plan_);
   const int64_t most = GACC_TRY(numbers_of_shard(nodes, gap.bytes, 0));
-  LinkTransport by(*link_, nodes, ranks_.rank(), gap, most, bytes_);
+  LinkTransport by{*link_, OwnNodes(nodes, ranks_.rank()), gap, most, bytes_};
   return sum_by(by, ranks_, window, nodes, Shards(sums, ranks_.size()));
 }
 

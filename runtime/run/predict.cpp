@@ -1,4 +1,3 @@
-// See predict.h.
 #include "runtime/run/predict.h"
 
 #include <fmt/format.h>

@@ -55,6 +55,10 @@ class Writer {
     to_[name] = Json::array();
     for (double value : values) to_[name].push_back(fmt::format("{}", value));
   }
+  template <class T>
+  void later(const char* name, const T& value) {
+    (*this)(name, value);
+  }
 
  private:
   Json& to_;
@@ -74,6 +78,11 @@ class Reader {
   void operator()(const char* name, std::vector<double>& values) {
     values.clear();
     for (const Json& item : from_.at(name)) values.push_back(real(item, name));
+  }
+  // A field that files of older versions do not have.
+  template <class T>
+  void later(const char* name, T& value) {
+    if (from_.contains(name)) (*this)(name, value);
   }
 
  private:
@@ -117,16 +126,11 @@ void each_field(State& state, Visit visit) {
   visit("seconds.evaluation", state.evaluation_seconds);
   visit("seconds.window_start", state.window_start);
   visit("seconds.epoch_start", state.epoch_start);
-}
-
-// Visits the fields that files of older versions do not have.
-template <class State, class Visit>
-void each_later_field(State& state, Visit visit) {
-  visit("first_loss", state.first_loss);
-  visit("best.metric", state.best.metric);
-  visit("best.value", state.best.value);
-  visit("best.updates", state.best.updates);
-  visit("best.worse", state.best.worse);
+  visit.later("first_loss", state.first_loss);
+  visit.later("best.metric", state.best.metric);
+  visit.later("best.value", state.best.value);
+  visit.later("best.updates", state.best.updates);
+  visit.later("best.worse", state.best.worse);
 }
 
 std::string checkpoint_in(const std::string& folder) {
@@ -209,7 +213,6 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
 
   Json train = Json::object(), rate = Json::object();
   each_field(checkpoint.train, Writer(train));
-  each_later_field(checkpoint.train, Writer(train));
   GACC_TRY(file.write(checkpoint.best));
   size += static_cast<int64_t>(checkpoint.best.size());
   Writer to_rate(rate);
@@ -259,7 +262,6 @@ Result<int64_t> CheckpointReader::read_table(std::string_view text) {
     rate("used", content_.rate.used);
     each_field(content_.train, Reader(table.at("train")));
     if (table.contains("best")) {
-      each_later_field(content_.train, Reader(table.at("train")));
       best_bytes_ = table.at("best").at("bytes").get<int64_t>();
       best_crc_ = table.at("best").at("crc32").get<uint32_t>();
     }

@@ -1,5 +1,4 @@
-// `gacc-exec --profile F.json`: what a device measured, as a Chrome trace (chrome://tracing, Perfetto), which
-// gaccc --costs reads as well.
+// `gacc-exec --profile F.json`: what a device measured, as a Chrome trace (chrome://tracing, Perfetto).
 #pragma once
 #include <string>
 #include <vector>

@@ -51,7 +51,7 @@ void Machine::put(Memory& memory, size_t i, double value) {
 Machine::Machine(const ir::Module& module, const Program& program, ir::RegionKind kind, int64_t batch)
     : module_(module),
       region_(module.region(kind)),
-      roots_(region_),
+      roots_(ir::facts(module_, region_)->root),
       calls_(program.calls(kind)),
       batch_(batch) {}
 

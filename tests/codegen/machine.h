@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ir/reference.h"
+#include "ir/region_facts.h"
 #include "kernels/program.h"
 
 namespace gacc::codegen {

@@ -159,6 +159,45 @@ def test_emulate_launch_modes_have_the_same_bits(folder):
     same_bits(folder, model, ("--data", harness.make_data(model, 37, folder)))
 
 
+WIDE = """
+[model]
+name = "wide"
+[inputs.image]
+shape = [2, 51, 169]
+[inputs.label]
+dtype = "i32"
+range = 2
+[[layers]]
+type = "group_norm"
+groups = 1
+[[layers]]
+type = "flatten"
+[[layers]]
+type = "linear"
+features = 2
+[loss]
+type = "cross_entropy"
+target = "label"
+[train]
+micro_batch = 2
+[precision]
+compute = "f16"
+"""
+
+
+def test_emulate_a_persistent_step_of_wide_blocks(folder):
+    """Rows of 17,238 elements take blocks of 1,024 threads: gaccc warns of them, and they fit the GPU."""
+    emulator_or_skip()
+    model = folder / "wide.toml"
+    model.write_text(WIDE)
+    small = run("gaccc", model, "-o", folder / "auto.ptx")
+    expect("1024 threads" not in small.stderr, small.stderr)
+    expect("step_persistent" not in (folder / "auto.ptx").read_text(), "auto takes blocks of 1,024 threads")
+    done = run("gaccc", model, "--launch", "persistent", "-o", folder / "step.ptx")
+    expect("warning" in done.stderr and "blocks of 1024 threads, with 64 registers for each" in done.stderr, done.stderr)
+    run("gacc-exec", folder / "step.ptx", "--data", harness.make_data(model, 2, folder), "--device", "emulate", "--updates", 1)
+
+
 def test_emulate_launch_modes_have_the_same_bits_with_special_kernels(folder):
     """Among them attention: a thread for a position, and a team of four, two of which have fewer channels."""
     emulator_or_skip()
@@ -336,7 +375,6 @@ def test_emulate_bias_in_the_product(folder):
     expect(fused_launches < plain_launches, f"{fused_launches} launches with the bias in the product, {plain_launches} without")
     # Built-in products have epilogues, which do more than a bias.
     expect(train("builtin", "builtin")[1] < fused_launches, "built-in products have launches that their epilogues do")
-    run("gaccc", model, "--launch", "graph", "--costs", folder / "fused.json", "-o", folder / "again.ptx")
     expect(train("recompute", recompute__policy="all")[0] == fused, "recompute changes bits")
 
 

@@ -98,8 +98,7 @@ TEST_F(Merge, PersistentStepHasTheBitsOfItsLaunches) {
   const std::vector<std::byte> expected = run(artifact_of(module, false));
   EXPECT_TRUE(expected == run(merged));
   // "auto" takes it for so small a step.
-  EXPECT_TRUE(passes::launch_mode(planned(text)).persistent);
-  EXPECT_FALSE(passes::launch_mode(planned(text)).required);
+  EXPECT_EQ(*planned(text).results.launch_step, "persistent");
 }
 
 TEST_F(Merge, APersistentStepThatCannotBeIsAGraphUnlessInsistedOn) {

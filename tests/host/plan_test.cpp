@@ -5,6 +5,7 @@
 
 #include "compiler/plan/show.h"
 #include "ir/product.h"
+#include "ir/region_facts.h"
 #include "tests/host/model.h"
 
 namespace gacc {
@@ -56,7 +57,7 @@ TEST(Plan, ProductsTakeTheirExtentsFromTheBatch) {
   const std::optional<ir::Module> module = planned(small_model());
   ASSERT_TRUE(module);
   int forward = 0, gradients = 0;
-  for (const ir::Kernel& kernel : ir::kernels(*module, module->step)) {
+  for (const ir::Kernel& kernel : ir::facts(*module, module->step)->kernels) {
     if (kernel.form != ir::KernelForm::gemm) continue;
     const ir::Op& op = module->step.ops[kernel.members.front().op];
     const ir::ProductCall product = ir::product_of(*module, module->step, op);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ir/region_facts.h"
 #include "ir/schedule/schedule.h"
 
 namespace gacc {
@@ -15,7 +16,7 @@ using kernels::Machine;
 using kernels::Terms;
 using kernels::Work;
 
-constexpr double kLarge = 1e6;         // bytes that a launch must move for R1, R3's loads, R4, R11 ...
+constexpr double kLarge = 1e6;         // bytes that a launch must move for C1, C3's loads, C4, C11 ...
 constexpr double kLong = 1e-6;         // ... and seconds at the rate of a copy for rules about time
 constexpr double kSerialLoads = 4096;  // of one thread
 constexpr double kWide = 0.9;          // of the bytes, in accesses of 16
@@ -58,7 +59,7 @@ class Rules {
 
   void blocks(double moved, int64_t blocks) {
     if (moved >= kLarge && 2 * blocks < machine_.sms)
-      add("R1", fmt::format("{} blocks for {} SMs", blocks, machine_.sms));
+      add("C1", fmt::format("{} blocks for {} SMs", blocks, machine_.sms));
   }
 
   void kernel(const Work& work, const ir::Call& call) {
@@ -66,7 +67,7 @@ class Rules {
     const Terms t = kernels::terms(machine_, work);
     blocks(work.moved, work.blocks);
     if (work.serial_loads > kSerialLoads)
-      add("R3", fmt::format("a thread has {:.0f} loads, one after the other", work.serial_loads));
+      add("C3", fmt::format("a thread has {:.0f} loads, one after the other", work.serial_loads));
     wide(work, call);
     if (work.attention || work.moved / machine_.copy < kLong) return;  // attention's tiles come by cp.async
     // Bytes on the way that saturate the memory; data in the cache are nearer.
@@ -78,17 +79,17 @@ class Rules {
         std::min(static_cast<double>(work.blocks), slots) * static_cast<double>(work.threads) * work.flight;
     const double computing = std::max({t.issue, t.multiply, t.function});
     if (2 * flight < need && computing < t.memory)
-      add("R2", fmt::format("{:.0f} kB on the way, {:.0f} saturate the memory", flight / 1e3, need / 1e3));
+      add("C2", fmt::format("{:.0f} kB on the way, {:.0f} saturate the memory", flight / 1e3, need / 1e3));
     if (t.chain > 2 * std::max({t.memory, t.l2, computing}))
-      add("R3", fmt::format("{:.1f} us in the longest chain, {:.1f} for the bytes", 1e6 * t.chain,
+      add("C3", fmt::format("{:.1f} us in the longest chain, {:.1f} for the bytes", 1e6 * t.chain,
                             1e6 * std::max(t.memory, t.l2)));
     const double moving = work.moved / machine_.copy;
     if (static_cast<double>(work.blocks) > 0.3 * machine_.clock * moving)
-      add("R5", fmt::format("{} blocks for {:.1f} us of bytes", work.blocks, 1e6 * moving));
+      add("C5", fmt::format("{} blocks for {:.1f} us of bytes", work.blocks, 1e6 * moving));
     const double issuing =
         work.instructions / 32 / (Machine::kIssued * static_cast<double>(machine_.sms) * machine_.clock);
     if (issuing > 2 * moving)
-      add("R6", fmt::format("{:.1f} instructions a byte", work.instructions / work.moved));
+      add("C6", fmt::format("{:.1f} instructions a byte", work.instructions / work.moved));
   }
 
   // Rows of a kernel of formulas that begin at multiples of 16 bytes.
@@ -97,7 +98,7 @@ class Rules {
     const kernels::Body& body = program_.functions[static_cast<size_t>(from.function)];
     if (body.form == ir::KernelForm::special || from.extents[1].factor % 8 != 0) return;
     const double share = (work.loads.bytes.back() + work.stores.bytes.back()) / work.transferred();
-    if (share < kWide) add("R4", fmt::format("{:.0f} % of its bytes move in accesses of 16", 100 * share));
+    if (share < kWide) add("C4", fmt::format("{:.0f} % of its bytes move in accesses of 16", 100 * share));
   }
 
   void product(const Work& work) {
@@ -106,9 +107,9 @@ class Rules {
         2.0 * static_cast<double>(p.count * p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
     if (flops < kLargeProduct) return;
     if (p.tensor_cores && p.leading < 16)
-      add("R7", fmt::format("a leading dimension is a multiple of {} bytes only", p.leading));
+      add("C7", fmt::format("a leading dimension is a multiple of {} bytes only", p.leading));
     if (2 * work.blocks < machine_.sms)
-      add("R8", fmt::format("{} tiles for {} SMs", work.blocks, machine_.sms));
+      add("C8", fmt::format("{} tiles for {} SMs", work.blocks, machine_.sms));
   }
 
   void growth(const ScheduledModel& doubled) {
@@ -128,7 +129,7 @@ class Rules {
     const double bytes = two.transferred() / one.transferred(),
                  instructions = one.instructions > 0 ? two.instructions / one.instructions : 0;
     if (std::max(bytes, instructions) > kGrowth)
-      add("R9", fmt::format("{:.1f} times the bytes, {:.1f} times the instructions at twice the samples",
+      add("C9", fmt::format("{:.1f} times the bytes, {:.1f} times the instructions at twice the samples",
                             bytes, instructions));
   }
 
@@ -138,16 +139,16 @@ class Rules {
     static const LaunchCost step{.name = "step_persistent"};
     launch_ = &step;
     if (levels * machine_.barrier > 0.5 * costs_.seconds)
-      add("R10", fmt::format("{} barriers in {:.1f} us", levels, 1e6 * costs_.seconds));
-    if (levels > static_cast<double>(costs_.launches.size())) add("R10", "more phases than launches");
+      add("C10", fmt::format("{} barriers in {:.1f} us", levels, 1e6 * costs_.seconds));
+    if (levels > static_cast<double>(costs_.launches.size())) add("C10", "more phases than launches");
   }
 
   // A large value that an elementwise kernel writes for one other kernel, which could compute it. What the
   // forward pass keeps for the backward pass is kept on purpose.
   void elementwise() {
     const ir::Region& region = module_.step;
-    const std::vector<ir::Kernel> kernels = ir::kernels(module_, region);
-    const ir::StorageRoots roots(region);
+    const ir::Facts facts = ir::facts(module_, region);
+    const std::vector<ir::Kernel>& kernels = facts->kernels;
     const size_t backward = loss_kernel(kernels);
     const auto formulas = [](const ir::Kernel& kernel) {
       return kernel.form == ir::KernelForm::pointwise || kernel.form == ir::KernelForm::rowwise ||
@@ -159,14 +160,14 @@ class Rules {
         if (ir::as_value(written) == nullptr) continue;
         const auto bytes = static_cast<double>(
             ir::type_bytes(ir::operand_type(module_, region, written), module_.micro_batch()));
-        const ir::Readers readers = ir::readers_of(region, kernels, roots, k, written);
+        const ir::Readers readers = facts->readers(region, k, written);
         if (bytes < kLarge || !readers.first || readers.others || !formulas(kernels[*readers.first]))
           continue;
         if (k < backward && backward < *readers.first) continue;
         const kernels::Call& call = program_.call(region.kind, kernels[k].number);
         const LaunchCost one{.name = program_.functions[static_cast<size_t>(call.function)].name};
         launch_ = &one;
-        add("R11", fmt::format("writes {:.1f} MB for one kernel", bytes / 1e6));
+        add("C11", fmt::format("writes {:.1f} MB for one kernel", bytes / 1e6));
       }
     }
   }

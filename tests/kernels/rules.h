@@ -1,5 +1,5 @@
 // Rules of a launch that is to fill its GPU. None needs a clock: they compare what a launch asks for with
-// what the machine has (docs/gpu-cost.md, "Rules"). R1 to R11 as listed there.
+// what the machine has (docs/gpu.md, "Rules"). C1 to C11 as listed there.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,7 +10,7 @@
 namespace gacc {
 
 struct Break {
-  std::string rule;    // "R1"
+  std::string rule;    // "C1"
   std::string kernel;  // the stem of its name, or "product"
   std::string why;     // with figures
 };

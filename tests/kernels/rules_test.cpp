@@ -19,25 +19,25 @@ struct Exception {
   std::string_view rules, kernel, reason;
 };
 constexpr Exception kExceptions[] = {
-    {"R1 R3 R4 R5", "column_sum", "few rows or columns: a sum of fewer than 1,024 rows stays whole"},
-    {"R4 R5", "row_sum",
+    {"C1 C3 C4 C5", "column_sum", "few rows or columns: a sum of fewer than 1,024 rows stays whole"},
+    {"C4 C5", "row_sum",
      "a warp reads its row 4 elements at a time: 8 bytes of halves; a row of a head has 64"},
-    {"R1", "row_sum_mul_row_sum_mul", "a warp for each row, and only 4 rows a sample"},
-    {"R1", "attention",
+    {"C1", "row_sum_mul_row_sum_mul", "a warp for each row, and only 4 rows a sample"},
+    {"C1", "attention",
      "48 blocks of positions at the example's micro-batch; f32 attention is made of multiply-adds"},
-    {"R6", "attention", "f32 has no tensor cores here: it is made of multiply-adds"},
-    {"R1", "rope", "a thread turns pairs in all heads: one sample of 512 positions has 64 blocks"},
-    {"R4", "add_add_cast_square", "a row of one sample and its norm, read 4 halves at a time"},
-    {"R3", "square_row_sum_mul", "512 rows of one sample"},
-    {"R4", "add_add_sub_mul", "rows, 4 halves at a time: the last layer norm's gradient"},
-    {"R4", "mul_add_add_add", "the same, of a root mean square"},
-    {"R4", "add_mul_mul_mul", "the same"},
-    {"R1", "add_add_mul_silu_grad", "the sum of a bias of fewer than 1,024 rows"},
-    {"R1 R2 R3", "concat", "64 blocks of parts of the logits of one sample"},
-    {"R5", "embedding_grad", "a warp for some rows of a large table, and one sample of 512 tokens"},
-    {"R5", "max_pool2d_grad", "a thread has one element"},
+    {"C6", "attention", "f32 has no tensor cores here: it is made of multiply-adds"},
+    {"C1", "rope", "a thread turns pairs in all heads: one sample of 512 positions has 64 blocks"},
+    {"C4", "add_add_cast_square", "a row of one sample and its norm, read 4 halves at a time"},
+    {"C3", "square_row_sum_mul", "512 rows of one sample"},
+    {"C4", "add_add_sub_mul", "rows, 4 halves at a time: the last layer norm's gradient"},
+    {"C4", "mul_add_add_add", "the same, of a root mean square"},
+    {"C4", "add_mul_mul_mul", "the same"},
+    {"C1", "add_add_mul_silu_grad", "the sum of a bias of fewer than 1,024 rows"},
+    {"C1 C2 C3", "concat", "64 blocks of parts of the logits of one sample"},
+    {"C5", "embedding_grad", "a warp for some rows of a large table, and one sample of 512 tokens"},
+    {"C5", "max_pool2d_grad", "a thread has one element"},
 };
-// Row and rule, as one word: "R4 of row_sum".
+// Row and rule, as one word: "C4 of row_sum".
 std::string known_as(const Break& one) {
   for (const Exception& each : kExceptions) {
     const bool rule =

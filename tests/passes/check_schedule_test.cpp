@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ir/liveness.h"
+#include "ir/region_facts.h"
 #include "ir/schedule/launch_order.h"
 #include "ir/verify.h"
 #include "passes/schedule/schedule.h"
@@ -70,7 +71,7 @@ TEST(Workspaces, EveryOverlapIsFound) {
   for (const std::string& text : models()) {
     Module module = large(text);
     each_workspace(module, [&](const Region& region, const Call& call, Bytes& workspace) {
-      const std::vector<Kernel> all = kernels(module, region);
+      const std::vector<Kernel> all = facts(module, region)->kernels;
       const auto now = std::find_if(all.begin(), all.end(),
                                     [&](const Kernel& kernel) { return kernel.number == call.kernel; }) -
                        all.begin();
@@ -115,7 +116,7 @@ TEST(Levels, AreTheEarliest) {
     const Module module = large(text);
     for (const RegionKind kind : all_regions) {
       const Region& region = module.region(kind);
-      const std::vector<Kernel> all = kernels(module, region);
+      const std::vector<Kernel> all = facts(module, region)->kernels;
       const Dependence dependence(module, region, all);
       std::vector<int32_t> levels;
       for (size_t i = 0; i < all.size(); ++i) {
@@ -218,7 +219,7 @@ TEST(Streams, AWorkspaceOnBytesOfALaunchBesideIsFound) {
     Module module = graph(text);
     const Region& step = module.step;
     const LaunchOrder order(*step.schedule);
-    const std::vector<Touched> touched = launch_touched(module, step, kernels(module, step));
+    const std::vector<Touched> touched = launch_touched(module, step, facts(module, step)->kernels);
     each_workspace(module, [&](const Region& region, const Call& call, Bytes& workspace) {
       if (region.kind != RegionKind::step) return;
       const size_t launch = order.launch_of(call.kernel).value();

@@ -136,7 +136,7 @@ TEST(PlanMemory, ChainsRunInPlace) {
       "{\n%a "
       "= tanh %x : f32[B,8] k(0)\n"
       "%b = tanh %a : f32[B,8] k(1)\n%c = tanh %b : f32[B,8] k(2)\ntotal_sum.acc @s, %c k(3)\n}\n}\n");
-  run_passes(module, {"plan-memory"});
+  run_passes(module, {"launch-mode", "plan-memory"});
   EXPECT_EQ(*module.arena_bytes, 256 + 64 * 8 * 4);
 }
 

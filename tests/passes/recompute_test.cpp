@@ -77,7 +77,7 @@ void expect_sound(const Module& fused, Module module, const std::string& what) {
   const State expected = after_step(fused), actual = after_step(module);
   for (const auto& [name, tensor] : expected.buffers)
     EXPECT_EQ(tensor.data, actual.buffers.at(name).data) << what << ": @" << name;
-  run_passes(module, {"plan-memory"});
+  run_passes(module, {"launch-mode", "plan-memory"});
   Module scheduled = module;
   run_passes(scheduled, schedule_passes);
   EXPECT_EQ(passes::check_plan(scheduled), "") << what;
@@ -93,8 +93,8 @@ TEST(Recompute, BudgetsAreKeptAndNothingChanges) {
   int plans = 0;
   for (uint32_t seed = 0; seed < 12; ++seed) {
     const Module fused = compiled(random_model(seed), "fuse");
-    const passes::StepGraph step = passes::step_graph(fused, options.costs);
-    const int64_t base = passes::arena_of(fused), least = passes::least_arena(step);
+    const passes::StepGraph step = passes::step_graph(fused, options.target);
+    const int64_t base = passes::arena_of(fused, options), least = passes::least_arena(step);
     EXPECT_LE(least, base);
     passes::StepPlanner planner(fused, step, options);
     for (const double part : {0.8, 0.5, 0.2}) {
@@ -104,7 +104,7 @@ TEST(Recompute, BudgetsAreKeptAndNothingChanges) {
       ++plans;
       const std::string what = fmt::format("model {} in {} of {}", seed, budget, base);
       EXPECT_LE(plan.arena, budget) << what;
-      EXPECT_EQ(passes::arena_of(plan.module), plan.arena) << what;
+      EXPECT_EQ(passes::arena_of(plan.module, options), plan.arena) << what;
       EXPECT_LE(plan.lower_bound, plan.seconds * (1 + 1e-12)) << what;
       expect_sound(fused, plan.module, what);
     }
@@ -120,7 +120,7 @@ TEST(Recompute, SegmentsChangeNothing) {
     Module module = fused;
     module.settings.recompute.policy = "marked";
     run_passes(module, {"recompute"});
-    const passes::RecomputeReport report = passes::recompute_report(module, {});
+    const passes::RecomputeReport report = passes::recompute_report(module, "sm_80");
     EXPECT_GT(report.recomputed_ops, 0) << seed;
     EXPECT_GE(report.gap(), 0) << seed;
     module.settings.recompute.policy.clear();
@@ -134,8 +134,8 @@ TEST(Recompute, SegmentsChangeNothing) {
 void expect_monotone(uint32_t seed, const passes::Options& options) {
   constexpr int kBudgets = 100;
   const Module fused = compiled(random_model(seed), "fuse");
-  const passes::StepGraph step = passes::step_graph(fused, options.costs);
-  const int64_t base = passes::arena_of(fused), least = passes::least_arena(step);
+  const passes::StepGraph step = passes::step_graph(fused, options.target);
+  const int64_t base = passes::arena_of(fused, options), least = passes::least_arena(step);
   passes::StepPlanner planner(fused, step, options);
   double before = -1;
   int plans = 0;
@@ -147,7 +147,7 @@ void expect_monotone(uint32_t seed, const passes::Options& options) {
     if (!plan.feasible) continue;
     ++plans;
     EXPECT_LE(plan.arena, budget) << what;
-    EXPECT_EQ(passes::arena_of(plan.module), plan.arena) << what;
+    EXPECT_EQ(passes::arena_of(plan.module, options), plan.arena) << what;
     EXPECT_LE(plan.lower_bound, plan.seconds * (1 + 1e-12)) << what;
     if (before >= 0) {
       EXPECT_LE(plan.seconds, before) << what;
@@ -177,7 +177,7 @@ TEST(Recompute, ALargerBudgetNeverCostsMoreByAHastySearch) {
 
 TEST(Recompute, TheGraphOfAStepReadsBack) {
   const Module fused = compiled(random_model(1), "fuse");
-  const passes::StepGraph step = passes::step_graph(fused, passes::cost_model("sm_80"));
+  const passes::StepGraph step = passes::step_graph(fused, "sm_80");
   passes::planner::Graph graph;
   std::string problem;
   EXPECT_TRUE(passes::planner::parse_graph(passes::print_graph(step), graph, problem)) << problem;

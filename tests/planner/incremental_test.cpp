@@ -36,8 +36,8 @@ void expect_same(const Graph& graph, Incremental& now, Simulator& whole, const s
   std::set<int> residents;
   for (const Resident& r : now.residents()) {
     EXPECT_TRUE(residents.insert(r.tensor).second) << what;
-    if (r.gap < 0) continue;
-    const int use = r.gap - now.plan().first(r.tensor);
+    if (r.interval < 0) continue;
+    const int use = r.interval - now.plan().first(r.tensor);
     ASSERT_TRUE(use >= 0 && use < static_cast<int>(graph.tensor(r.tensor).uses.size())) << what;
     EXPECT_EQ(r.next, graph.tensor(r.tensor).uses[static_cast<size_t>(use)]) << what;
   }
@@ -46,13 +46,14 @@ void expect_same(const Graph& graph, Incremental& now, Simulator& whole, const s
 
 // One choice, at random.
 void change(std::mt19937& random, const Graph& graph, Incremental& now) {
-  constexpr Gap kGaps[] = {Gap::keep, Gap::keep, Gap::drop, Gap::drop, dropped(2), Gap::drop_again};
-  if (random() % 4 != 0 && !now.plan().gaps.empty()) {
-    const size_t gap = random() % now.plan().gaps.size();
+  constexpr Interval kIntervals[] = {Interval::keep, Interval::keep, Interval::drop,
+                                     Interval::drop, dropped(2),     Interval::drop_again};
+  if (random() % 4 != 0 && !now.plan().intervals.empty()) {
+    const size_t gap = random() % now.plan().intervals.size();
     int x = 0;
     while (x + 1 < static_cast<int>(graph.tensors.size()) && now.plan().first(x + 1) <= static_cast<int>(gap))
       ++x;
-    if (!graph.once(x)) now.set_gap(static_cast<int>(gap), kGaps[random() % 6]);
+    if (!graph.once(x)) now.set_interval(static_cast<int>(gap), kIntervals[random() % 6]);
   } else {
     const int x = static_cast<int>(random() % graph.tensors.size());
     if (!graph.once(x)) now.set_held(x, static_cast<int>(random() % 3));
@@ -66,14 +67,14 @@ TEST(Incremental, SaysWhatTheSimulatorSays) {
     if (seed % 2 == 0) add_what_a_pass_says(random, graph);
     Simulator whole(graph);
     Incremental now(graph);
-    Plan committed = now.plan();
+    RecomputePlan committed = now.plan();
     for (int turn = 0; turn < 120 && !testing::Test::HasFailure(); ++turn) {
       for (uint32_t n = random() % 3; n > 0; --n) change(random, graph, now);
       const std::string what = "seed " + std::to_string(seed) + ", turn " + std::to_string(turn);
       expect_same(graph, now, whole, what);
       if (random() % 2 == 0) {
         now.undo();
-        EXPECT_EQ(now.plan().gaps, committed.gaps) << what;
+        EXPECT_EQ(now.plan().intervals, committed.intervals) << what;
         EXPECT_EQ(now.plan().held, committed.held) << what;
         expect_same(graph, now, whole, what + ", undone");
       }

@@ -227,10 +227,10 @@ std::vector<char> saved_values(const Practice& practice, double budget) {
   return Partitioner(practice).run(budget);
 }
 
-Plan plan_of(const Graph& graph, const std::vector<char>& saved) {
+RecomputePlan plan_of(const Graph& graph, const std::vector<char>& saved) {
   int turn = 0;
   while (turn < graph.end() && !graph.operation(turn).backward) ++turn;
-  Plan plan(graph);
+  RecomputePlan plan(graph);
   for (size_t i = 0; i < graph.tensors.size(); ++i) {
     const Tensor& tensor = graph.tensors[i];
     const bool kept = saved[static_cast<size_t>(tensor.storage)] != 0;
@@ -241,7 +241,7 @@ Plan plan_of(const Graph& graph, const std::vector<char>& saved) {
       continue;
     }
     const auto gap = static_cast<size_t>(plan.first(static_cast<int>(i)) + (next - tensor.uses.begin()));
-    plan.gaps[gap] = kept ? Gap::keep : Gap::drop;
+    plan.intervals[gap] = kept ? Interval::keep : Interval::drop;
   }
   return plan;
 }

@@ -1,6 +1,6 @@
 // The usual practice, to compare with: a minimum cut of the forward graph chooses which values are saved for
 // the backward pass, and below what that cut takes, a knapsack over the expensive operations. Written from
-// its description (../shared/notes/checkpointing.md, 2.1); docs/planner.md has what came of it.
+// its description (../shared/notes/checkpointing.md, 2.1); docs/memory.md has what came of it.
 #pragma once
 #include "passes/planner/simulate.h"
 
@@ -20,6 +20,6 @@ std::vector<char> saved_values(const Practice& practice, double budget);
 
 // What is saved lives from its making on, the rest is made again where the backward pass first reads it, with
 // all that is missing for that, and stays until its last use.
-Plan plan_of(const Graph& graph, const std::vector<char>& saved);
+RecomputePlan plan_of(const Graph& graph, const std::vector<char>& saved);
 
 }  // namespace gacc::passes::planner

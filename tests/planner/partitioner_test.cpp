@@ -1,6 +1,6 @@
 // Plans beside the usual practice (partitioner.h) on the graph of a GPT of 12 blocks, at the same real peak:
 // that of the step as it runs, with what is made again and the gradients. Prints the table of
-// docs/planner.md.
+// docs/memory.md.
 #include "tests/planner/partitioner.h"
 
 #include <fmt/format.h>
@@ -43,7 +43,7 @@ struct Row {
 class Partitioner : public ::testing::Test {
  protected:
   Partitioner() : graph_(gpt()), practice_{graph_, products(graph_)}, simulator_(graph_) {
-    base_ = simulator_.run(Plan(graph_)).cost;
+    base_ = simulator_.run(RecomputePlan(graph_)).cost;
   }
   Measure practice(double budget) { return simulator_.run(plan_of(graph_, saved_values(practice_, budget))); }
   double overhead(double cost) const { return cost / base_ - 1; }

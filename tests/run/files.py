@@ -10,7 +10,7 @@ from harness import expect, run
 
 # Every option and argument that names a file, by program. An option that is new stands here or among WORDS.
 FILES = {
-    ("gaccc",): {"MODEL": "in", "--costs": "in", "-o": "out", "--report": "out"},
+    ("gaccc",): {"MODEL": "in", "-o": "out", "--report": "out"},
     ("gacc-opt",): {"FILE": "in", "-o": "out"},
     ("gacc-plan", "offsets"): {"file": "in", "-o": "out"},
     ("gacc-plan", "recompute"): {"file": "in", "-o": "out"},

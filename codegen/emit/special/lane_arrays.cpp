@@ -1,4 +1,3 @@
-// See lane_arrays.h.
 #include "codegen/emit/special/lane_arrays.h"
 
 #include <algorithm>

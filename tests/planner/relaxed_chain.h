@@ -31,11 +31,21 @@
 // 4. Two readers of y_i in a row: it stays between them, or the pass for the second makes it again. Nothing
 //    here asks for equal costs.
 #pragma once
+#include <optional>
+
 #include "passes/planner/chain.h"
 
 namespace gacc::passes::planner {
 
+// Returns the chain whose every block is one operation that makes one tensor, and whose first operation of the
+// backward pass reads the last of them; nothing for another graph.
+std::optional<Chain> single_chain(const Graph& graph);
+
 // Empty: the graph is no such chain.
 Graph relaxed_chain(const Graph& graph, const Chain& chain);
+
+// Returns what every schedule of a chain of single operations costs at least. Infinite: nothing fits. 0: nothing
+// is known.
+double chain_bound(const Graph& graph, int64_t budget);
 
 }  // namespace gacc::passes::planner

@@ -1,11 +1,27 @@
-#include "passes/planner/relaxed_chain.h"
+#include "tests/planner/relaxed_chain.h"
 
 #include <algorithm>
 #include <limits>
 
+#include "passes/planner/blocks.h"
+
 namespace gacc::passes::planner {
 
 namespace {
+
+// Operations from the first on that read the one tensor of the operation before and make one that has bytes
+// of its own; the last of them begins the backward pass. 0: there is no such chain.
+int single_loss(const Graph& graph) {
+  int o = 0;
+  for (int before = -1; o < graph.end(); ++o) {
+    const Operation& op = graph.operation(o);
+    if (made_inputs(graph, o) != (o == 0 ? std::vector<int>{} : std::vector{before})) break;
+    if (op.outputs.size() != 1 || op.once || !op.in_place.empty()) break;
+    before = op.outputs.front();
+    if (graph.tensor(before).storage != before) break;
+  }
+  return std::max(0, o - 1);
+}
 
 // The backward pass: what its operations read and hand on.
 class Backward {
@@ -101,8 +117,16 @@ class Backward {
 
 }  // namespace
 
+std::optional<Chain> single_chain(const Graph& graph) {
+  int marked = 0;  // the first operation that is said to be of the backward pass
+  while (marked < graph.end() && !graph.operation(marked).backward) ++marked;
+  const int single = single_loss(graph);
+  // A loss, or the loss and what it makes for the backward pass, may not be marked.
+  if (single <= 1 || (marked > single + 2 && marked != graph.end())) return std::nullopt;
+  return find_chain(graph, single);
+}
+
 Graph relaxed_chain(const Graph& graph, const Chain& chain) {
-  if (!chain.single) return {};
   const int backward_begin = chain.backward_begin;
   for (int q = backward_begin; q < graph.end(); ++q) {
     const Operation& op = graph.operation(q);
@@ -147,6 +171,15 @@ Graph relaxed_chain(const Graph& graph, const Chain& chain) {
     out.tensors.push_back(std::move(own));
   }
   return out;
+}
+
+double chain_bound(const Graph& graph, int64_t budget) {
+  const std::optional<Chain> chain = single_chain(graph);
+  const Graph relaxed = chain ? relaxed_chain(graph, *chain) : Graph{};
+  if (relaxed.operations.empty()) return 0;
+  const std::vector<Stage> stages = chain_stages(relaxed, *chain);
+  const Reversal reversal(stages, budget, budget, budget, Reversal::Round::down);
+  return reversal.solved() ? graph.base_cost() + reversal.extra(budget) : 0;
 }
 
 }  // namespace gacc::passes::planner
