@@ -7,8 +7,7 @@
 
 namespace gacc::frontend {
 
-// How PyTorch counts the connections of a weight: the spread of its default and of the kaiming and xavier
-// starts.
+// The connections of a weight as PyTorch counts them, for its default and for the kaiming and xavier starts.
 struct Fan {
   int64_t in = 1, out = 1;
 };

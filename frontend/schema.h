@@ -12,6 +12,10 @@ namespace gacc::frontend {
 constexpr size_t kMaxNameLength = 100;  // bytes
 constexpr size_t kMaxRank = 8;          // axes of a value, per sample
 
+// How a parameter may start, beside a distribution.
+inline const Words starts = {"default",         "zeros",         "ones",          "kaiming_normal",
+                             "kaiming_uniform", "xavier_normal", "xavier_uniform"};
+
 namespace tables {
 extern const Table file, model, input, normalize, layer, init, rope, rope_scaling, qk_norm, lora, loss,
     predict, train, optimizer, group, schedule, precision, recompute, launch, memory, load, adapters;

@@ -98,7 +98,8 @@ std::string predictions_text(const Plan& plan) {
   return fmt::format("of {} at once, for which the peak has room", ir::counted(predict.batch, "sample"));
 }
 
-nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module, const passes::RecomputeReport& recompute) {
+nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module,
+                                 const passes::RecomputeReport& recompute) {
   using json = nlohmann::ordered_json;
   json equivalence = {{"exact", plan.exact}}, listed = json::array();
   for (const PlanGroup& group : plan_groups(module))
