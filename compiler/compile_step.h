@@ -28,7 +28,7 @@ struct CompileTrouble {
   bool bug = false;  // of gacc; else the model, or what was asked for, is wrong
   std::string text;  // whole lines, as the programs print them
 };
-// What is printed of a bug: `what` went wrong, and the request to report it.
+// Returns the message about a bug: `what` went wrong, and the request to report it.
 std::string bug_text(std::string_view what);
 
 // KEY=VALUE of --set; nothing when it is not of that form.

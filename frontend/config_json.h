@@ -30,7 +30,7 @@ struct ConfigValue {
 std::string value_text(const ConfigValue& value);  // as JSON: "silu" in quotes, null
 Node to_node(const ConfigValue& value);            // as TOML, of values without nulls
 
-// What stands in an object is called OBJECT.KEY. An empty object is null.
+// An entry of an object is called OBJECT.KEY. An empty object is null.
 using ConfigValues = std::vector<std::pair<std::string, ConfigValue>>;  // in the order of the file
 
 // Reads an object; nothing and the reason in `problem` when the text is none.
