@@ -2,7 +2,7 @@
 # tree works wherever it is put: programs find plug-ins at ../lib/gacc from themselves.
 include(GNUInstallDirs)
 set(zsh ${CMAKE_INSTALL_DATADIR}/zsh)
-set(programs_gacc gacc-exec gacc-emu gacc-probe)
+set(programs_gacc gacc-exec gacc-emu)
 set(programs_gacc-compiler gaccc gacc-opt gacc-plan)
 
 # Man pages and completion, from the programs' own option tables.
@@ -58,3 +58,9 @@ file(RELATIVE_PATH up /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" up "${up}")
 configure_file(cmake/gacc.pc.in ${CMAKE_BINARY_DIR}/pages/gacc.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/pages/gacc.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT libgacc-dev)
+
+# All that is installed, and no tests.
+add_custom_target(product DEPENDS gacc-pages gacc-emu-driver gacc-host gacc gacc-compiler)
+if(TARGET gacc-mpi)
+  add_dependencies(product gacc-mpi)
+endif()

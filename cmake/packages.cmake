@@ -11,7 +11,9 @@ gacc_need(ZLIB zlib1g-dev)
 gacc_need(nlohmann_json nlohmann-json3-dev)
 gacc_need(CLI11 libcli11-dev)
 gacc_need(tomlplusplus libtomlplusplus-dev)
-gacc_need(GTest libgtest-dev)
+if(GACC_TESTS)
+  gacc_need(GTest libgtest-dev)
+endif()
 gacc_need(Threads libc6-dev)
 
 # oneDNN's own CMake file asks for OpenCL's headers, which nothing here uses: the header and the library suffice.

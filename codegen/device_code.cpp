@@ -179,7 +179,7 @@ std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view 
     throw Unfit(fmt::format("halves are not converted to f32:{}", load));
   return code;
 } catch (const Unfit& unfit) {
-  diag.error(Kind::invalid_ir, {}, "internal error: {}", unfit.what());
+  diag.error(Kind::invalid_ir, {}, "{}", unfit.what());
   return std::nullopt;
 }
 

@@ -1,4 +1,3 @@
-// See plan_launches.h.
 #include "codegen/plan_launches.h"
 
 #include <algorithm>
@@ -107,7 +106,7 @@ class Writer {
     return values;
   }
 
-  // Whether a later run reads it.
+  // Returns true if a later run reads it.
   bool stays(ir::ValueId value) const {
     return std::ranges::any_of(region_.yields, [&](const ir::Yield& yield) {
       return yield.role == "rows" && yield.what == ir::Operand(value);

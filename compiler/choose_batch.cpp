@@ -1,4 +1,3 @@
-// See choose_batch.h.
 #include "compiler/choose_batch.h"
 
 #include <fmt/format.h>

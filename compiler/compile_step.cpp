@@ -1,4 +1,3 @@
-// See compile_step.h.
 #include "compiler/compile_step.h"
 
 #include <utility>
@@ -14,7 +13,9 @@ std::optional<Compiled> make_artifact(const ir::Module& module, const std::strin
                                       const std::vector<Override>& overrides, Diag& diag) {
   std::optional<codegen::DeviceCode> code = codegen::emit_nvptx(module, module.target, diag);
   if (!code) return std::nullopt;
-  Artifact artifact{.ir = ir::print(module), .ptx = std::move(code->ptx), .model = model};
+  ir::Module placeless = module;
+  placeless.source.clear();  // a model gives the same artifact wherever its file lies
+  Artifact artifact{.ir = ir::print(placeless), .ptx = std::move(code->ptx), .model = model};
   for (const Override& each : overrides) artifact.overrides.push_back(each.key + "=" + each.value);
   return Compiled{write_artifact(artifact), std::move(code->llvm_ir)};
 }
@@ -25,10 +26,17 @@ std::optional<Override> parse_override(const std::string& text) {
   return Override{text.substr(0, equals), text.substr(equals + 1)};
 }
 
+std::string bug_text(std::string_view what) {
+  return fmt::format(
+      "internal error: {}\nThis is a bug in gacc; please report it with the model file and the command "
+      "line.\n",
+      what);
+}
+
 StepCompiler::Ended StepCompiler::read() {
-  module_ = compile_model(text_, file_, overrides_, diag_);
+  module_ = compile_model(text_, file_, overrides_, diag_, nullptr, strict);
   if (diag_.failed()) return wrong_model();
-  if (!module_) return CompileTrouble{true, "the frontend gave up without a reason"};
+  if (!module_) return CompileTrouble{true, bug_text("the frontend gave up without a reason")};
   on_note(diag_.render_warnings());
   diag_ = Diag(file_, text_);
   on_phase("frontend");
@@ -96,7 +104,8 @@ StepCompiler::Ended StepCompiler::choose(bool known) {
 StepCompiler::Ended StepCompiler::generate(Compiled& compiled) {
   std::optional<Compiled> made = make_artifact(*module_, text_, overrides_, diag_);
   if (!made)
-    return CompileTrouble{true, diag_.failed() ? diag_.render() : "code generation gave up without a reason"};
+    return CompileTrouble{true, bug_text(diag_.failed() ? diag_.reports().front().text
+                                                        : "code generation gave up without a reason")};
   compiled = std::move(*made);
   on_phase("codegen");
   return {};

@@ -28,6 +28,8 @@ struct CompileTrouble {
   bool bug = false;  // of gacc; else the model, or what was asked for, is wrong
   std::string text;  // whole lines, as the programs print them
 };
+// Returns the message about a bug: `what` went wrong, and the request to report it.
+std::string bug_text(std::string_view what);
 
 // KEY=VALUE of --set; nothing when it is not of that form.
 std::optional<Override> parse_override(const std::string& text);
@@ -43,7 +45,10 @@ class StepCompiler {
   StepCompiler(const StepCompiler&) = delete;
   StepCompiler& operator=(const StepCompiler&) = delete;
 
-  // Warnings, and what was chosen where the model leaves that open; and the name of each phase that is done.
+  // Makes errors of the frontend's warnings.
+  bool strict = false;
+  // Receives warnings, and what was chosen where the model leaves that open; and the name of each phase that
+  // is done.
   std::function<void(std::string_view)> on_note = [](std::string_view) {};
   std::function<void(std::string_view)> on_phase = [](std::string_view) {};
 

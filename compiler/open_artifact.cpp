@@ -1,4 +1,3 @@
-// See open_artifact.h.
 #include "compiler/open_artifact.h"
 
 #include <optional>

@@ -1,4 +1,4 @@
-// See ptx_reader.h.
+// Reads a kernel's body: declarations, labels and instructions with their operands.
 #include <charconv>
 #include <unordered_map>
 

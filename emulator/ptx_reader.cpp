@@ -1,4 +1,4 @@
-// See ptx_reader.h. Comments and white space go; nothing is copied.
+// Drops comments and white space; copies nothing.
 #include "emulator/ptx_reader.h"
 
 #include <charconv>

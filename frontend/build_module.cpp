@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "frontend/loss.h"
+#include "frontend/warnings.h"
 #include "ir/positions.h"
 
 namespace gacc {
@@ -39,20 +40,11 @@ void build_predict(ir::Module& module, const ModelFile& model, Parameters& param
     module.results.predict_positions = why->empty() ? "causal" : *why;
 }
 
-// An input that the loss does not depend on costs memory and time, and is hardly meant.
-void warn_of_unread(const ir::Module& module, const ModelFile& model, Diag& diag) {
-  for (const ir::ValueId input : module.step.inputs) {
-    if (ir::is_read(module.step, input)) continue;
-    const auto spec = std::ranges::find(model.inputs, module.step[input].name, &InputSpec::name);
-    diag.warn(Kind::unused_input, spec->at, "no layer reads the input `{}`, nor does the loss", spec->name);
-  }
-}
-
 }  // namespace
 
 std::optional<ir::Module> compile_model(std::string_view text, std::string_view file_name,
                                         const std::vector<Override>& overrides, Diag& diag,
-                                        std::vector<LayerSummary>* layers) {
+                                        std::vector<LayerSummary>* layers, bool strict) {
   std::optional<Node> root = parse_toml(text, diag);
   if (!root) return std::nullopt;
   apply_overrides(*root, overrides, diag);
@@ -78,7 +70,8 @@ std::optional<ir::Module> compile_model(std::string_view text, std::string_view 
   lower_loss(eval, eval.run(), /*metrics=*/true);
   build_predict(module, model, parameters, diag);
   if (diag.failed()) return std::nullopt;
-  warn_of_unread(module, model, diag);
+  warn_of_model(module, model, strict, diag);
+  if (diag.failed()) return std::nullopt;
   return module;
 }
 

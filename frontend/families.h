@@ -16,7 +16,7 @@ struct LayerType {
   bool several = false;  // takes two inputs or more, by `inputs`
   bool tokens = false;   // takes i32
   bool block = false;    // holds layers
-  // What must hold among the keys, beyond their ranges. Reports what does not.
+  // Reports what is wrong among the keys, beyond their ranges.
   void (*check)(const Values& keys, Diag& diag) = nullptr;
   Layer (*lower)(LayerContext& layer) = nullptr;
 };
@@ -58,8 +58,7 @@ constexpr Range window_extent = between(1, 32767);  // kernels compute places wi
 inline const Key kernel_key{"kernel", Form::pair, required, "its size, one number or [height, width]",
                             window_extent};
 
-// Of a table of adapters, the key `lora` or [lora]: whether they are for that product of attention; and what is
-// wrong in it, to `diag`.
+// Returns true if a table of adapters, the key `lora` or [lora], is for that product of attention.
 bool adapts(const Values& lora, std::string_view product);
 void check_adapting(const Values& lora, Diag& diag);
 

@@ -28,9 +28,10 @@ struct LayerSummary {
 // The module of the model file `text`, or nothing and the reasons in `diag`, which must have been made from
 // the same text (it prints the lines). The module's `step` yields the loss sum and the count of its elements,
 // `eval` also the metrics, and `init` fills the parameters. `file_name` becomes Module::source. `layers`
-// receives the layers in the order in which they run, copies of repeated blocks included.
+// receives the layers in the order in which they run, copies of repeated blocks included. `strict`: warnings are
+// errors.
 std::optional<ir::Module> compile_model(std::string_view text, std::string_view file_name,
                                         const std::vector<Override>& overrides, Diag& diag,
-                                        std::vector<LayerSummary>* layers = nullptr);
+                                        std::vector<LayerSummary>* layers = nullptr, bool strict = false);
 
 }  // namespace gacc

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "ir/text/size_text.h"
 
@@ -281,9 +282,12 @@ void LayerContext::need_groups(int64_t channels, int64_t groups) {
 
 ir::BufferId LayerContext::parameter(std::string_view suffix, ir::Shape shape, Parameters::Standard standard,
                                      Fan fan, std::string_view at) {
+  const bool own = suffix == "proj.weight" && keys.lists("proj_init") && keys.given("proj_init");
   return layers.parameters.get(fmt::format("{}.{}", path, suffix), std::move(shape),
-                               keys[suffix.ends_with("bias") ? "bias_init" : "init"], standard, fan, trains(),
-                               at.empty() ? spec.keys.type_at : keys.at(at));
+                               keys[own                        ? "proj_init"
+                                    : suffix.ends_with("bias") ? "bias_init"
+                                                               : "init"],
+                               standard, fan, trains(), at.empty() ? spec.keys.type_at : keys.at(at));
 }
 
 ir::ValueId LayerContext::projection(const std::string& prefix, const std::string& value, ir::ValueId x,
@@ -297,7 +301,10 @@ ir::ValueId LayerContext::projection(const std::string& prefix, const std::strin
 }
 
 ir::ValueId LayerContext::activate(ir::ValueId x, std::string_view key) {
-  return b.make(keys.text(key), path, {x}, attrs_of(keys.text(key)));
+  const Location outer = std::exchange(b.location, keys.at(key));
+  const ir::ValueId y = b.make(keys.text(key), path, {x}, attrs_of(keys.text(key)));
+  b.location = outer;
+  return y;
 }
 
 // The runtime refuses data outside of an input's range, so that a kernel need not look: the range is that of

@@ -9,8 +9,8 @@
 
 namespace gacc::frontend {
 
-// What flows between layers. Without a value it stands for the output of something that is wrong and
-// reported: nothing is said about what uses it.
+// A value on its way between layers. Without one, its layer is wrong and reported, and nothing more is reported about
+// its users.
 struct Flow {
   std::optional<ir::ValueId> value{};
   std::string label{};  // "`fc1`", "input `image`": who gives it, for messages
@@ -18,7 +18,7 @@ struct Flow {
   std::string defined_here() const { return label + " is defined here"; }  // the note at `at`
 };
 
-// What a layer gives: nothing when something about it is wrong, and reported.
+// The output of a layer: nothing when something about it is wrong, and reported.
 struct Layer {
   Flow output{};
   std::optional<ir::BufferId> weight{};  // what `tied` shares
@@ -45,7 +45,7 @@ class LayerLowering {
   std::optional<int64_t> rows_of(std::string_view input) const;
   // The shape per sample, for messages: "[784]".
   std::string shape_of(const Flow& flow) const;
-  // What makes an update differ from the one big batch's.
+  // The reasons that an update differs from the one big batch's.
   const std::vector<Inexact>& inexact() const { return inexact_; }
   // All layers but sequential blocks, in the order in which they run.
   std::vector<LayerSummary> summary();
@@ -91,7 +91,7 @@ class LayerLowering {
   int32_t units_per_segment_ = 1;  // more than one under policy sqrt
 };
 
-// What the code of layers and losses works with. A layer or loss that cannot be is left by an exception:
+// The context in which the code of a layer or loss runs. It gives up on an error by an exception:
 // `throw Refused(error(...).note(...))`.
 struct Lowering {
   LayerLowering& layers;
@@ -152,7 +152,7 @@ class LayerContext : public Lowering {
   // x @ weight^T + bias, weight [out, in], named VALUE; parameters PATH + prefix + "weight" and "bias".
   ir::ValueId projection(const std::string& prefix, const std::string& value, ir::ValueId x, int64_t out,
                          bool biased);
-  // What adapts the layer's products: its own key, or [lora]; null for nothing.
+  // Returns the table of the layer's adapters: its own key, or [lora]; null for none.
   const Values* adapting() const;
   // alpha / rank * x A^T B^T [.., out], with the parameters NAME.lora_A.weight and NAME.lora_B.weight: what is
   // added to the product with the rows of `weight` from `begin` on.
@@ -162,7 +162,7 @@ class LayerContext : public Lowering {
   // The activation that a key names, of x, as PATH.
   ir::ValueId activate(ir::ValueId x, std::string_view key = "activation");
 
-  // What makes an update differ from the one big batch's.
+  // The reasons that an update differs from the one big batch's.
   void inexact(Inexact what) { layers.inexact_.push_back(std::move(what)); }
   // The input that a layer takes numbers from chooses rows of a table: refused when it has more numbers.
   void choose_rows(int64_t rows, const Location& at);
@@ -170,7 +170,7 @@ class LayerContext : public Lowering {
   // Blocks: lowers the layers of the body from `x` on, their names under `prefix`; of a repeated one that
   // copy.
   Flow body(Flow x, const std::string& prefix, int64_t copy = 0);
-  // Whether the layer's parameters are trained; of a repeated block, that copy's.
+  // Returns true if the layer's parameters are trained; of a repeated block, that copy's.
   bool trains(int64_t copy = 0) const;
   // Blocks: what is made from here on is a unit of recompute of its own, if the policy has such.
   void open_segment() { b.segment = layers.segment_for(spec); }

@@ -22,7 +22,7 @@ struct LossContext : Lowering {
 
   // Yields the sums of both as loss and count.
   void sum(ir::ValueId each, ir::ValueId counted);
-  // What a metric adds up; the runtime makes the metric of it.
+  // Adds the sum of `each` as a metric, which the runtime divides.
   void add_metric(const std::string& name, ir::Operand each);
   // The target under another shape.
   ir::Operand reshaped(std::string_view suffix, const ir::Shape& shape);

@@ -58,13 +58,13 @@ std::vector<LayerSpec> read_layers(const Node& list, const std::vector<InputSpec
 void read_training(ModelFile& model, Diag& diag);  // [train] ... [memory]
 // Gives each parameter the first group that matches its name. A pattern that matches none is an error.
 void assign_groups(const ModelFile& model, ir::Module& module, Diag& diag);
-// Whether a layer among these, or inside of them, has adapters of its own.
+// Returns true if a layer among these, or inside of them, has adapters of its own.
 bool adapts(const std::vector<LayerSpec>& layers);
-// Whether a pattern is the name: `*` crosses dots, and a backslash is itself.
+// Returns true if a pattern matches the name: `*` crosses dots, and a backslash is itself.
 bool matches_glob(const std::string& pattern, const std::string& name);
 // [load]: what needs no parameters.
 void read_load(const Values& load, ir::Settings& settings, Diag& diag);
-// What each parameter is called in weights from elsewhere. A pattern that names none is an error.
+// Gives each parameter its name in weights from elsewhere. A pattern that matches none is an error.
 void assign_loads(const ModelFile& model, const Parameters& parameters, ir::Module& module, Diag& diag);
 // Notes what weights from elsewhere must be like beyond their shapes, and which weights layers share.
 void note_presumptions(const ModelFile& model, const Parameters& parameters, ir::Module& module, Diag& diag);

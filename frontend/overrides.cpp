@@ -55,11 +55,8 @@ Node& entry(Node& table, const std::string& key, const Location& at) {
 
 void apply(Node& root, const Override& override, Diag& diag) {
   const Location at{.origin = fmt::format("--set {}={}", override.key, override.value)};
-  std::optional<Node> value = parse_value(override.value, at);
-  if (!value) {
-    diag.error(Kind::syntax, at, "the value is not TOML; quote a string: '{}=\"...\"'", override.key);
-    return;
-  }
+  std::optional<Node> value = parse_value(override, at, diag);
+  if (!value) return;
   Node* node = &root;
   const std::vector<std::string> parts = split(override.key);
   if (std::ranges::count(parts, std::string()) > 0 || parts.size() > kMaxParts) {

@@ -7,13 +7,12 @@
 
 namespace gacc::frontend {
 
-// How PyTorch counts the connections of a weight: the spread of its default and of the kaiming and xavier
-// starts.
+// The connections of a weight as PyTorch counts them, for its default and for the kaiming and xavier starts.
 struct Fan {
   int64_t in = 1, out = 1;
 };
 
-// What a layer or a loss that cannot be is given up with, after a report: caught where the next one begins.
+// Thrown after an error of a layer or a loss was reported; caught where the next one begins.
 struct Refused {
   Refused() = default;
   Refused(const Report&) {}
@@ -24,7 +23,7 @@ class Parameters {
   // Adds the state buffers of the seed, which every random op reads.
   Parameters(ir::Module& module, Diag& diag);
 
-  // What PyTorch's module does when nothing is said: `spread` is uniform in +-1/sqrt(fan in), `normal` has
+  // The default initial values of PyTorch's module: `spread` is uniform in +-1/sqrt(fan in), `normal` has
   // the deviation 1.
   enum class Standard : uint8_t { spread, zeros, ones, normal };
 
@@ -32,8 +31,8 @@ class Parameters {
   // initialiser does not fit it or the model grows too large.
   ir::BufferId get(const std::string& name, ir::Shape shape, const Value& init, Standard standard, Fan fan,
                    bool trainable, const Location& at);
-  // What ops that draw numbers for samples read: the seed, and the ordinal of the micro-batch's first sample,
-  // each low word, high word. The ordinal's buffers are made at the first call; `step` advances them.
+  // Returns the operands of ops that draw numbers for samples: the seed, and the ordinal of the micro-batch's first
+  // sample, each low word, high word. The ordinal's buffers are made at the first call; `step` advances them.
   std::vector<ir::Operand> sample_words();
   // The random stream of a parameter or layer: FNV-1a of its name, as an i32. Names decide, not order, so
   // that a layer keeps its start and its masks when another one is added.

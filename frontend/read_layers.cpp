@@ -42,13 +42,14 @@ void check_inputs(const LayerSpec& layer, Diag& diag) {
 void check_starts(const LayerSpec& layer, Diag& diag) {
   const Values& keys = layer.keys;
   const bool biased = layer.type->bias && (!keys.lists("bias") || keys.on("bias"));
-  for (const std::string_view key : {"init", "bias_init"}) {
+  for (const std::string_view key : {"init", "bias_init", "proj_init"}) {
+    if (!keys.lists(key)) continue;
     const Values* init = keys.find(key);
     if (init != nullptr && init->given("normal") && init->given("uniform"))
       diag.error(Kind::conflict, keys.at(key), "`{}` is either normal or uniform", key);
     else if (init != nullptr && keys[key].node->entries.empty())
       diag.error(Kind::missing_key, keys.at(key), "`{}` needs `normal` or `uniform`", key);
-    const bool there = key == "init" ? layer.type->weight : biased;
+    const bool there = key == "bias_init" ? biased : layer.type->weight;
     if (there || !keys.given(key)) continue;
     diag.error(Kind::conflict, keys.at(key), "this layer of type \"{}\" has no {} that `{}` could start",
                keys.type->name, key == "init" ? "weight" : "bias", key);

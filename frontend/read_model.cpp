@@ -61,7 +61,7 @@ InputSpec read_input(const Entry& entry, ir::Settings& all, Diag& diag) {
   // A misspelt `shape` should not be followed by complaints about the default.
   if (!keys.given("shape") && diag.reports().size() != before) input.valid = false;
   for (const auto& [key, dtype] : {std::pair("range", "i32"), std::pair("normalize", "f32")})
-    if (keys.given(key) && keys.text("dtype") != dtype)
+    if (keys.given(key) && keys["dtype"].good && keys.text("dtype") != dtype)
       diag.error(Kind::conflict, keys.at(key), "`{}` is for {} inputs; `{}` is {}", key, dtype, entry.key,
                  keys.text("dtype"));
   if (keys.has("range")) settings.range = keys.integer("range");

@@ -1,6 +1,7 @@
 // Reads a table by its list of keys.
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <stdexcept>
 
 #include <fmt/ranges.h>
@@ -32,7 +33,7 @@ Words words_of(const Key& key) {
 const Value& Values::operator[](std::string_view key) const {
   const auto found = std::ranges::find(values, key, [](const Value& value) { return value.key->name; });
   if (found != values.end()) return *found;
-  throw std::logic_error(fmt::format("internal error: the schema of {}{} has no such key", path, key));
+  throw std::logic_error(fmt::format("the schema of {}{} has no such key", path, key));
 }
 
 bool Values::lists(std::string_view key) const {
@@ -208,6 +209,10 @@ class TableReader {
       for (const TypeSchema* type : table_.types)
         for (const Key& key : type->keys)
           if (!among(key.name, known_)) known_.push_back(&key);
+    for (const Entry& entry : node_.entries)
+      if (!among(entry.key, known_) && (entry.key != "type" || table_.types.empty()) &&
+          others_.size() < kMostOthers)
+        others_.push_back(&entry);
     for (const Key* key : known_) values_.values.push_back(value(*key));
     if (!untyped || !layer_) refuse_others();
     return std::move(values_);
@@ -266,11 +271,20 @@ class TableReader {
       return false;
     }
     if (form != Node::Form::integer && form != Node::Form::real) return true;
-    // Kernels compute in f32: what overflows there is out of range here.
-    if (std::isfinite(static_cast<float>(node.number())) && key.range.contains(node.number())) return true;
-    diag_.error(Kind::out_of_range, node.at, "`{}` must be {}, not {}", values_.name(key.name),
-                key.range.text(node.number()),
-                node.form == Node::Form::integer ? fmt::to_string(node.integer) : fmt::to_string(node.real));
+    // Kernels compute in f32: a real number is tested as what it is there.
+    const double number = node.number();
+    const double used = form == Node::Form::real ? double{static_cast<float>(number)} : number;
+    const bool vanishes = used == 0 && number != 0;
+    if (std::isfinite(used) && key.range.contains(used) && !vanishes) return true;
+    const std::string said =
+        node.form == Node::Form::integer ? fmt::to_string(node.integer) : fmt::to_string(node.real);
+    if (std::isfinite(used) && key.range.contains(number))
+      diag_.error(Kind::out_of_range, node.at, "`{}` is {}, which in f32 is {}{}", values_.name(key.name),
+                  said, used,
+                  key.range.contains(used) ? "" : fmt::format("; it must be {}", key.range.text(used)));
+    else
+      diag_.error(Kind::out_of_range, node.at, "`{}` must be {}, not {}", values_.name(key.name),
+                  key.range.text(number), said);
     return false;
   }
 
@@ -289,10 +303,11 @@ class TableReader {
              (key.form == Form::reals || key.form == Form::real_or_reals || key.form == Form::flags))
       wrong = "is empty";
     if (!wrong.empty()) diag_.error(Kind::out_of_range, node.at, "`{}` {}", values_.name(key.name), wrong);
-    for (auto item = node.items.begin(); item != node.items.end() && !words.empty(); ++item)
-      if (!item->text.empty() && std::ranges::find(node.items.begin(), item, item->text, &Node::text) != item)
-        diag_.error(Kind::duplicate_name, item->at, "`{}` lists \"{}\" twice", values_.name(key.name),
-                    item->text);
+    std::set<std::string_view> seen;
+    for (const Node& item : node.items)
+      if (!words.empty() && !item.text.empty() && !seen.insert(item.text).second)
+        diag_.error(Kind::duplicate_name, item.at, "`{}` lists \"{}\" twice", values_.name(key.name),
+                    item.text);
     return wrong.empty();
   }
 
@@ -360,7 +375,7 @@ class TableReader {
     if (value.node != nullptr || !must) return value;
     value.good = false;
     // Under another name it is an unknown key, which is reported.
-    if (std::ranges::any_of(node_.entries, [&](const Entry& entry) { return means(entry.key, key); }))
+    if (std::ranges::any_of(others_, [&](const Entry* entry) { return means(entry->key, key); }))
       return value;
     if (&table_ != &tables::file)
       diag_.error(Kind::missing_key, node_.at, "{} needs `{}`", what_, key.name);
@@ -370,17 +385,16 @@ class TableReader {
     return value;
   }
 
-  // Whether a word that is no key here was meant to be this one.
+  // Returns true when a word that is no key here was meant to be this one.
   bool means(std::string_view word, const Key& key) {
-    if (among(word, known_)) return false;
     const Foreign* foreign = ours(word, known_);
     return (foreign != nullptr ? foreign->ours : nearest(word, names_of(known_))) == key.name;
   }
 
   // Keys that the table does not have, or has with other types only.
   void refuse_others() {
-    for (const Entry& entry : node_.entries) {
-      if (among(entry.key, known_) || (entry.key == "type" && !table_.types.empty())) continue;
+    for (const Entry* other : others_) {
+      const Entry& entry = *other;
       Words owners;
       for (const TypeSchema* type : table_.types)
         if (find_key(type->keys, entry.key) != nullptr) owners.push_back(type->name);
@@ -400,6 +414,8 @@ class TableReader {
   std::string what_;
   const bool layer_;
   Keys known_;
+  static constexpr size_t kMostOthers = 1000;  // that are looked at: more would not be shown
+  std::vector<const Entry*> others_;           // what is in the file and no key
   Values values_;
 };
 

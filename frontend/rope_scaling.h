@@ -4,7 +4,7 @@
 
 namespace gacc::frontend {
 
-// What multiplies the angle of each pair of channels, and what is turned.
+// The factors of the angle of each pair of channels, and of the turned channels.
 struct RopeScaling {
   std::vector<double> scales;
   double magnitude = 1;

@@ -3,6 +3,7 @@
 #include "frontend/schema.h"
 
 #include "frontend/families.h"
+#include "frontend/warnings.h"
 #include "ir/schema/optimizer.h"
 #include "ir/schema/rate_schedule.h"
 
@@ -12,8 +13,6 @@ namespace {
 
 const ir::Settings defaults;
 const Words automatic = {"auto"};
-const Words starts = {"default",         "zeros",         "ones",          "kaiming_normal",
-                      "kaiming_uniform", "xavier_normal", "xavier_uniform"};
 const std::vector<Key> of_adapters = {
     {"rank", Form::integer, required, "the columns of B and the rows of A", extent},
     {"alpha", Form::real, no_default, "the product is multiplied by alpha / rank; default: rank", above(0)},
@@ -52,7 +51,9 @@ const Table tables::model{
     .keys = {{"name", Form::text, required, "the model's name, 1 to 100 characters"},
              {"seed", Form::integer, defaults.model.seed,
               "of initial values, dropout and the order of samples", at_least(0)},
-             {"metrics", Form::metrics, no_default, "what evaluations measure besides the loss"}},
+             {"metrics", Form::metrics, no_default, "what evaluations measure besides the loss"},
+             Key{"allow", Form::words, no_default, "warnings of the compiler that are not wanted"}.or_one_of(
+                 warning_names())},
     .example = "name = \"digits\"\nmetrics = [\"accuracy\"]"};
 
 const Table tables::input{

@@ -12,6 +12,10 @@ namespace gacc::frontend {
 constexpr size_t kMaxNameLength = 100;  // bytes
 constexpr size_t kMaxRank = 8;          // axes of a value, per sample
 
+// How a parameter may start, beside a distribution.
+inline const Words starts = {"default",         "zeros",         "ones",          "kaiming_normal",
+                             "kaiming_uniform", "xavier_normal", "xavier_uniform"};
+
 namespace tables {
 extern const Table file, model, input, normalize, layer, init, rope, rope_scaling, qk_norm, lora, loss,
     predict, train, optimizer, group, schedule, precision, recompute, launch, memory, load, adapters;
@@ -30,7 +34,7 @@ struct Value {
   std::vector<Values> tables;  // what it holds, of a key with a table of its own
 };
 
-// What a table says, its defaults filled in. Asking for a key that the schema does not list is a bug.
+// The values of a table, its defaults filled in. Asking for a key that the schema does not list is a bug.
 class Values {
  public:
   const TypeSchema* type = nullptr;  // nothing in a table without types, or when its type is wrong
@@ -43,7 +47,7 @@ class Values {
   bool lists(std::string_view key) const;  // whether the schema does
   bool given(std::string_view key) const { return (*this)[key].node != nullptr; }
   bool has(std::string_view key) const { return (*this)[key].value.has_value(); }
-  // Where a key's value stands; where the table stands when the key is absent.
+  // Returns the place of a key's value, or of the table when the key is absent.
   const Location& at(std::string_view key) const;
   std::string name(std::string_view key) const { return path + std::string(key); }  // "train.micro_batch"
 
@@ -77,7 +81,7 @@ Values read_table(const Node& node, const Table& table, Diag& diag, std::string 
 // The words that a key takes, "" for none.
 Words words_of(const Key& key);
 
-// Whether an input or a layer can be called so: the name becomes a part of parameters' paths, which have
+// Returns true if an input or a layer may have this name. The name becomes a part of parameters' paths, which have
 // dots, and of one-line messages.
 bool is_name(std::string_view text);
 

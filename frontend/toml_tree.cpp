@@ -26,8 +26,10 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 
+#include "frontend/frontend.h"
 #include "frontend/schema.h"
 
 namespace gacc::frontend {
@@ -90,17 +92,23 @@ class Lines {
             .column = static_cast<int32_t>(byte + 1),
             .length = static_cast<int32_t>(length)};
   }
-  // Where code point `column` (from 1) of a line begins; past its end, the end.
+  // The byte at which code point `column` (from 1) of a line begins; past its end, the end.
   size_t byte(size_t line, size_t column) const {
+    if (indexed_ != line) index(line);
+    return column < 1 ? 0 : column <= begins_.size() ? begins_[column - 1] : lines_[line - 1].size();
+  }
+  void index(size_t line) const {
+    indexed_ = line;
+    begins_.clear();
     const std::string_view text = lines_[line - 1];
-    size_t at = line == 1 && text.starts_with(kMark) ? kMark.size() : 0;
-    for (; column > 1 && at < text.size(); --column) do
-        ++at;
-      while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U);
-    return at;
+    for (size_t at = line == 1 && text.starts_with(kMark) ? kMark.size() : 0; at < text.size(); ++at)
+      if ((static_cast<unsigned char>(text[at]) & 0xC0U) != 0x80U) begins_.push_back(at);
   }
 
   std::vector<std::string_view> lines_;
+  // The code points of the line that was asked for last: a file may be one long line with all its values.
+  mutable size_t indexed_ = 0;
+  mutable std::vector<size_t> begins_;
 };
 
 Node convert(const toml::node& from, const Lines& lines) {
@@ -131,7 +139,8 @@ Node convert(const toml::node& from, const Lines& lines) {
   return node;
 }
 
-// What the library need not see, found by a scan that knows strings and comments and nothing else:
+// Finds what the library need not see, by a scan that knows strings and comments and nothing else:
+// - other encodings than UTF-8, and lines that end otherwise;
 // - keys of very many dotted parts, over which it recurses without a limit;
 // - characters outside ASCII that are neither in quotes nor in a comment, of which it says what it expected
 //   instead and not that quotes are missing.
@@ -140,6 +149,11 @@ struct Refusal {
   std::string_view why;
 };
 std::optional<Refusal> refuse(std::string_view text) {
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF") || text.find('\0') != text.npos)
+    return Refusal{0, "the file is UTF-16 or no text; save it as UTF-8"};
+  for (size_t at = text.find('\r'); at != text.npos; at = text.find('\r', at + 1))
+    if (text.substr(at, 2) != "\r\n")
+      return Refusal{at, "a line ends in a carriage return alone; save the file with line feeds"};
   int dots = 0;
   size_t i = text.starts_with(kMark) ? kMark.size() : 0;
   for (; i < text.size(); ++i) {
@@ -169,6 +183,13 @@ std::optional<Refusal> refuse(std::string_view text) {
     }
   }
   return std::nullopt;
+}
+
+// Whether the C library takes it for a number, if perhaps TOML does not: 1e400, 007.
+bool is_number(const std::string& text) {
+  char* end = nullptr;
+  std::strtod(text.c_str(), &end);
+  return end != text.c_str() && *end == '\0' && text.find_first_of("0123456789") != std::string::npos;
 }
 
 bool bare_word(std::string_view text) {
@@ -227,8 +248,11 @@ std::string reworded(std::string_view text, std::string_view there) {
     const std::string_view word = there.substr(0, there.find_first_of(" \t\r,]}#"));
     if (bare_word(word)) return fmt::format("text needs quotes: \"{}\"", word);
   }
-  constexpr std::string_view kPrefix = "Error while parsing ";
+  constexpr std::string_view kPrefix = "Error while parsing ", kNoValue = " could not be interpreted as a value";
   const size_t colon = text.find(": ");
+  if (text.ends_with(kNoValue) && colon != text.npos)
+    return fmt::format("{} is beyond the range of numbers",
+                       text.substr(colon + 2, text.size() - colon - 2 - kNoValue.size()));
   if (!text.starts_with(kPrefix) || colon == text.npos) return std::string(text);
   return fmt::format("{} (in a {})", text.substr(colon + 2),
                      text.substr(kPrefix.size(), colon - kPrefix.size()));
@@ -287,11 +311,19 @@ std::optional<Node> parse_toml(std::string_view text, Diag& diag) {
   return std::nullopt;
 }
 
-std::optional<Node> parse_value(std::string_view text, const Location& at) {
+std::optional<Node> parse_value(const Override& override, const Location& at, Diag& diag) {
+  const std::string& text = override.value;
   Diag quiet;
   std::optional<Node> parsed = parse_toml(fmt::format("value = {}", text), quiet);
+  if (!parsed && is_number(text)) {
+    diag.error(Kind::syntax, at, "{}", quiet.reports().front().text);
+    return std::nullopt;
+  }
   if (!parsed && bare_word(text)) parsed = parse_toml(fmt::format("value = \"{}\"", text), quiet);
-  if (!parsed || parsed->entries.size() != 1) return std::nullopt;
+  if (!parsed || parsed->entries.size() != 1) {
+    diag.error(Kind::syntax, at, "the value is not TOML; quote a string: '{}=\"...\"'", override.key);
+    return std::nullopt;
+  }
   Node value = std::move(parsed->entries.front().value);
   place_everywhere(value, at);
   return value;

@@ -24,8 +24,9 @@ struct Node {
   int64_t integer = 0;
   double real = 0;
   bool flag = false;
-  std::vector<Node> items{};   // Form::list
-  std::vector<Entry> entries;  // Form::table, in file order
+  std::vector<Node> items{};         // Form::list
+  std::vector<Entry> entries;        // Form::table, in file order
+  std::vector<std::string> notes{};  // what is printed behind it (toml_text.h)
 
   bool is_table() const { return form == Form::table; }
   bool is_list() const { return form == Form::list; }
@@ -47,8 +48,9 @@ std::string header_text(std::string_view name, bool list);
 // The whole file, or nothing and one `syntax` report.
 std::optional<Node> parse_toml(std::string_view text, Diag& diag);
 
-// The right side of an override: TOML, or a bare word taken as a string. Every node gets the place `at`.
-std::optional<Node> parse_value(std::string_view text, const Location& at);
+// The right side of an override: TOML, or a bare word taken as a string. Every node gets the place `at`. Nothing
+// and a report when it is neither.
+std::optional<Node> parse_value(const Override& override, const Location& at, Diag& diag);
 
 // overrides.cpp. Applies overrides in order, before the tree is read, so that they are checked like the file;
 // the last one of a key wins. What they write carries the place `--set KEY=VALUE`.

@@ -29,7 +29,7 @@ class Builder {
     origin = Origin::gradient;
     return *this;
   }
-  // What ops made from here on carry: their place in the model file, their segment (-1: none), ...
+  // Fields of the ops made from here on: their place in the model file, their segment (-1: none), ...
   Location location{};
   int32_t segment = -1;
   bool keep_f32 = false;          // ... that they are kept out of half precision (Op::keep_f32), ...
@@ -50,7 +50,7 @@ class Builder {
   Module& module() { return module_; }
   Region& region() { return region_; }
   Diag& diag() { return diag_; }
-  // Where new ops go: index into region.ops; defaults to the end.
+  // The index into region.ops at which new ops go; none: the end.
   std::optional<size_t> at{};
 
  private:
@@ -59,7 +59,7 @@ class Builder {
   Diag& diag_;
 };
 
-// What OpInfo::gradient gets: the forward op, the gradients of its results, and a place to add those of its
+// The argument of OpInfo::gradient: the forward op, the gradients of its results, and a place to add those of its
 // operands. Contributions to one operand are summed, by `add` within the op and by autodiff over ops.
 class GradBuilder {
  public:
@@ -73,7 +73,7 @@ class GradBuilder {
   const Operand& operand(size_t i) const { return op_.operands[i]; }
   Operand result(size_t i = 0) const { return op_.results[i]; }
   const std::optional<Operand>& d_result(size_t i = 0) const { return d_results_[i]; }
-  // Whether anything wants this operand's gradient; skip the work when false.
+  // Returns true if anything wants this operand's gradient.
   bool wanted(size_t i) const { return wanted_.empty() || wanted_[i]; }
   void want(std::vector<bool> wanted) { wanted_ = std::move(wanted); }
   // A name for an intermediate of operand i's gradient: "d.fc1" for operand %fc1, "d.fc1.weight" for

@@ -1,4 +1,3 @@
-// See dependence.h.
 #include "ir/dependence.h"
 
 #include <algorithm>

@@ -20,7 +20,7 @@ struct Touched {
 };
 Touched touched(const Module& module, const Region& region, const Kernel& kernel);
 bool overlap(const std::vector<Bytes>& a, const std::vector<Bytes>& b);
-// Whether one of them writes bytes that the other touches.
+// Returns true if one of them writes bytes that the other touches.
 bool conflict(const Touched& a, const Touched& b);
 
 // Kernels are numbered as in the list that it was made with. Kernel b depends on a, which stands before it,
@@ -30,8 +30,8 @@ class Dependence {
   Dependence(const Module& module, const Region& region, const std::vector<Kernel>& kernels);
 
   bool between(size_t a, size_t b) const;
-  // Whether `kernel` could run at the place of `to`, which stands before it, in one with it: nothing from
-  // there on to its own place depends on it or it on that, and it writes nothing that `to` reads.
+  // Returns true if `kernel` could run earlier, as one with `to`: it and the kernels from there on to its own place do
+  // not depend on each other, and it writes nothing that `to` reads.
   bool may_move(size_t kernel, size_t to) const;
   // From now on `product` does `kernel`, too: touches what that touches, and `kernel` itself nothing.
   void join(size_t product, size_t kernel);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 
 namespace gacc {
 
@@ -12,6 +13,7 @@ const std::vector<std::string_view>& all_kinds() {
   static const std::vector<std::string_view> texts = {
 #define X(name, text) text,
 #include "ir/diag.def"
+#include "ir/warnings.def"
 #undef X
   };
   return texts;
@@ -32,8 +34,8 @@ std::string_view line_of(std::string_view text, int32_t number) {
   return line;
 }
 
-// What a terminal can show, byte for byte: a question mark for each control character and for each byte that
-// is no UTF-8. Tabs and line ends stay.
+// Returns the text as a terminal can show it, byte for byte: a question mark for each control character and for each
+// byte that is no UTF-8. Tabs and line ends stay.
 std::string printable(std::string_view text) {
   std::string out(text);
   for (size_t i = 0; i < out.size();) {
@@ -53,18 +55,37 @@ std::string printable(std::string_view text) {
   return out;
 }
 
+// At most 120 characters of a line, those around byte `at`. `at` becomes the byte's place among them.
+std::string_view excerpt(std::string_view line, size_t& at) {
+  constexpr size_t kColumns = 120, kBefore = 60;
+  // Continuation bytes of UTF-8 belong to the character before them.
+  const auto begins = [&](size_t i) { return (static_cast<unsigned char>(line[i]) & 0xC0U) != 0x80U; };
+  const auto after = [&](size_t begin) {
+    size_t end = begin, columns = 0;
+    for (; end < line.size(); ++end)
+      if (begins(end) && ++columns > kColumns) break;
+    return end;
+  };
+  if (after(0) == line.size()) return line;
+  size_t begin = std::min(at, line.size());
+  for (size_t columns = 0; begin > 0 && columns < kBefore; columns += begins(begin) ? 1 : 0) --begin;
+  at -= begin;
+  return line.substr(begin, after(begin) - begin);
+}
+
 // "file:line:col: what: message" and, when the line is known, the line with a caret under it.
 std::string render_at(const Diag& diag, const Location& at, std::string_view what, std::string_view message) {
   if (!at.origin.empty()) return fmt::format("{}: {}: {}\n", at.origin, what, message);
   if (at.line <= 0) return fmt::format("{}: {}: {}\n", diag.file(), what, message);
   std::string out = fmt::format("{}:{}:{}: {}: {}\n", diag.file(), at.line, at.column, what, message);
-  const std::string line = printable(line_of(diag.source(), at.line));
-  if (line.empty()) return out;
+  const std::string whole = printable(line_of(diag.source(), at.line));
+  if (whole.empty()) return out;
+  size_t column = at.column > 0 ? static_cast<size_t>(at.column - 1) : 0;
+  const std::string_view line = excerpt(whole, column);
   out += fmt::format("{:>5} | {}\n      | ", at.line, line);
   // Columns count bytes; tabs are kept and the continuation bytes of UTF-8 take no room, so that the caret
   // is under its character.
   const auto width = [&](size_t i) { return (static_cast<unsigned char>(line[i]) & 0xC0U) != 0x80U; };
-  const size_t column = at.column > 0 ? static_cast<size_t>(at.column - 1) : 0;
   for (size_t i = 0; i < column && i < line.size(); ++i)
     if (line[i] == '\t')
       out += '\t';
@@ -85,13 +106,16 @@ std::string render_all(const Diag& diag, const std::vector<Report>& reports, std
     const Location &x = reports[a].at, &y = reports[b].at;
     return std::pair(x.line, x.column) < std::pair(y.line, y.column);
   });
+  constexpr size_t kMost = 100;  // more are of no use to a reader
   std::string out;
-  for (const size_t i : order) {
+  for (const size_t i : std::span(order).first(std::min(order.size(), kMost))) {
     const Report& report = reports[i];
     out += render_at(diag, report.at, what,
                      fmt::format("{} [{}]", printable(report.text), kind_text(report.kind)));
     for (const Note& note : report.notes) out += render_at(diag, note.at, "note", printable(note.text));
   }
+  if (order.size() > kMost)
+    out += fmt::format("{}: {} more {}s are not shown\n", diag.file(), order.size() - kMost, what);
   return out;
 }
 

@@ -78,7 +78,7 @@ bool is_reduce(Lowering lowering) {
          lowering == Lowering::total_reduce;
 }
 
-// What a reduce op reduces: its first operand that it does not write.
+// Returns the operand that a reduce op reduces: its first one that it does not write.
 const Operand& reduced(const Op& op) {
   size_t i = 0;
   while (op.info->is_written(i)) ++i;

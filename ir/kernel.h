@@ -16,7 +16,7 @@
 //                  inside. One task, unless `fuse` has split the reduction (total_sum {parts}).
 //   gemm           one matmul or matmul.acc.
 //   alias          one reshape: no launch.
-//   special        one op with a kernel of its own; it reads its operands, writes its results and buffers as
+//   handwritten    one op whose loop nest is written by hand; it reads its operands, writes its results and buffers as
 //                  it likes, and stores all its results, also those that nobody uses.
 #pragma once
 #include <map>
@@ -72,7 +72,7 @@ struct Kernel {
 // and the result is empty when a group breaks the rules above.
 std::vector<Kernel> kernels(const Module& module, const Region& region, std::string* problem = nullptr);
 
-// Where the kernel with a number stands in such a list.
+// The index in such a list of the kernel with a number.
 class KernelNumbers {
  public:
   explicit KernelNumbers(const std::vector<Kernel>& kernels) {
@@ -115,7 +115,7 @@ class StorageRoots {
   std::vector<Operand> by_value_;
 };
 
-// Whether `kernel` may write `result` over the bytes of `operand`, which dies there: same bytes per element,
+// Returns true if `kernel` may write `result` over the bytes of `operand`, which dies there: same bytes per element,
 // both accessed `element`, and every read of operand's element (r, c) happens no later than the write of
 // result's (r, c).
 bool may_reuse(const Module& module, const Region& region, const Kernel& kernel, ValueId operand,

@@ -46,7 +46,7 @@ struct Buffer {
   Location at{};
 };
 
-// Where things begin in the arena: at multiples of so many bytes. cuBLAS and vector loads want 256. A buffer of
+// Bytes at whose multiples things begin in the arena. cuBLAS and vector loads want 256. A buffer of
 // one number is read as that number alone; a step has up to a dozen, which so share a kilobyte.
 inline constexpr int64_t kArenaAlignment = 256, kNumberAlignment = 16;
 int64_t alignment(const Buffer& buffer);
@@ -59,7 +59,7 @@ struct Value {
       offset{};  // bytes from the start of the arena, once planned; none for register values
 };
 
-// Why an op is there. forward: it computes what the model says; gradient: the derivative of that; init and
+// The reason that an op is there. forward: it computes what the model says; gradient: the derivative of that; init and
 // update: the ops of those regions.
 enum class Origin : uint8_t { forward, gradient, init, update };
 std::string_view origin_text(Origin origin);
@@ -93,7 +93,7 @@ struct Op {
   Location at{};
 };
 
-// What a region hands out. role: "loss" and "count" (f32 sum, i32 count), "grad" (of buffer), "metric"
+// A value that a region hands out. role: "loss" and "count" (f32 sum, i32 count), "grad" (of buffer), "metric"
 // (named); of predict and answer "output" and "rows".
 struct Yield {
   std::string role;
@@ -112,7 +112,7 @@ inline constexpr RegionKind all_regions[] = {
 #include "ir/regions.def"
 #undef GACC_REGION
 };
-// Those that decide the size of the arena.
+// The regions that decide the size of the arena.
 inline constexpr RegionKind training_regions[] = {RegionKind::init,   RegionKind::step,  RegionKind::update,
                                                   RegionKind::eval,   RegionKind::close, RegionKind::norms,
                                                   RegionKind::ratios, RegionKind::clear};
@@ -124,7 +124,7 @@ constexpr std::string_view region_text(RegionKind kind) {
   };
   return texts[static_cast<size_t>(kind)];
 }
-// Whether a run of it takes a micro-batch: it has inputs, and values with the extent B.
+// Returns true if a run of it takes a micro-batch: it has inputs, and values with the extent B.
 constexpr bool is_batched(RegionKind kind) {
   constexpr bool answers[] = {
 #define GACC_REGION(name, batched) batched,
@@ -146,7 +146,7 @@ struct Region {
   std::vector<Yield> yields{};
   std::optional<Schedule> schedule{};  // once scheduled, where there are ops
   Location at{};                       // of the region's keyword, when it was read from text
-  // What ir::facts made of the region last. A copy has the same until one of them changes.
+  // The latest result of ir::facts for the region. A copy has the same until one of them changes.
   mutable std::shared_ptr<const RegionFacts> known_facts{};
 
   Value& operator[](ValueId id) { return values[index(id)]; }
@@ -193,8 +193,8 @@ struct Module {
   int64_t accumulate() const { return *settings.train.accumulate; }
 };
 
-// The buffer in whose place this one lies: itself, but for a slice, and for a parameter that has a master and
-// is whole in `init` alone, where its gradient lies.
+// Returns the buffer whose bytes this one uses. A slice uses those of the buffer it is cut from. A parameter with a
+// master is used in full length by `init` alone, and there uses the bytes of its gradient. Any other uses its own.
 BufferId storage_of(const Module& module, BufferId buffer);
 // Returns the number of ranks that share the optimizer's state (memory.shard), or 0.
 int64_t sharing_ranks(const Settings& settings);
@@ -204,20 +204,20 @@ std::optional<Type> whole_type(const Module& module, const Buffer& buffer);
 // A scheduled module as it was planned: what an artifact keeps, which is the same for all devices.
 Module unscheduled(Module module);
 
-// What [optimizer] says of one parameter: its group, else its rank, else what it says of all.
+// The settings of [optimizer] for one parameter: those of its group, else those by its rank, else those for all.
 struct ParamRule {
   double weight_decay = 0;
   double lr_factor = 1;  // of the rate that the schedule gives
 };
 ParamRule optimizer_rule(const Module& module, const Buffer& parameter);
 
-// The type an operand has where it stands: of the value, of the buffer, or a scalar f32 for a number.
+// Returns the type of the value or the buffer; of a number, a scalar f32.
 Type operand_type(const Module& module, const Region& region, const Operand& operand);
 // "%fc1", "@fc1.weight" or "0.25".
 std::string operand_text(const Module& module, const Region& region, const Operand& operand);
 // Removes dead entries of Region::values and renumbers; after it, every value is an input or a result.
 void compact(Region& region);
-// Whether an op or a yield reads the value.
+// Returns true if an op or a yield reads the value.
 bool is_read(const Region& region, ValueId value);
 // Removes the ops whose results nobody reads and that write no buffer.
 void remove_dead(Region& region);

@@ -15,12 +15,12 @@ class GradBuilder;
 class Builder;
 class EvalView;
 
-// What the gradient reads of the forward op; liveness and recompute follow from it.
+// The values of the forward op that its gradient reads; liveness and recompute follow from it.
 enum class Saves : uint8_t { nothing, operands, result };
 // half: operands and result in half precision. f32: reads what there is, half or f32, and gives f32. follow:
 // as its operands are: half where all of them are, else f32. (docs/ir.md, half precision)
 enum class Precision : uint8_t { half, f32, follow };
-// What recompute may clone.
+// The ops that recompute may clone.
 enum class Recompute : uint8_t { cheap, costly, never };
 // How an op is run; all but composite are what codegen knows (see ir/kernel.h for their domains).
 //   pointwise     one formula per element of the broadcast domain

@@ -17,11 +17,11 @@ struct BufferId {
   int32_t index = -1;
   auto operator<=>(const BufferId&) const = default;
 };
-// Of vectors that have an element for each value or buffer.
+// The index in a vector that has an element for each value or buffer.
 inline size_t index(ValueId value) { return static_cast<size_t>(value.index); }
 inline size_t index(BufferId buffer) { return static_cast<size_t>(buffer.index); }
 
-// What an op reads: a value of its region, a buffer, or a number written in place (an f32 or i32 scalar).
+// An operand of an op: a value of its region, a buffer, or a number written in place (an f32 or i32 scalar).
 using Operand = std::variant<ValueId, BufferId, double>;
 inline const ValueId* as_value(const Operand& operand) { return std::get_if<ValueId>(&operand); }
 inline const BufferId* as_buffer(const Operand& operand) { return std::get_if<BufferId>(&operand); }

@@ -1,4 +1,4 @@
-// See positions.h. A value follows the positions when its first two axes are [B, T] and what it has at a
+// A value follows the positions when its first two axes are [B, T] and what it has at a
 // position depends on tokens up to that position. Forwards through the ops, by what the table says of them.
 #include "ir/positions.h"
 
@@ -25,7 +25,7 @@ class Walk {
   }
 
  private:
-  // Of a value; one that depends on no token neither follows the positions nor has a reason why not.
+  // The verdict on a value. One that depends on no token neither follows the positions nor has a reason why not.
   struct About {
     bool follows = false;
     std::string why{};

@@ -1,4 +1,3 @@
-// See product.h.
 #include "ir/product.h"
 
 #include "ir/dependence.h"

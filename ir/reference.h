@@ -13,7 +13,7 @@ struct Tensor {
   std::vector<double> data{};
 };
 
-// What OpInfo::reference gets: the operands' tensors and the results to fill.
+// The argument of OpInfo::reference: the operands' tensors and the results to fill.
 class EvalView {
  public:
   EvalView(const OpView& op, std::vector<const Tensor*> operands, std::vector<Tensor>& results)

@@ -1,4 +1,3 @@
-// See region_facts.h.
 #include "ir/region_facts.h"
 
 #include <algorithm>

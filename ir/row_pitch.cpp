@@ -1,4 +1,3 @@
-// See row_pitch.h.
 #include "ir/row_pitch.h"
 
 #include <algorithm>

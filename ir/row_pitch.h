@@ -17,7 +17,7 @@ constexpr int64_t wanted_pitch(int64_t columns) {
   return columns % 8 != 0 && (pitch - columns) * 16 <= columns ? pitch : 0;
 }
 
-// Whether every kernel that touches the value finds it row by row, and nobody outside reads it. `kernels`:
+// Returns true if every kernel that touches the value finds it row by row, and nobody outside reads it. `kernels`:
 // those of the region.
 bool may_have_pitch(const Region& region, const std::vector<Kernel>& kernels, ValueId value);
 

@@ -65,7 +65,7 @@ double apply(ScalarOp op, [[maybe_unused]] const double* a) {
   return 0;
 }
 
-// Where the formula is recorded, if any of the arguments is already in one.
+// Returns the recorder of the formula that one of the arguments is in; null when none is.
 ScalarRecorder* recorder_of(std::span<const Scalar> args) {
   ScalarRecorder* found = nullptr;
   for (const Scalar& arg : args) {

@@ -30,7 +30,7 @@ bool has_batch(const Shape& shape);
 int64_t elements(const Shape& shape, int64_t batch);
 bool fits(const Shape& shape, int64_t batch);  // every extent >= 1 (or B) and the byte size below 2^62
 std::string shape_text(const Shape& shape);    // "[B,784]"
-// What a matrix product sees of a tensor, [leading extents, last extent].
+// The extents of a tensor as a matrix product takes it, [leading extents, last extent].
 struct MatrixExtents {
   int64_t rows, columns;
 };

@@ -258,7 +258,7 @@ class Verifier {
     }
   }
 
-  // Whether the op adds to a buffer and never shares a kernel: then others of its kind may add to it as well.
+  // Returns true if the op adds to a buffer and never shares a kernel: then others of its kind may add to it as well.
   static bool adds_alone(const Op& op) {
     const bool alone = op.info->lowering == Lowering::gemm || op.info->lowering == Lowering::special;
     return alone && op.info->name.ends_with(".acc");
@@ -376,7 +376,7 @@ class Verifier {
 
   static bool is_there(const Region& region) { return !region.ops.empty() || !region.yields.empty(); }
 
-  // What predict is for: its one yield in every phase.
+  // Checks predict's one yield, in every phase.
   void output(const Region& region) {
     if (!is_there(region)) return;  // a module may lack it
     const std::string_view role = is_there(module_.answer) ? "rows" : "output";
@@ -392,7 +392,7 @@ class Verifier {
              type_text(type));
   }
 
-  // R28: how the step and the update run is what was asked for, and what their schedules say.
+  // R30: how the step and the update run is what was asked for, and what their schedules say.
   void launch_modes() {
     const Results& results = module_.results;
     const std::string& asked = *module_.settings.launch.mode;
@@ -401,12 +401,12 @@ class Verifier {
           std::tuple("launch.update", &results.launch_update, &module_.update)}) {
       const std::string& mode = **made;
       if (mode != "graph" && mode != "persistent")
-        broken("R28", region->at, "{} is \"{}\", not \"graph\" or \"persistent\"", key, mode);
+        broken("R30", region->at, "{} is \"{}\", not \"graph\" or \"persistent\"", key, mode);
       if (made->given() && !region->ops.empty() && (asked == "graph" || region == &module_.step) &&
           asked != "auto" && mode != asked)
-        broken("R28", region->at, "{} is \"{}\", and launch.mode asks for \"{}\"", key, mode, asked);
+        broken("R30", region->at, "{} is \"{}\", and launch.mode asks for \"{}\"", key, mode, asked);
       if (region->schedule && region->schedule->persistent && mode != "persistent")
-        broken("R28", region->schedule->persistent->at, "{} has a persistent kernel, and {} is \"{}\"",
+        broken("R30", region->schedule->persistent->at, "{} has a persistent kernel, and {} is \"{}\"",
                region_text(region->kind), key, mode);
     }
   }

@@ -1,4 +1,3 @@
-// See approximate.h.
 #include "kernels/approximate.h"
 
 #include <algorithm>
@@ -17,7 +16,7 @@ bool of_half(const ir::Module& module, const ir::Region& region, const Operand& 
   return ir::is_half(ir::operand_type(module, region, operand).dtype);
 }
 
-// Whether a relative error of argument `i` is no larger in the result.
+// Returns true if a relative error of argument `i` is no larger in the result.
 bool passes_error(ScalarOp op, size_t i) {
   switch (op) {
     case ScalarOp::mul:

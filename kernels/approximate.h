@@ -14,7 +14,7 @@ namespace gacc::kernels {
 // By ValueId::index: whether a value is of half type, or made by formulas alone from one that is.
 std::vector<bool> half_values(const ir::Module& module, const ir::Region& region);
 
-// Of an op's formula, with results of `types`, the numbers of the nodes to approximate: exponentials,
+// Returns the numbers of the nodes to approximate in an op's formula with results of `types`: exponentials,
 // tangents and error functions of half precision, and divisions that only products and choices stand between
 // and results of half type. `half`: half_values of the region.
 std::vector<int32_t> approximate_nodes(const ir::OpView& op, const ir::ScalarProgram& formula,

@@ -27,7 +27,7 @@ constexpr GemmTile kMmaSliced = {
 constexpr GemmTile kSliced = {
     .m = 16, .n = 16, .k = 128, .micro_m = 2, .micro_n = 2, .groups = 1, .slices = 4};
 
-// Of implicit products. First by tensor cores: the largest only for operands that are copied, since a thread has
+// Tiles of implicit products. First by tensor cores: the largest only for operands that are copied, since a thread has
 // no registers for more than its sums; then without.
 constexpr GemmTile kImplicitTiles[] = {
     kMmaTiles[0], {.m = 128, .n = 64, .k = 32, .warps_m = 4, .warps_n = 2, .stages = 4},

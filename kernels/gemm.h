@@ -41,13 +41,13 @@ int64_t tile_shared_bytes(const GemmTile& tile, const GpuTarget& gpu);
 // so many are left.
 inline constexpr int64_t kBlocksThatFillGpu = 99;
 
-// Where fewer blocks than that are left whatever the tile, a block lasts as long as its walk along the inner
-// dimension. From this extent on its threads share the walk in slices.
+// The inner extent from which on the threads of a block share its walk in slices, where fewer blocks than that are left
+// whatever the tile: a block then lasts as long as its walk.
 inline constexpr int64_t kDepthWorthSlices = 128;
 
 constexpr int64_t ceil_divide(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
-// Whether products of this type go through tensor cores.
+// Returns true if products of this type go through tensor cores.
 bool has_tensor_cores(ir::DType type, const GpuTarget& gpu);
 
 // The tiles of implicit products (convolutions), by number; and the one for `count` products side by side of
@@ -56,8 +56,8 @@ bool has_tensor_cores(ir::DType type, const GpuTarget& gpu);
 const GemmTile& implicit_tile(int64_t number);
 int64_t choose_implicit(int64_t m, int64_t n, int64_t count, bool mma, bool copied);
 
-// What a product does with C as it leaves its registers: all that a pointwise function of the program does,
-// with C, rounded to its type, for one of its operands.
+// The rest of a product, done with C while it is in registers: all of a pointwise function of the program, one of whose
+// operands is C, rounded to its type.
 struct GemmEpilogue {
   int32_t function = 0;  // in Program::functions ...
   std::string name{};    // ... and its name there

@@ -192,7 +192,7 @@ class BodyBuilder {
     }
   }
 
-  // What formulas ask about samples.
+  // Adds the extents that formulas ask about samples.
   void add_samples() {
     if (uses_position_) {
       body_.rows_of_sample = static_cast<int32_t>(call_.extents.size());
@@ -331,7 +331,7 @@ class BodyBuilder {
   Instance made_;
   Call& call_ = made_.call;
   Body& body_ = made_.body;
-  // What the operand of each slot is.
+  // The operand of each slot.
   struct OfSlot {
     ir::Type type;
     bool repeats_rows;     // it holds one value a row for a period of rows

@@ -14,7 +14,7 @@ struct Instance {
   std::vector<std::pair<int32_t, int32_t>> constants;  // (member, node), in the order of the key
 };
 
-// What an operation of a formula costs: scalar operations, roughly; instructions that it becomes on a GPU, as
+// The cost of an operation of a formula: scalar operations, roughly; instructions that it becomes on a GPU, as
 // codegen/emit/math.cpp writes it, and special functions of the hardware among them, each exact and approximate.
 struct ScalarCost {
   int operations;
@@ -45,8 +45,8 @@ class Instances {
   std::vector<bool> half_{};  // half_values of the region, where the target has approximate units
 };
 
-// Of a kernel of formulas and reductions: any form but gemm, alias and special. Unfit are members whose
-// reductions do not fit together.
+// Makes the instance of a kernel of formulas and reductions: any form but gemm, alias and special. Unfit are members
+// whose reductions do not fit together.
 Instance make_instance(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel,
                        Purpose purpose);
 

@@ -1,4 +1,4 @@
-// See launch_cost.h; docs/gpu-cost.md has the formulas in words.
+// See launch_cost.h; docs/gpu.md has the formulas in words.
 #include "kernels/launch_cost.h"
 
 #include <algorithm>

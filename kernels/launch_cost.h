@@ -1,6 +1,6 @@
 // What a launch costs on a GPU, from what it asks of the machine. A launch takes the largest of its bounds,
 // and something more where two are near: they are joined by a norm, as measured curves bend
-// (docs/gpu-cost.md). It is an estimate: nothing here was measured with gacc's kernels.
+// (docs/gpu.md). It is an estimate: nothing here was measured with gacc's kernels.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace gacc::kernels {
 
-// Of so many items, how many runs of `by`. A quotient that rounding left just above a whole number is that
+// Returns the number of runs of `by` items. A quotient that rounding left just above a whole number is that
 // number.
 double divided_up(double value, double by);
 
@@ -74,14 +74,14 @@ struct Terms {
   double memory = 0, l2 = 0, chain = 0, access = 0, issue = 0, multiply = 0, function = 0, dispatch = 0;
 };
 
-// What makes a launch as slow as it is. latency: its longest chain of loads; parallelism: too few blocks for
+// The limit of a launch's speed. latency: its longest chain of loads; parallelism: too few blocks for
 // the GPU's multiprocessors; launch: starting it.
 enum class Bound : uint8_t { bandwidth, compute, latency, parallelism, launch };
 std::string_view bound_text(Bound bound);
 
 enum class Engine : uint8_t { library, own };  // of matrix products: cuBLASLt, or the artifact's kernels
 
-// What a launch takes of what launches on two streams share: seconds of all multiprocessors, of memory and of
+// A launch's use of the resources that launches on two streams share: seconds of all multiprocessors, of memory and of
 // the second-level cache at their full rate.
 struct Use {
   double sms = 0, memory = 0, l2 = 0;
@@ -99,7 +99,7 @@ int64_t resident_blocks(const Machine& machine, const Work& work);  // that an S
 double waves(const Machine& machine, const Work& work);             // of blocks, at least 1
 Terms terms(const Machine& machine, const Work& work);              // of a launch that is no product
 double joined(const Terms& terms);
-// Of kernels that share a launch: their blocks run side by side. None of them is a product or attention.
+// Estimates kernels that share a launch: their blocks run side by side. None of them is a product or attention.
 double side_by_side_seconds(const Machine& machine, const std::vector<Work>& works);
 Estimate estimate(const Machine& machine, const Work& work, Engine engine);
 
@@ -109,7 +109,7 @@ struct Streamed {
   Use use{};
   int64_t stream = 0, after = -1;  // the launch of the other stream that it waits for; -1: none
 };
-// Of all of them. Two launches at a time share the machine ideally: both at full speed where each of what they
+// Estimates all of them. Two launches at a time share the machine ideally: both at full speed where each of what they
 // share has enough for both, else both slower by as much as the scarcest of it is over-asked. Nothing runs in a
 // launch's gap but the other stream.
 double streams_seconds(const std::vector<Streamed>& launches);

@@ -1,4 +1,3 @@
-// See launch_work.h.
 #include "kernels/launch_work.h"
 
 #include <fmt/format.h>
@@ -32,7 +31,7 @@ constexpr double kRow = 20;       // of what a row has once, in each of its thre
 // Iterations of a loop that ptxas unrolls, and loads together. A store in the loop keeps the next loads behind it.
 constexpr double kUnrolled = 4;
 
-// What a body does at every element of one of its stages.
+// The work of a body at every element of one of its stages.
 struct Stage {
   std::set<int32_t> slots;  // that it loads there
   std::set<int32_t> stored;
@@ -41,7 +40,7 @@ struct Stage {
   double instructions = 0, functions = 0;  // of an element
 };
 
-// Of a kernel of formulas and reductions.
+// The work of a kernel of formulas and reductions.
 class FormulaWork {
  public:
   FormulaWork(const Machine& machine, const Body& body, const ir::KernelCall& call,
@@ -56,7 +55,7 @@ class FormulaWork {
     std::set<int32_t> before;
     const int stages = body_.form == KernelForm::rowwise ? body_.stages : 1;
     for (int number = 0; number < stages; ++number) add(stage(number), iterations, before);
-    // What is stored once a row, a column or a part, and loaded to be added to.
+    // Results stored once a row, a column or a part, and loaded to be added to.
     for (size_t i = 0; i < body_.slots.size(); ++i) {
       const Slot& slot = body_.slots[i];
       if (slot.written && !stored_.contains(static_cast<int32_t>(i)))
@@ -123,7 +122,7 @@ class FormulaWork {
         loaded += here;
         conversions += ir::is_half(slot.dtype) ? 1 : 0;
       }
-      // What a row has once is loaded before the loop over its elements.
+      // A row's own value is loaded before the loop over its elements.
       if (along(slot) || body_.form != KernelForm::rowwise) accesses += std::ceil(here / 16);
       const bool fresh = before.insert(i).second;
       const double moved = fresh || slot.access == Access::element ? bytes_[static_cast<size_t>(i)] : 0;
@@ -158,7 +157,7 @@ class FormulaWork {
     if (loop) work_.serial_loads += iterations * accesses;
   }
 
-  // Whether what all blocks that run at once read again is still in the second-level cache.
+  // Returns true if all that blocks at the same time read again is still in the second-level cache.
   bool fits_cache(double again) const {
     const double slots = machine_.sms * resident_blocks(machine_, work_);
     return again * std::min(1.0, slots / work_.blocks) <= machine_.l2_bytes;
@@ -219,7 +218,7 @@ Work work_of(const Machine& machine, const ir::Module& module, const ir::Region&
     work.product = product_work(module, region, from.kernel, call, gpu);
     return work;
   }
-  // Of which a block's threads have at most so many, where the body asks for so many blocks.
+  // A body that asks for so many blocks leaves a thread at most so many registers.
   if (body->resident > 0) work.registers = Machine::kRegisters / (body->resident * work.threads);
   if (body->form == KernelForm::special) {
     special_work({module, region, region.ops[from.kernel.members.front().op]}, *body, work);
@@ -311,7 +310,7 @@ class RegionCosts {
     return streams_seconds(all);
   }
 
-  // Of the calls of a launch's level, those that it has.
+  // Returns the share of a level's calls that are these.
   double part_of_level(const std::vector<const ir::Call*>& calls) const {
     const std::optional<int32_t>& level = calls.front()->level;
     return level ? static_cast<double>(calls.size()) / calls_of_level_[static_cast<size_t>(*level)] : 0;

@@ -1,5 +1,5 @@
 // What each launch of a scheduled region asks of a GPU: its blocks and threads as the schedule has them,
-// bytes by width, instructions and chains as they follow from the function's body. docs/gpu-cost.md says how.
+// bytes by width, instructions and chains as they follow from the function's body. docs/gpu.md says how.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace gacc::kernels {
 
-// Of a kernel with an emitter of its own: what is not the same for all kernels (special_work.cpp). `work` has
+// Adds what is not the same for all kernels, for a hand-written one (special_work.cpp). `work` has
 // the grid and `moved`.
 void special_work(const ir::OpView& op, const Body& body, Work& work);
 
@@ -35,7 +35,7 @@ struct RegionCost {
   double seconds = 0, floor = 0;       // of all of it
 };
 
-// Of a scheduled region at the full micro-batch. `program` is the module's for its target.
+// Estimates a scheduled region at the full micro-batch. `program` is the module's for its target.
 RegionCost region_cost(const ir::Module& module, const ir::Region& region, const Program& program,
                        const Machine& machine);
 

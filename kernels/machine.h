@@ -1,6 +1,6 @@
 // What a GPU can do, for estimates: one card stands for each target. Every figure is somebody's measurement,
 // a data sheet's or a guess, and machine.cpp says which; nothing here was measured with gacc.
-// docs/gpu-cost.md has the formulas that use them.
+// docs/gpu.md has the formulas that use them.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -25,7 +25,7 @@ struct Machine {
   double forward = 0, backward = 0;  // share of `half` that attention by mma.sync reaches
   // Share of `library` where the least aligned leading dimension is a multiple of 16, 8, 4 or 2 bytes.
   double aligned[4] = {};
-  // What a product is measured against: its floor, by the library and by the kernels of the artifact.
+  // The rates that products are measured against: by the library and by the kernels of the artifact.
   double library_ceiling = 0, own_ceiling = 0;
 
   static constexpr int64_t kRegisters = 65536;  // of an SM
@@ -41,7 +41,7 @@ struct Machine {
   double f32() const { return 2.0 * static_cast<double>(lanes * sms) * clock; }  // FLOP/s
 };
 
-// Of a target as gaccc --target names it; of one that is not in the table the nearest before it.
+// Returns the machine of a target as gaccc --target names it; for one that is not in the table the nearest before it.
 const Machine& machine(std::string_view target);
 
 }  // namespace gacc::kernels

@@ -1,5 +1,5 @@
-// What code generation makes of a fused module before any LLVM is involved: the distinct kernel bodies, and
-// for each region the calls of them. Both targets, the host plug-in and the plan writer work from this
+// A fused module as functions and calls, before any LLVM is involved: the distinct kernel bodies, and for each
+// region the calls of them. Both targets, the host plug-in and the plan writer work from this
 // description. It is a pure function of the module, so a cached object file and a fresh one answer to the
 // same calls.
 //
@@ -22,7 +22,7 @@ namespace gacc::kernels {
 
 using ir::Extent;
 
-// What one work item of a function is. A range of items may be cut anywhere at a multiple of Call::tile; the
+// The kind of a function's work items. A range of items may be cut anywhere at a multiple of Call::tile; the
 // result does not depend on the cuts.
 enum class Unit : uint8_t { elements, rows, parts };
 
@@ -36,7 +36,7 @@ struct Slot {
   bool read = false, written = false;
 };
 
-// Where a formula's input comes from.
+// The source of a formula's input.
 struct Source {
   enum class From : uint8_t { slot, member, number };
   From from = From::slot;
@@ -80,13 +80,13 @@ struct Body {
   // Device, column_reduce: threads of a block that stand side by side, `vector` columns each; the others have
   // other rows of the same columns.
   int64_t side = 0;
-  // Device: blocks that a multiprocessor must have registers for. Where it is said, ptxas uses what there is;
-  // left alone (0) it may spill a few registers for one block more.
+  // Device: the least blocks on a multiprocessor (PTX `.minnctapersm`), which bounds the registers of a thread; 0:
+  // unset. Unset, ptxas may spill a few registers to fit one more block.
   int64_t resident = 0;
   int64_t shared = 0;  // device: bytes of shared memory of a block, each array rounded up to 16
   std::vector<Slot> slots{};
   std::vector<Member> members{};
-  // Where formulas ask: which extent is the rows of one sample, and which the samples; else -1.
+  // Indices of the extents that hold the rows of one sample, and the samples; -1 where no formula asks for them.
   int32_t rows_of_sample = -1, samples = -1;
   int32_t extents = 2;  // rows, columns, then periods, chunk, lifted constants
   // total_reduce, column_reduce: index of the rows (flat: elements) of one part among the extents. Behind it,
@@ -97,8 +97,8 @@ struct Body {
   std::string name{};                 // for people: "add_relu"; unique by a number in Program::functions
   int cost = 0;                       // rough scalar operations for an element: chooses unrolling and tiles
 
-  // In which stage a member stores. Later stages compute values again from memory, so what an op overwrites
-  // waits for the last of them.
+  // Returns the stage in which a member stores. Later stages compute values again from memory, so a store that
+  // overwrites an operand waits for the last stage.
   int stage_of(const Member& member) const;
 };
 
@@ -122,7 +122,7 @@ struct Program {
   std::array<std::vector<Call>, std::size(ir::all_regions)>
       regions;  // by ir::RegionKind, one Call per kernel of ir::kernels, in order
   const std::vector<Call>& calls(ir::RegionKind kind) const { return regions[static_cast<size_t>(kind)]; }
-  // Of the kernel with this number, which the region has.
+  // Returns the call of the kernel with this number, which the region has.
   const Call& call(ir::RegionKind kind, int32_t number) const {
     return *std::ranges::find_if(calls(kind), [&](const Call& call) { return call.kernel.number == number; });
   }
@@ -137,7 +137,7 @@ constexpr int64_t reduction_bytes(int64_t threads, int64_t reductions) {
 
 enum class Purpose : uint8_t { host, device };
 
-// Why a group of ops is no kernel, or a kernel has no code.
+// Thrown with the reason that a group of ops is no kernel, or a kernel has no code.
 struct Unfit : std::runtime_error {
   using runtime_error::runtime_error;
 };

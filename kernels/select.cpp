@@ -1,4 +1,3 @@
-// See select.h.
 #include "kernels/select.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See special.h. The registry: one line for each op that is a kernel of its own.
+// The registry: one line for each op that is a kernel of its own.
 #include "kernels/special.h"
 
 #include <fmt/format.h>

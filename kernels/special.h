@@ -1,6 +1,6 @@
-// Kernels of their own (Lowering::special): how one is called. That is extents, work items, tiles and blocks,
-// and the numbers that are compiled into the function (shapes, attributes). Its loop nest over Target is the
-// other half, written once for both targets (codegen/emit/special/emitters.h).
+// Calls of hand-written kernels (Lowering::special): extents, work items, tiles and blocks, and the numbers that are
+// compiled into the function (shapes, attributes). The loop nest over Target is the other half, written once for both
+// targets (codegen/emit/special/emitters.h).
 //
 // Slots are the op's operands in order, then its results, then the flag of when(); a slot keeps its dtype,
 // and Target::load and store convert. The schedules that an emitter may use (codegen/emit/target.h):
@@ -30,7 +30,7 @@ Instance point_items(const ir::OpView& op, Purpose purpose, Extent rows, int64_t
 Instance thread_items(const ir::OpView& op, Extent items, int64_t work);
 Instance block_items(const ir::OpView& op, Extent items, int64_t work, int64_t threads);
 
-// A function is compiled for some words: those of a struct that has nothing else, and the struct again.
+// Packs the Shape that a function is compiled for, a struct of 64-bit numbers, into Body::parameters, and unpacks it.
 template <class Shape>
 std::vector<int64_t> words_of(const Shape& shape) {
   const auto words = std::bit_cast<std::array<int64_t, sizeof(Shape) / sizeof(int64_t)>>(shape);
@@ -43,9 +43,9 @@ Shape shape_of(const Body& body) {
   return std::bit_cast<Shape>(words);
 }
 
-// The largest divisor of `n` that is at most `most`: how many of n neighbours one thread, or task, has.
+// Returns the largest divisor of `n` that is at most `most`: so many of n neighbours have one thread, or task.
 int64_t largest_divisor(int64_t n, int64_t most);
-// The product of a shape's extents.
+// Returns the product of a shape's extents.
 Extent extent_of(const ir::Shape& shape);
 
 }  // namespace gacc::kernels

@@ -46,8 +46,8 @@ void pool_work(const Asked& a) {
   a.work.rounds = 2;
 }
 
-// What an element costs that a product gets by itself, or with its neighbours: its place, whether it exists, and
-// the way into shared memory (counted in the PTX of the loop).
+// Instructions for an element that a product gets by itself, or with its neighbours: its place, the test that it
+// exists, and the way into shared memory (counted in the PTX of the loop).
 constexpr double kGathered = 12, kCopied = 1;
 
 void conv_product_work(const Asked& a, const ConvShape& shape) {

@@ -1,4 +1,3 @@
-// See answer.h.
 #include "passes/answer.h"
 
 #include <set>

@@ -159,7 +159,14 @@ class UpdateBuilder {
       const auto set = said.find("schedule." + std::string(spec.name));
       if (set != said.end() && set->second != spec.fallback) attrs[std::string(spec.name)] = set->second;
     }
+    if (const double least = least_rate(); least > 0) attrs["least"] = least;
     return build_.make(op, "rate", std::move(operands), std::move(attrs));
+  }
+
+  // schedule.min_lr as a part of optimizer.lr: what changes lr later changes it, too.
+  double least_rate() const {
+    const double lowest = module_.settings.real("schedule.min_lr", 0), lr = *module_.settings.optimizer.lr;
+    return lr > 0 ? std::min(lowest / lr, 1.0) : 0;
   }
 
   double rate_scale() const {

@@ -88,13 +88,7 @@ std::string passes_text() {
 }
 
 std::string passes_markdown() {
-  std::string out =
-      "# The passes\n\nPrinted by `gacc-opt --list-passes --markdown`; do not edit. They run in this order. "
-      "A pass without\n"
-      "phases is a clean-up: it runs in any phase before `fused` and keeps it. docs/ir.md says what each "
-      "phase\n"
-      "promises, docs/adding-a-pass.md how to add one.\n\n| pass | needs | gives | what it does "
-      "|\n|---|---|---|---|\n";
+  std::string out = "| pass | needs | gives | what it does |\n|---|---|---|---|\n";
   const auto phase = [](const std::optional<ir::Phase>& phase) {
     return phase ? fmt::format("`{}`", ir::phase_text(*phase)) : std::string("–");
   };

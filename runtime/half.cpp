@@ -1,4 +1,4 @@
-// See half.h. Each conversion is written for one number, of which the compiler makes vectors; those of f16 also for
+// Each conversion is written for one number, of which the compiler makes vectors; those of f16 also for
 // vectors with F16C. Whether the CPU has AVX2 is asked once. (Wider vectors gain nothing: this is memory traffic.)
 #include "runtime/half.h"
 

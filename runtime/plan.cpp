@@ -1,4 +1,3 @@
-// See plan.h.
 #include "runtime/plan.h"
 
 #include <algorithm>

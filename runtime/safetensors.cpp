@@ -1,4 +1,4 @@
-// See safetensors.h. The header is read by events, without building a JSON tree: it has one form only, so
+// The header is read by events, without building a JSON tree: it has one form only, so
 // that anything deeper, doubled or of another type is refused where it occurs.
 #include "runtime/safetensors.h"
 

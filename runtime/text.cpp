@@ -1,4 +1,3 @@
-// See text.h.
 #include "runtime/text.h"
 
 #include <fmt/format.h>

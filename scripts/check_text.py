@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """How text in this repository reads: lines of at most 120 columns (but rows of tables, which cannot be broken),
-sentences of at most 40 words, and no citation of a document that is not here. Names each place that breaks it, exit 1.
+sentences of at most 40 words, and no citation of a document that is not here. The comment of a declaration begins with
+a verb or a noun, not with Of, What, Who, Whether or Where; a type of a header has a name of its own. Places from before
+these two rules are in check_text.exceptions, which may only shrink. Names each place that breaks a rule, exit 1.
 
     check_text.py            check what git tracks
     check_text.py --wrap     wrap the long paragraphs of Markdown files first; nothing else is touched
@@ -15,9 +17,14 @@ COLUMNS, WORDS = 120, 40
 WRAP_AT = 110
 CODE = {".cpp", ".h", ".def", ".py", ".sh", ".cmake", ""}
 # Written by programs, or read by them, not by people.
-GENERATED = ("docs/ops.md", "docs/model.md", "docs/commands.md", "docs/passes.md", "docs/tutorials/")
+GENERATED = ("docs/ops.md", "docs/model.md", "docs/commands.md", "docs/tutorials/")
 DATA = ("tests/golden/", "tests/fuzz/corpus/", "tests/parity/stored/")
 ABSENT = re.compile(r"CONTRACT|[Tt]he contract\b|goals? G[0-9]|\.\./shared/(?!data|oracle)|\bissue \d+")
+EXCEPTIONS = pathlib.Path(__file__).with_name("check_text.exceptions")
+COMMENT = re.compile(r"\s*//")
+NO_SUBJECT = re.compile(r"\s*//\s*(Of|What|Who|Whether|Where)\b")
+TYPE = re.compile(r"^(?:template\s*<[^;{]*>\s*)?(?:struct|class|enum class|union) (?:alignas\([^)]*\) )?(\w+)"
+                  r"(?: final)?\s*(?::[^;{]*)?\{", re.M)
 ITEM = re.compile(r"^(\s*)([-*]|\d+\.)\s+")
 
 
@@ -94,13 +101,49 @@ def faults(name, text):
                 yield start, f"has a sentence of {words} words, more than {WORDS}: {sentence[:60]}..."
 
 
+def without_subject(text):
+    """(line, text) of each comment right above a declaration of a header that begins with a word of NO_SUBJECT."""
+    lines = text.split("\n")
+    for number, line in enumerate(lines, 1):
+        if not NO_SUBJECT.match(line) or (number > 1 and COMMENT.match(lines[number - 2])):
+            continue
+        below = next((each.strip() for each in lines[number:] if not COMMENT.match(each)), "")
+        if below and not below.startswith(("#", "}")):
+            yield number, line.strip()
+
+
+def judged(headers, exceptions):
+    """Messages on the headers {name: text}, beyond the exceptions {folder/ or name of a type: count}."""
+    found = {}
+    for name, text in headers.items():
+        found.setdefault(name.split("/")[0] + "/", []).extend(
+            f"{name}:{number}: error: a declaration's comment begins with a verb or a noun: {line[:60]}"
+            for number, line in without_subject(text))
+    for folder, messages in found.items():
+        if len(messages) > exceptions.get(folder, 0):
+            yield from messages
+    homes = {}
+    for name, text in headers.items():
+        for type_name in TYPE.findall(text):
+            homes.setdefault(type_name, set()).add(name)
+    for type_name, files in homes.items():
+        if len(files) > max(1, exceptions.get(type_name, 1)):
+            yield f"{min(files)}: error: the type {type_name} has several homes: {', '.join(sorted(files))}"
+    for name, count in exceptions.items():
+        now = len(found[name]) if name in found else len(homes.get(name, ()))
+        if now < count:
+            left = now > 1 or (now == 1 and name in found)
+            what = f"make it {now}" if left else "remove the line"
+            yield f"{EXCEPTIONS.name}: error: {name} {count}: there are fewer now; {what}"
+
+
 def main():
     root = pathlib.Path(__file__).resolve().parent.parent
     listed = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True)
     if listed.returncode != 0:
         print("SKIPPED: no git repository here", file=sys.stderr)
         return 77
-    count = 0
+    count, headers = 0, {}
     for name in listed.stdout.splitlines():
         path = root / name
         if name.startswith(GENERATED + DATA) or path.suffix not in CODE | {".md"} or not path.is_file():
@@ -112,9 +155,15 @@ def main():
         if sys.argv[1:] == ["--wrap"] and path.suffix == ".md" and (new := wrap(text)) != text:
             path.write_text(new)
             text = new
+        if path.suffix == ".h" and not name.startswith("tests/"):
+            headers[name] = text
         for number, what in faults(name, text):
             print(f"{name}:{number}: error: {what}")
             count += 1
+    exceptions = {name: int(number) for name, number in map(str.split, EXCEPTIONS.read_text().splitlines())}
+    for message in judged(headers, exceptions):
+        print(message)
+        count += 1
     return 1 if count else 0
 
 

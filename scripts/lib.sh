@@ -85,16 +85,18 @@ install_packages() {
     die "apt-get could not install: ${chosen[*]}"
 }
 
-# Configures (once) and builds the release preset; the binaries are in build/bin. Arguments: ninja targets.
+# Configures (once) and builds the release preset; the binaries are in build/bin. Arguments: ninja targets. With
+# tests=OFF a new build folder has no tests; without it, a folder that has none gets them.
 build_gacc() {
   local cache="$build/CMakeCache.txt"
   if [ -f "$cache" ] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$cache"; then
     say "build/ belongs to another folder: configuring again"
     rm -rf "$cache" "$build/CMakeFiles"
   fi
-  if [ ! -f "$build/build.ninja" ] || [ ! -f "$cache" ]; then
+  if [ ! -f "$build/build.ninja" ] || [ ! -f "$cache" ] ||
+    { [ "${tests:-ON}" = ON ] && grep -qx 'GACC_TESTS:BOOL=OFF' "$cache"; }; then
     say "configuring"
-    (cd "$root" && cmake --preset release >&2) || die "cmake --preset release failed"
+    (cd "$root" && cmake --preset release -DGACC_TESTS="${tests:-ON}" >&2) || die "cmake --preset release failed"
   fi
   say "building with $jobs jobs"
   cmake --build "$build" -j "$jobs" ${1:+--target "$@"} >&2 || die "the build failed"

@@ -109,7 +109,8 @@ def coverage(bin):
     """Names what no golden shows yet."""
     missing = []
     texts = [p.read_text().rpartition(SEPARATOR)[2] for p in GOLDEN.rglob("*.gir")] + [p.read_text() for p in GOLDEN.rglob("*.expected")]
-    for kind in re.findall(r'^X\(\w+, "([^"]+)"\)', (ROOT / "ir/diag.def").read_text(), re.M):
+    kinds = (ROOT / "ir/diag.def").read_text() + (ROOT / "ir/warnings.def").read_text()
+    for kind in re.findall(r'^X\(\w+, "([^"]+)"\)', kinds, re.M):
         if not any(f"[{kind}]" in text for text in texts):
             missing.append(f"no golden shows the diagnostic kind [{kind}]")
     for op in re.findall(r'^X\(\w+, "([^"]+)"\)', (ROOT / "ir/ops.def").read_text(), re.M):

@@ -102,7 +102,7 @@ Exit status:
   place->add_option("-o", offsets.out, "the rows with a column offset (default: standard output)")
       ->type_name("FILE");
   CLI::App* again = command(recompute, "recompute", "Finds the cheapest schedule of a graph within a budget.",
-                            "the graph: lines of OP and GET (docs/planner.md)", "--budget",
+                            "the graph: lines of OP and GET (docs/memory.md)", "--budget",
                             "bytes that may live at one time");
   again->add_option("--effort", recompute.effort, "work of the search; 0 takes the first plan (default: 1)")
       ->type_name("N")

@@ -20,6 +20,7 @@
 #include "codegen/device_code.h"
 #include "compiler/compile_step.h"
 #include "compiler/plan/show.h"
+#include "compiler/published_source.h"
 #include "frontend/frontend.h"
 #include "ir/text/size_text.h"
 #include "ir/text/text.h"
@@ -40,10 +41,11 @@ using namespace gacc;
 
 struct Arguments {
   std::string model, output, emit = "ptx", target = "sm_80", memory, launch, report, stop_after;
-  std::string ranks, link;
+  std::string ranks, link, families;
+  std::optional<int64_t> context, lora;
   std::vector<std::string> sets, print_after;
   bool plan = false, kernels = false, summary = false, json = false, times = false, locations = false;
-  bool schema = false, markdown = false;
+  bool schema = false, markdown = false, strict = false;
 
   bool writes_output() const { return !(plan || summary) || !output.empty(); }
   std::string output_path() const {  // of the artifact (or IR, or text); "-" is standard output
@@ -51,7 +53,10 @@ struct Arguments {
     const char* extension = emit == "ir"      ? ".gir"
                             : emit == "llvm"  ? ".ll"
                             : emit == "graph" ? ".txt"
+                            : emit == "toml"  ? ".toml"
+                            : emit == "svg"   ? ".svg"
                                               : ".ptx";
+    if (is_published(model)) return published_name(model) + extension;
     return std::filesystem::path(model).filename().replace_extension(extension).string();
   }
   std::optional<double> link_speed() const {  // --link, bytes a second
@@ -76,7 +81,8 @@ std::string toml_string(std::string_view word) {
 // All options that read or write files.
 std::vector<FileOption> file_options(const Arguments& given) {
   using enum FileUse;
-  return {{"MODEL", reads, {source_of(given.model)}},
+  const bool folder = std::filesystem::is_directory(given.model);
+  return {{"MODEL", reads, {source_of(folder ? given.model + "/config.json" : given.model)}},
           {"-o", writes, {given.writes_output() ? target_of(given.output_path()) : ""}},
           {"--report", writes, {target_of(given.report)}},
           {"--plan", writes, {given.plan || given.summary ? target_of("-") : ""}}};
@@ -92,6 +98,7 @@ std::optional<int> parse_arguments(int argc, char** argv, Arguments& to) {
     gaccc model.toml --plan                             memory, launches and FLOPs; writes nothing
     gaccc model.toml --memory 512MiB -o step.ptx        the step fits into that much memory
     gaccc model.toml --set train.accumulate=8 -o step.ptx
+    gaccc SmolLM2-135M --lora 16 -o step.ptx            a published model: the folder that has its config.json
 
 Exit status:
     0 done   1 the model or a file is wrong   2 the command line is wrong   3 a bug in gacc
@@ -99,11 +106,15 @@ Exit status:
   const auto value = [&](const char* name, auto& target, const char* type, const char* text) {
     return app.add_option(name, target, text)->type_name(type);
   };
-  value("MODEL", to.model, "", "the model file (TOML), or - for standard input");
+  value("MODEL", to.model, "",
+        "the model file (TOML), or - for standard input; or the folder\nof a published model, or its "
+        "config.json");
   value("-o", to.output, "FILE",
         "the file to write; - is standard output;\ndefault: MODEL with .ptx in the current folder");
-  app.add_option("--emit", to.emit, "what to write: ptx (the artifact), ir, llvm or graph")
-      ->check(CLI::IsMember({"ptx", "ir", "llvm", "graph"}));
+  app.add_option("--emit", to.emit,
+                 "what to write: ptx (the artifact), ir, llvm, graph, svg (a picture of\nthe memory over the "
+                 "kernels), or toml (the model file that a folder\nis read as)")
+      ->check(CLI::IsMember({"ptx", "ir", "llvm", "graph", "svg", "toml"}));
   value("--target", to.target, "sm_NN",
         "GPU to emit for: sm_75, sm_80 (default), sm_86, sm_89,\nsm_90, sm_90a, ...");
   value("--set", to.sets, "KEY=VALUE",
@@ -113,11 +124,19 @@ Exit status:
   value("--ranks", to.ranks, "R|auto",
         "short for --set train.ranks=R; with --plan: what the\nsums of R ranks cost (docs/ranks.md)");
   value("--link", to.link, "SIZE/s", "with --plan: what a rank sends in a second, as in 25GB/s");
+  value("--context", to.context, "T",
+        "of a published model: tokens of a window; default: 1024, or\nall of its positions where they are "
+        "fewer")
+      ->check(CLI::Range(1, 1 << 30));
+  value("--lora", to.lora, "R", "short for [lora]: adapters of rank R at all products of the\nblocks")
+      ->check(CLI::Range(1, 1 << 20));
+  value("--families", to.families, "DIR", "more families of published models (docs/adding-a-family.md)");
   value("--launch", to.launch, "auto|graph|persistent", "short for --set launch.mode=MODE");
   app.add_flag("--plan", to.plan, "print the plan; no artifact unless -o is given");
   app.add_flag("--kernels", to.kernels,
                "with --plan: what the step runs on a GPU, each kernel\nand product with its estimated time");
   app.add_flag("--summary", to.summary, "print a table of the layers; writes no artifact unless -o is given");
+  app.add_flag("--strict", to.strict, "warnings are errors");
   app.add_flag("--schema", to.schema, "print what a model file may say (docs/model.md); needs no MODEL");
   app.add_flag("--json", to.json, "with --plan or --schema: as JSON");
   app.add_flag("--markdown", to.markdown, "with --schema: as the page docs/model.md");
@@ -141,6 +160,13 @@ Exit status:
 // `overrides` receives those of the model file: --set, and the options that are short for one.
 std::string wrong_command(const Arguments& given, std::vector<Override>& overrides) {
   const bool stops = !given.stop_after.empty(), graph = given.emit == "graph";
+  const bool published = is_published(given.model), toml = given.emit == "toml";
+  if (toml && !published) return fmt::format("{} is a model file already", given.model);
+  if (toml && (given.plan || given.summary || !given.report.empty() || !given.sets.empty()))
+    return "--emit toml writes the model file alone; edit it, or compile it with the other options";
+  if (given.context && !published)
+    return "--context goes with a published model; a model file has its own shapes";
+  if (!given.families.empty() && !published) return "--families goes with a published model";
   if (given.json && !given.plan) return "--json goes with --plan or --schema";
   if (given.markdown) return "--markdown goes with --schema";
   if (given.kernels && !given.plan) return "--kernels goes with --plan";
@@ -191,14 +217,6 @@ bool is_artifact(const std::string& path) {
   std::string first(kArtifactMagic.size(), '\0');
   std::ifstream(path, std::ios::binary).read(first.data(), static_cast<std::streamsize>(first.size()));
   return first == kArtifactMagic;
-}
-
-int bug(std::string_view text) {
-  if (text.substr(0, 14) != "internal error") to_stderr("internal error: ");
-  to_stderr(fmt::format("{}\n", text));
-  if (text.find("report") == std::string_view::npos)
-    to_stderr("This is a bug in gacc; please report it with the model file and the command line.\n");
-  return kBug;
 }
 
 // A table of times that follows the pass manager's own.
@@ -290,10 +308,9 @@ class Compilation {
   using Ended = std::optional<int>;
 
   // Says what is wrong; the exit status.
-  int report(const CompileTrouble& trouble) const {
-    if (trouble.bug) return bug(trouble.text);
+  static int report(const CompileTrouble& trouble) {
     to_stderr(trouble.text);
-    return kFailed;
+    return trouble.bug ? kBug : kFailed;
   }
 
   int finish() {
@@ -314,9 +331,14 @@ class Compilation {
                                        arguments_.model, arguments_.model));
     if (const std::string wrong = wrong_command(arguments_, overrides_); !wrong.empty())
       return fail(kWrongCommand, wrong);
-    Result<std::string> text = read_input(arguments_.model, kModelLimit);
-    if (!text) return exit_status(text.status());
-    compiler_.emplace(text.take(), arguments_.model == "-" ? "<stdin>" : arguments_.model, overrides_);
+    ModelSource source;
+    if (const Ended ended = read_source(source)) return ended;
+    if (arguments_.emit == "toml") {
+      outputs_.push_back({arguments_.output_path(), source.text});
+      return finish();
+    }
+    compiler_.emplace(source.text, source.file, overrides_);
+    compiler_->strict = arguments_.strict;
     compiler_->on_note = to_stderr;
     compiler_->on_phase = [this](std::string_view name) { clock_.phase(name); };
     if (const std::optional<CompileTrouble> trouble = compiler_->read()) return report(*trouble);
@@ -324,6 +346,23 @@ class Compilation {
     outputs_.push_back({"-", summary_text(compiler_->summary())});
     if (arguments_.writes_output() || arguments_.plan || !arguments_.report.empty()) return {};
     return finish();
+  }
+
+  // Reads the model file, or makes it of a published model.
+  Ended read_source(ModelSource& source) {
+    if (is_published(arguments_.model)) {
+      const PublishedOptions options{.context = arguments_.context, .lora = arguments_.lora};
+      if (const auto trouble = read_published(arguments_.model, arguments_.families, options, source))
+        return report(*trouble);
+      return {};
+    }
+    Result<std::string> text = read_input(arguments_.model, kModelLimit);
+    if (!text) return exit_status(text.status());
+    source = {text.take(), arguments_.model == "-" ? "<stdin>" : arguments_.model};
+    if (!arguments_.lora) return {};
+    const std::vector<Override> adapters = adapters_of_blocks(source.text, *arguments_.lora);
+    overrides_.insert(overrides_.begin(), adapters.begin(), adapters.end());
+    return {};
   }
 
   // The passes, after micro-batch and recompute are chosen where the model leaves that open.
@@ -349,6 +388,8 @@ class Compilation {
       output = ir::print(compiler_->module(), {.locations = arguments_.locations});
     } else if (arguments_.emit == "graph") {
       output = passes::print_graph(passes::step_graph(compiler_->module(), arguments_.target));
+    } else if (arguments_.emit == "svg") {
+      output = report::memory_svg(compiler_->module());
     } else {
       Compiled compiled;
       if (const std::optional<CompileTrouble> trouble = compiler_->generate(compiled))
@@ -373,32 +414,29 @@ class Compilation {
   void describe() {
     const bool report = !arguments_.report.empty();
     if (!report && !arguments_.plan) return;
-    const passes::RecomputeReport recompute =
-        passes::recompute_report(compiler_->module(), arguments_.target);
-    if (report) {
-      // A point of the curve is a plan of its own: fewer of a large step.
-      const int points = plan_.kernels_per_launch < 400 ? 12 : plan_.kernels_per_launch < 800 ? 6 : 3;
-      outputs_.push_back(
-          {arguments_.report, report::report_page(compiler_->module(), plan_, recompute, curve(points))});
-      clock_.phase("report");
-    }
-    if (!arguments_.plan) return;
     const ir::Module& module = compiler_->module();
+    const passes::RecomputeReport recompute = passes::recompute_report(module, arguments_.target);
     const bool ranks =
         module.settings.train.ranks.given() || !arguments_.ranks.empty() || !arguments_.link.empty();
     report::KernelCosts kernels;
-    if (arguments_.kernels || ranks) kernels = report::kernel_costs(module);
+    if (arguments_.kernels || ranks || report) kernels = report::kernel_costs(module);
     const report::RankCosts sums = report::rank_costs(module, arguments_.link_speed(), kernels);
-    if (arguments_.json) {
-      nlohmann::ordered_json json = plan_json(plan_, module, recompute);
-      if (ranks) report::add_ranks(json, sums);
-      if (arguments_.kernels) report::add_kernels(json, kernels);
-      outputs_.push_back({"-", json.dump(2) + "\n"});
-      return;
+    nlohmann::ordered_json json = plan_json(plan_, module, recompute);
+    if (ranks) report::add_ranks(json, sums);
+    if (arguments_.kernels || report) report::add_kernels(json, kernels);
+    if (report) {
+      // A point of the curve is a plan of its own: fewer of a large step.
+      const int points = plan_.kernels_per_launch < 400 ? 12 : plan_.kernels_per_launch < 800 ? 6 : 3;
+      report::add_memory(json, module, recompute, curve(points));
+      outputs_.push_back({arguments_.report, report::page(json)});
+      clock_.phase("report");
     }
-    outputs_.push_back({"-", plan_text(plan_, module, recompute) + report::timeline_text(module) +
-                                 (ranks ? report::ranks_text(sums, kernels) : "") +
-                                 (arguments_.kernels ? report::kernels_text(kernels) : "")});
+    if (arguments_.plan && arguments_.json)
+      outputs_.push_back({"-", json.dump(2) + "\n"});
+    else if (arguments_.plan)
+      outputs_.push_back({"-", plan_text(plan_, module, recompute) + report::timeline_text(module) +
+                                   (ranks ? report::ranks_text(sums, kernels) : "") +
+                                   (arguments_.kernels ? report::kernels_text(kernels) : "")});
   }
 
   const Arguments& arguments_;
@@ -432,6 +470,7 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     return fail(kFailed, "out of memory");
   } catch (const std::exception& error) {
-    return bug(error.what());
+    to_stderr(bug_text(error.what()));
+    return kBug;
   }
 }

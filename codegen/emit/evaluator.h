@@ -52,7 +52,7 @@ class Evaluator {
     slots_.clear();
   }
 
-  // What a slot holds at the point, instead of what memory does.
+  // Makes a slot hold this value at the point, whatever memory holds.
   void give(int32_t slot, Value* value) { slots_[slot] = value; }
 
   Value* value(const Source& source) {
@@ -71,7 +71,7 @@ class Evaluator {
   // A value of the whole row: the result of a row reduction, or of an op with one result a row.
   void set_row_value(int32_t member, int32_t r, Value* value) { row_values_[{member, r}] = value; }
 
-  // Whether the op's buffers are to be written; null: always.
+  // Returns the condition under which the op's buffers are written; null: always.
   Value* gate(const Member& member) {
     return member.when ? b_.CreateIsNotNull(value(*member.when)) : nullptr;
   }

@@ -1,7 +1,4 @@
-// See half_values.h.
 #include "codegen/emit/half_values.h"
-
-#include <llvm/IR/IntrinsicsNVPTX.h>
 
 #include "codegen/emit/math.h"
 
@@ -32,7 +29,7 @@ Value* Half::widen(Value* bits, DType dtype) {
 
 Value* Half::narrow(Value* real, DType dtype) {
   if (const auto known = bits_.find({real, dtype}); known != bits_.end()) return known->second;
-  if (has_.packed && Math::lanes(real) % 2 == 0) return narrow_pairs(real, dtype);
+  if (has_.pairs && Math::lanes(real) % 2 == 0) return narrow_pairs(real, dtype);
   if (dtype == DType::bf16 && !has_.bf16) return narrow_bf16(real);
   if (dtype == DType::f16 && !has_.f16) return narrow_f16(real);
   llvm::Type* half = dtype == DType::f16 ? b_.getHalfTy() : b_.getBFloatTy();
@@ -84,17 +81,14 @@ Value* Half::narrow_bf16(Value* real) {
                         like(real, b_.getInt16Ty()));
 }
 
-// cvt.rn.f16x2.f32 d, high, low.
 Value* Half::narrow_pairs(Value* real, DType dtype) {
   const unsigned lanes = Math::lanes(real);
-  const auto id =
-      dtype == DType::f16 ? llvm::Intrinsic::nvvm_ff2f16x2_rn : llvm::Intrinsic::nvvm_ff2bf16x2_rn;
   llvm::Type* pair = Math::with_lanes(b_.getInt16Ty(), 2);
   Value* all = llvm::PoisonValue::get(Math::with_lanes(b_.getInt32Ty(), lanes / 2));
   for (unsigned i = 0; i < lanes; i += 2) {
     Value* low = b_.CreateExtractElement(real, uint64_t{i});
     Value* high = b_.CreateExtractElement(real, uint64_t{i} + 1);
-    Value* two = b_.CreateIntrinsic(id, llvm::ArrayRef<llvm::Type*>{}, {high, low});
+    Value* two = has_.narrow_pair(b_, low, high, dtype);
     if (lanes == 2) return b_.CreateBitCast(two, pair);
     all = b_.CreateInsertElement(all, b_.CreateBitCast(two, b_.getInt32Ty()), uint64_t{i / 2});
   }

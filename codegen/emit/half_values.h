@@ -7,22 +7,13 @@
 
 #include <map>
 
-#include "ir/types.h"
+#include "codegen/emit/instructions.h"
 
 namespace gacc::codegen {
 
-using llvm::Value;
-
-// Which conversions the machine does in one instruction.
-struct HalfInstructions {
-  bool f16 = false;     // f16 <-> f32
-  bool bf16 = false;    // f32 -> bf16 (the other way is a shift)
-  bool packed = false;  // NVPTX: two numbers at a time, both types
-};
-
 class Half {
  public:
-  Half(llvm::IRBuilder<>& builder, HalfInstructions has) : b_(builder), has_(has) {}
+  Half(llvm::IRBuilder<>& builder, const Instructions& has) : b_(builder), has_(has) {}
 
   // Lanes of i16 as they lie in memory to lanes of float, exactly, and back.
   Value* widen(Value* bits, ir::DType dtype);
@@ -39,8 +30,8 @@ class Half {
   Value* word(Value* like, uint32_t constant);  // i32 lanes
 
   llvm::IRBuilder<>& b_;
-  HalfInstructions has_;
-  // Of each result of widen, where it came from: going back to the same type needs no rounding.
+  const Instructions& has_;
+  // The source of each result of widen: going back to the same type needs no rounding.
   std::map<std::pair<Value*, ir::DType>, Value*> bits_;
 };
 

@@ -89,7 +89,7 @@ class KernelEmitter {
     return s;
   }
 
-  // What a stage does at one point: the reductions' terms and all stored values first, then the stores.
+  // Emits a stage at one point: the reductions' terms and all stored values first, then the stores.
   Target::Terms visit(const Stage& s, const Point& point) {
     std::vector<Evaluator::Pending> pending;
     Target::Terms terms = look(s, point, pending);

@@ -3,9 +3,7 @@
 // error before rounding.
 #include "codegen/emit/math.h"
 
-#include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/Intrinsics.h>
-#include <llvm/IR/IntrinsicsNVPTX.h>
 #include <llvm/IR/PatternMatch.h>
 
 #include <limits>
@@ -40,7 +38,7 @@ Value* Math::from_bits(Value* integer) {
 }
 
 Value* Math::fma(Value* a, Value* b, Value* c) {
-  if (!fma_) return b_.CreateFAdd(b_.CreateFMul(a, b), c);
+  if (!has_.fma) return b_.CreateFAdd(b_.CreateFMul(a, b), c);
   return b_.CreateIntrinsic(llvm::Intrinsic::fma, {a->getType()}, {a, b, c});
 }
 
@@ -69,26 +67,19 @@ Value* Math::each_lane(std::initializer_list<Value*> operands,
   return all;
 }
 
-// Denormal operands and results are 0.
-Value* Math::unit(llvm::Intrinsic::ID id, Value* x) {
-  return each_lane({x}, [&](llvm::ArrayRef<Value*> lane) {
-    return b_.CreateIntrinsic(id, llvm::ArrayRef<Type*>{}, {lane[0]});
-  });
+Value* Math::fast_exp2(Value* x) {
+  return each_lane({x}, [&](llvm::ArrayRef<Value*> lane) { return has_.fast_exp2(b_, lane[0]); });
 }
 
-// div.full scales its operands: no quotient is lost where the divisor's reciprocal is no normal number.
 Value* Math::div(Value* a, Value* b, Accuracy accuracy) {
   if (accuracy == Accuracy::f32) return b_.CreateFDiv(a, b);
-  Type* real = b_.getFloatTy();
-  auto* type = llvm::FunctionType::get(real, {real, real}, false);
-  auto* code = llvm::InlineAsm::get(type, "div.full.f32 $0, $1, $2;", "=f,f,f", /*hasSideEffects=*/false);
-  return each_lane({a, b}, [&](llvm::ArrayRef<Value*> lane) { return b_.CreateCall(type, code, lane); });
+  return each_lane({a, b},
+                   [&](llvm::ArrayRef<Value*> lane) { return has_.fast_divide(b_, lane[0], lane[1]); });
 }
 
 // x = n ln 2 + r, |r| <= ln 2 / 2;  exp(x) = 2^n (1 + r + r^2 q(r)), error 3e-9.
 Value* Math::exp(Value* x, Accuracy accuracy) {
-  if (accuracy == Accuracy::half)
-    return unit(llvm::Intrinsic::nvvm_ex2_approx_ftz_f, b_.CreateFMul(x, real(x, 1.4426950408889634)));
+  if (accuracy == Accuracy::half) return fast_exp2(b_.CreateFMul(x, real(x, 1.4426950408889634)));
   // Beyond these the result is 0 or inf anyway; the comparisons let NaN pass.
   x = b_.CreateSelect(b_.CreateFCmpOLT(x, real(x, -104.0)), real(x, -104.0), x);
   x = b_.CreateSelect(b_.CreateFCmpOGT(x, real(x, 89.0)), real(x, 89.0), x);
@@ -159,8 +150,9 @@ Value* Math::coarse_tanh(Value* x) {
   Value* square = b_.CreateFMul(x, x);
   Value* near = b_.CreateFMul(
       x, polynomial(square, {1.0, -0.3333333333333333, 0.13333333333333333, -0.05396825396825397}));
-  Value* e = unit(llvm::Intrinsic::nvvm_ex2_approx_ftz_f, b_.CreateFMul(t, real(x, 2.8853900817779268)));
-  Value* inverse = unit(llvm::Intrinsic::nvvm_rcp_approx_ftz_f, b_.CreateFAdd(e, real(x, 1.0)));
+  Value* e = fast_exp2(b_.CreateFMul(t, real(x, 2.8853900817779268)));
+  Value* inverse = each_lane({b_.CreateFAdd(e, real(x, 1.0))},
+                             [&](llvm::ArrayRef<Value*> lane) { return has_.fast_reciprocal(b_, lane[0]); });
   Value* far = copy_sign(fma(inverse, real(x, -2.0), real(x, 1.0)), x);
   return b_.CreateSelect(b_.CreateFCmpOLT(t, real(x, 0.25)), near, far);
 }

@@ -7,21 +7,20 @@
 #include <functional>
 #include <initializer_list>
 
+#include "codegen/emit/instructions.h"
 #include "ir/op_info.h"
 
 namespace gacc::codegen {
 
-using llvm::Value;
-
 // How exact a function is. f32: see each. half: by a GPU's approximate units, with an error that the
-// rounding to a half type hides (docs/gpu-design.md, "Functions of half precision"); NVPTX only.
+// rounding to a half type hides (docs/gpu.md, "Functions of half precision").
 enum class Accuracy : uint8_t { f32, half };
 
 class Math {
  public:
   // Without `fma` (a host older than x86-64-v3) multiply-adds round twice and results may differ in the last
   // bits.
-  Math(llvm::IRBuilder<>& builder, bool fma) : b_(builder), fma_(fma) {}
+  Math(llvm::IRBuilder<>& builder, const Instructions& has) : b_(builder), has_(has) {}
 
   // The type of `element` with as many lanes as `like` has (like itself may be a scalar).
   static llvm::Type* lanes_of(Value* like, llvm::Type* element);
@@ -55,14 +54,14 @@ class Math {
   Value* copy_sign(Value* magnitude, Value* sign);
   Value* pick(Value* a, Value* b, bool larger);
   Value* coarse_tanh(Value* x);
-  // What `of` gives for the operands' scalars, lane by lane.
+  // Calls `of` with the operands' scalars, lane by lane.
   Value* each_lane(std::initializer_list<Value*> operands,
                    const std::function<Value*(llvm::ArrayRef<Value*>)>& of);
-  Value* unit(llvm::Intrinsic::ID id, Value* x);  // an approximate unit
+  Value* fast_exp2(Value* x);
   Value* bits(Value* real);
   Value* from_bits(Value* integer);
   llvm::IRBuilder<>& b_;
-  bool fma_;
+  const Instructions& has_;
 };
 
 }  // namespace gacc::codegen

@@ -10,8 +10,13 @@ namespace gacc::codegen {
 using llvm::BasicBlock;
 using llvm::Type;
 
-Target::Target(llvm::Module& module, const Body& body, bool fma, HalfInstructions half)
-    : module(module), body(body), b(module.getContext()), math(b, fma), half(b, half) {}
+Target::Target(llvm::Module& module, const Body& body, std::unique_ptr<const Instructions> has)
+    : module(module),
+      body(body),
+      b(module.getContext()),
+      instructions(std::move(has)),
+      math(b, *instructions),
+      half(b, *instructions) {}
 
 Target::Carried Target::loop(Value* low, Value* high, Value* step, Carried carried,
                              const std::function<Carried(Value*, const Carried&)>& on_step) {
@@ -145,7 +150,7 @@ Value* Target::gather(int32_t slot, Value* base, Value* offset, Value* mask) {
   const auto zero = [](Type* type) { return llvm::Constant::getNullValue(type); };
   const unsigned lanes = Math::lanes(offset);
   if (lanes == 1) {
-    // Where nothing is read, the base alone must be an element.
+    // A masked lane reads at the base alone, which must be an element.
     if (mask != nullptr) offset = b.CreateSelect(mask, offset, zero(offset->getType()));
     Value* value = load_one(slot, b.CreateAdd(base, b.CreateZExtOrTrunc(offset, index_type)));
     return mask == nullptr ? value : b.CreateSelect(mask, value, zero(value->getType()));

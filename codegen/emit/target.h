@@ -1,6 +1,6 @@
-// What a kernel emitter needs of a target: where its arguments are, and the schedule, i.e. how rows, columns
-// and parts are walked and how partial results of a row are brought together. HostTarget walks vectors of
-// lanes in loops; NvptxTarget is one thread of many. Kernels themselves (kernels.cpp) are written once.
+// The machine as kernel emitters see it: where arguments are, and the schedule, i.e. how rows, columns
+// and parts are walked and how partial results of a row are brought together. The host's target walks vectors of
+// lanes in loops; a GPU's is one thread of many. Kernels themselves (kernels.cpp) are written once.
 #pragma once
 #include <functional>
 #include <memory>
@@ -17,7 +17,7 @@ namespace gacc::codegen {
 
 using namespace kernels;
 
-// Where formulas are evaluated: `lanes` neighbouring columns of one row.
+// A place where formulas are evaluated: `lanes` neighbouring columns of one row.
 struct Point {
   Value* row = nullptr;     // index type
   Value* column = nullptr;  // of the first lane
@@ -32,7 +32,7 @@ struct Reduction {
 
 class Target {
  public:
-  Target(llvm::Module& module, const Body& body, bool fma, HalfInstructions half);
+  Target(llvm::Module& module, const Body& body, std::unique_ptr<const Instructions> has);
   virtual ~Target() = default;
 
   using OnRow = std::function<void(Value* row)>;
@@ -73,7 +73,7 @@ class Target {
   // The same over all columns of rows [first, last).
   Terms reduce_rows(Value* first, Value* last, const std::vector<Reduction>& reductions, const OnRow& on_row,
                     const OnTerms& on_point);
-  // Of `count` rows (flat: elements) those of a part: the first, and the one behind the last.
+  // Returns the rows (flat: elements) of a part among `count`: the first, and the one behind the last.
   std::pair<Value*, Value*> part_rows(Value* part, Value* count);
   // Done once for the row or part: stores of scalars.
   virtual void once(const std::function<void()>& store) = 0;
@@ -113,11 +113,12 @@ class Target {
   Value* smaller(Value* x, Value* y) { return b.CreateSelect(b.CreateICmpULT(x, y), x, y); }  // unsigned
   // A kernel of its own that only this target has, between begin and end, by body.special; false: none.
   virtual bool emit_own() { return false; }
+  const Threads& threads() const { return *instructions->threads(); }  // of a GPU
 
-  // What a result of this type is: of half types the nearest value, as f32.
+  // Returns the value as a result of this type holds it: of half types the nearest one, as f32.
   Value* round(Value* value, ir::DType dtype) { return is_half(dtype) ? half.round(value, dtype) : value; }
 
-  // Of values in registers: float for all reals.
+  // Returns the type of values in registers: float for all reals.
   llvm::Type* type_of(ir::DType dtype) {
     return dtype == ir::DType::i32 ? static_cast<llvm::Type*>(b.getInt32Ty()) : b.getFloatTy();
   }
@@ -129,6 +130,7 @@ class Target {
   llvm::Module& module;
   const Body& body;
   llvm::IRBuilder<> b;
+  const std::unique_ptr<const Instructions> instructions;
   Math math;
   Half half;
   llvm::Function* function = nullptr;
@@ -159,7 +161,7 @@ class Target {
   Value* across_lanes(ir::Combine how, Value* vector);
 };
 
-// Emits body into target.module as the function `name`. False and a sentence in `problem` for a special op
+// Emits body into target.module as the function `name`. False and a sentence in `problem` for a hand-written kernel
 // without an emitter, which is a bug.
 [[nodiscard]] bool emit_kernel(Target& target, const std::string& name, std::string& problem);
 

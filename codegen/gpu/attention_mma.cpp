@@ -37,7 +37,7 @@ class MmaAttention : AttentionTiles {
       begin(row, /*gradient=*/false);
       place_queries();
       const Left query = own(part(0));
-      // Of each of the thread's rows: the largest score so far, the sum of exponentials of its own columns.
+      // For each of the thread's rows: the largest score so far, the sum of exponentials of its own columns.
       const size_t rows = rows_.size(), sums = 2 * rows;  // where these, and the output's, begin
       Values start(rows, minus_infinity());
       start.resize(sums + sums_of_channels(), real(0));
@@ -183,7 +183,7 @@ class MmaAttention : AttentionTiles {
   }
 
   double unit() const { return scale_ * kLog2E; }  // of a score, in powers of 2
-  // Of sum, made with largest * unit rounded, relative to top, which is largest * scale rounded.
+  // Returns log(sum) relative to top, which is largest * scale rounded; sum was made with largest * unit rounded.
   Value* log_of_sum(Value* sum, Value* largest, Value* top) {
     // The product once more, in another form: the loop's own would stay in a register until here.
     Value* product = t_.math.fma(largest, real(unit()), real(0));

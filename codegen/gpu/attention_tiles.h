@@ -42,7 +42,7 @@ class AttentionTiles : protected BlockCode {
     if (s_.words != 0) dropout_.emplace(t_, s_, sample_);
     gradient_ = gradient;
     shared_ = make_shared(b.getInt8Ty(), static_cast<uint64_t>(s_.shared_bytes(gradient)));
-    // What a lane gives ldmatrix, from a tile's begin: row 0 .. 15 and the first or second 8 channels.
+    // A lane's operands of ldmatrix, from a tile's begin: row 0 .. 15 and the first or second 8 channels.
     Value *low = b.CreateAnd(b.CreateLShr(lane_, 3), word(1)), *high = b.CreateLShr(lane_, 4);
     const auto from = [&](Value* down, Value* along) {
       Value* r = b.CreateAdd(b.CreateAnd(lane_, word(7)), b.CreateShl(down, 3));
@@ -311,7 +311,7 @@ class AttentionTiles : protected BlockCode {
     return two;
   }
 
-  // Whether a thread of the block has a NaN among its sums: one answer for all.
+  // Returns the condition that a thread of the block has a NaN among its sums: one answer for all.
   Value* any_nan(Value* const* sums, size_t count) {
     Value* mine = b.getFalse();
     for (size_t i = 0; i < count; ++i) mine = b.CreateOr(mine, b.CreateFCmpUNO(sums[i], sums[i]));
@@ -442,7 +442,7 @@ class AttentionTiles : protected BlockCode {
   const AttentionShape s_;
   const ir::DType type_;
   TensorCores cores_;
-  // Of a tile's row in shared memory: 16 more than its channels, an odd multiple of 16, so that neither
+  // Bytes of a tile's row in shared memory: 16 more than its channels, an odd multiple of 16, so that neither
   // copies nor ldmatrix meet a bank twice.
   const int row_bytes_;
   const double scale_ = 1 / std::sqrt(static_cast<double>(s_.channels));
@@ -450,7 +450,7 @@ class AttentionTiles : protected BlockCode {
   bool with_statistics_ = false;  // ... which are sent
   std::optional<AttentionDropout> dropout_;
   Value *part_ = nullptr, *block_ = nullptr, *sample_ = nullptr;  // sample, and all heads: i64
-  // Of queries; of the keys that they meet; of the first queries that meet these.
+  // The heads of queries, of the keys that they meet, and of the first queries that meet these.
   Value *head_ = nullptr, *kv_head_ = nullptr, *first_head_ = nullptr;
   Value *thread_ = nullptr, *lane_ = nullptr;
   // i32: the block's first position, the warp's first row in the block, the thread's first column.

@@ -147,7 +147,7 @@ class ConvOperands : protected BlockCode {
 
   // Behind the last tile of the inner dimension the first one is read again, and not used.
   Value* existing(Value* k0) { return b.CreateSelect(b.CreateICmpULT(k0, k_), k0, word(0)); }
-  // Whether an operand's element exists, and its address (anything where it does not).
+  // Returns the condition that an operand's element exists, and its address (anything where it does not).
   Value* exists(const ConvOperand& operand, const ConvPart& outer, const ConvPart& inner) {
     Value* both = b.CreateAnd(outer.bits, inner.bits);
     return b.CreateICmpEQ(both, operand.outer_wants ? outer.bits : inner.bits);
@@ -225,7 +225,7 @@ class ConvOperands : protected BlockCode {
   Value* mask(uint64_t bits) { return llvm::ConstantInt::get(mask_type_, bits); }
   uint64_t bit_of(int axis) const { return axis == 0 ? 2 : 2 + static_cast<uint64_t>(s_.window.kernel[0]); }
 
-  // Whether taps of an axis may miss the image.
+  // Returns true if taps of an axis may miss the image.
   bool misses(int axis) const {
     const WindowShape& w = s_.window;
     if (kind_ == ConvKind::images)

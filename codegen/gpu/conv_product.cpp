@@ -204,7 +204,7 @@ class FfmaConv : ConvOperands {
     store_sums(ffma_, ffma_.products(k_, fetch, exists));
   }
 
-  // Of a vector, that are looked at one by one.
+  // Returns the elements of a vector that are looked at one by one.
   static int elements(const FfmaTile::Staging& staging) { return staging.whole ? 1 : kVector; }
 
   // The thread's vectors, at once or element by element, and whether they, or their elements, exist.

@@ -1,4 +1,3 @@
-// See ffma_tile.h.
 #include "codegen/gpu/ffma_tile.h"
 
 #include <llvm/IR/Module.h>

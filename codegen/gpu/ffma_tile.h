@@ -33,20 +33,21 @@ class FfmaTile : BlockCode {
   FfmaTile(Target& target, const GemmTile& tile, ir::DType type)
       : BlockCode(target), tile_(tile), type_(type) {}
 
-  // Where the thread is in the tile, and what it moves.
+  // Sets the thread's place in the tile, and the elements that it moves.
   void place(Value* thread, bool a_inner_last, bool b_inner_last, bool a_whole, bool b_whole);
   const Staging& left() const { return a_; }
   const Staging& right() const { return b_; }
-  // Whether element j of vector v exists, in a tile that begins `left` before the end of the inner dimension.
+  // Returns the condition that element j of vector v exists, in a tile that begins `left` before the end of the inner
+  // dimension.
   Value* exists(const Staging& staging, int v, int j, Value* left) {
     return b.CreateICmpULT(
         b.CreateAdd(staging.inner, word(v * staging.inner_step + (staging.inner_last ? j : 0))), left);
   }
 
-  // What a thread has of the tile that begins at k0, `left` before the end: its vectors of A, then of B, as they
-  // lie in memory, and what else `exists` asks for.
+  // Fetches a thread's elements of the tile that begins at k0, `left` before the end: its vectors of A, then of B, as
+  // they are in memory, and what else `exists` asks for.
   using Fetch = std::function<Values(Value* k0, Value* left)>;
-  // Whether element j of vector v exists.
+  // Returns the condition that element j of vector v exists.
   using Exists =
       std::function<Value*(const Staging& staging, int v, int j, Value* left, const Values& fetched)>;
   // The thread's elements of the product, row by row.
@@ -56,7 +57,7 @@ class FfmaTile : BlockCode {
   int columns() const { return slice_ ? 1 : run() * tile_.groups; }
   int runs() const { return tile_.groups; }
   int run() const { return slice_ ? 1 : tile_.micro_n; }  // neighbouring elements of a row
-  // Where element i of row r's group g is among the sums.
+  // Returns the index among the sums of element i of row r's group g.
   size_t sum(int r, int g, int i) const { return static_cast<size_t>(r * columns() + g * run() + i); }
   // Row r, and element i of group g, of the thread's elements, in a C whose tile begins at `first`.
   Value* row(Value* first, int r) {
@@ -85,7 +86,7 @@ class FfmaTile : BlockCode {
   const GemmTile& tile_;
   const ir::DType type_;                      // of A and B
   Value *row_ = nullptr, *column_ = nullptr;  // the thread's first ones, in the tile
-  // Of more than one slice: its number, the thread's in it, and the element that it stores.
+  // With several slices: the slice's number, the thread's in it, and the element that it stores.
   Value *slice_ = nullptr, *inside_ = nullptr, *own_row_ = nullptr, *own_column_ = nullptr;
   Staging a_{}, b_{};
   llvm::GlobalVariable* shared_ = nullptr;

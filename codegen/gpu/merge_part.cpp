@@ -1,4 +1,4 @@
-// See merge_part.h; and the two small things that merged_kernel.h says about entries.
+// The way from a kernel to a part of a merged one; and the two small things that merged_kernel.h says about entries.
 #include "codegen/gpu/merge_part.h"
 
 #include <fmt/format.h>
@@ -62,7 +62,7 @@ class PartMaker {
     for (llvm::Instruction& instruction : llvm::make_early_inc_range(llvm::instructions(function)))
       if (auto* call = llvm::dyn_cast<llvm::CallInst>(&instruction)) adapt(*call);
     int64_t bytes = 0;
-    // What it has in shared memory; where that will lie is known when all functions are.
+    // Its arrays in shared memory; their addresses are known when all functions are.
     for (llvm::GlobalVariable& variable : module_.globals()) {
       if (variable.getAddressSpace() != kShared || !used_in(variable, *function)) continue;
       if (variable.isDeclaration()) throw Unfit(name_ + " has shared memory of a size chosen at launch");
@@ -176,7 +176,7 @@ void drop_unused(llvm::Module& module, const std::vector<PlanProgram>& programs)
   std::vector<Function*> unused;
   for (Function& function : module)
     if (!function.isDeclaration() && !used.contains(function.getName().str())) unused.push_back(&function);
-  // What LLVM knows about a kernel beside its code names it: those notes go first.
+  // LLVM's notes about a kernel name it: they go first.
   if (llvm::NamedMDNode* notes = module.getNamedMetadata("nvvm.annotations")) {
     std::vector<llvm::MDNode*> kept;
     for (llvm::MDNode* note : notes->operands()) {

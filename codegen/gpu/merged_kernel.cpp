@@ -1,4 +1,4 @@
-// See merged_kernel.h. The kernel, for T the threads of a place of function f:
+// The kernel, for T the threads of a place of function f:
 //
 //   for every phase, or for that of the launch:
 //     for every task of it:                          from the table; the same for all threads
@@ -39,7 +39,7 @@ constexpr uint64_t kTableBytes = 48 * 1024;     // of the 64 KiB of constant mem
 // Set in a word of the table whose rest is to be multiplied with the samples of the launch.
 constexpr uint64_t kTimesBatch = uint64_t{1} << 63;
 
-// Of a record of the table; arguments that differ from call to call follow kArguments.
+// The fields of a record of the table; arguments that differ from call to call follow kArguments.
 enum Field : int64_t { kPart, kSync, kDown, kDownBy, kAcross, kAcrossBy, kArguments };
 
 // How an argument stands in the table: an offset in the arena, or an extent.
@@ -54,7 +54,7 @@ uint64_t table_word(const PlanTask::Count& count) {
 // A part and who calls it.
 struct SharedPart : Part {
   std::vector<const PlanTask*> tasks{};
-  // Whether an argument is the same in all calls: then it is no entry of the table.
+  // Returns true if an argument is the same in all calls: then it is no entry of the table.
   bool same(size_t argument) const {
     return std::ranges::all_of(tasks, [&](const PlanTask* task) {
       return table_word(task->arguments[argument]) == table_word(tasks.front()->arguments[argument]);
@@ -62,7 +62,7 @@ struct SharedPart : Part {
   }
 };
 
-// Whether a place of `after` has shared memory that threads of another place may still use for `before`:
+// Returns true if a place of `after` has shared memory that threads of another place may still use for `before`:
 // after its own turn a place has waited for its threads (finish_turn).
 bool shares_across(const Part& before, const Part& after) {
   const bool same_places = before.threads == after.threads &&
@@ -70,7 +70,7 @@ bool shares_across(const Part& before, const Part& after) {
   return before.shared_bytes > 0 && after.shared_bytes > 0 && !same_places;
 }
 
-// Of the module's constant memory in use.
+// Returns the bytes of the module's constant memory in use.
 uint64_t constant_bytes(const llvm::Module& module) {
   uint64_t bytes = 0;
   for (const llvm::GlobalVariable& variable : module.globals())

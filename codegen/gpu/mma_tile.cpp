@@ -1,4 +1,3 @@
-// See mma_tile.h.
 #include "codegen/gpu/mma_tile.h"
 
 #include <llvm/IR/Module.h>
@@ -42,7 +41,7 @@ Value* MmaTile::swizzle(const Layout& layout, Value* row) {
   return b.CreateAnd(b.CreateLShr(row, 1), word(3));
 }
 
-// What a lane gives ldmatrix: the row of the tile that it names. `along` (0 or 1) is its matrix's place along
+// Sets a lane's operands of ldmatrix: the row of the tile that it names. `along` (0 or 1) is its matrix's place along
 // the operand's own dimension, `inner` along the inner one, in units of 8.
 //   inner_last: an address for each step of 16 along the inner dimension; the fragments lie whole rows apart
 //   else:       an address for each fragment; the steps lie whole rows apart

@@ -35,7 +35,7 @@ class MmaTile : BlockCode {
   MmaTile(Target& target, const GemmTile& tile, int stages, ir::DType type, bool modern)
       : BlockCode(target), tile_(tile), stages_(stages), cores_(target.b, type, modern) {}
 
-  // Where the thread is in the tile, and where operands lie.
+  // Sets the thread's place in the tile, and the addresses of its operands.
   void place(Value* thread, bool a_inner_last, bool b_inner_last);
   const Layout& left() const { return a_; }
   const Layout& right() const { return b_; }

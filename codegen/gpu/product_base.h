@@ -40,13 +40,13 @@ class GemmBase : protected BlockCode {
   }
 
   Value* in_bytes(Value* elements) { return b.CreateShl(elements, bytes_ == 2 ? 1 : 2); }
-  // Whether an address and the step from row to row are multiples of `bytes`, a power of two.
+  // Returns the condition that an address and the step from row to row are multiples of `bytes`, a power of two.
   Value* multiple_of(int bytes, Value* address, Value* stride) {
     Value* low = b.CreateOr(b.CreatePtrToInt(address, b.getInt64Ty()), stride);
     return b.CreateICmpEQ(b.CreateAnd(low, b.getInt64(static_cast<uint64_t>(bytes - 1))), b.getInt64(0));
   }
 
-  // Where the last of the runs of `count` elements begins whose places are multiples of that.
+  // Returns the begin of the last run of `count` elements; runs begin at multiples of that.
   Value* last_run(Value* extent, int count) {
     if (kernel_.pitch)
       extent = b.CreateAnd(b.CreateAdd(extent, word(count - 1)), word(-count));  // it may reach into the gap
@@ -57,7 +57,7 @@ class GemmBase : protected BlockCode {
   struct Matrix {
     Value *address, *row, *extent, *origin;
   };
-  // What a thread reads of it: runs of neighbouring elements.
+  // A thread's part of it: runs of neighbouring elements.
   struct Dense {
     bool inner_last = false;   // the inner dimension is the contiguous one
     int run = 0;               // elements
@@ -73,8 +73,8 @@ class GemmBase : protected BlockCode {
     Value* aligned = multiple_of(run * bytes_, from.address, stride);
     return {.inner_last = inner_last, .run = run, .aligned = aligned, .stride = stride};
   }
-  // Where its runs are: the first is `place` << `shift` behind the block's first place. inner_last: `count` runs are
-  // `apart` rows from each other.
+  // Sets the addresses of its runs: the first is `place` << `shift` behind the block's first place. inner_last: `count`
+  // runs are `apart` rows from each other.
   void reach(Dense& o, const Matrix& from, Value* place, int shift, int count, int apart) {
     Value* last = b.CreateSub(from.extent, word(1));
     Value* first = b.CreateAdd(from.origin, b.CreateShl(place, shift));
@@ -84,7 +84,7 @@ class GemmBase : protected BlockCode {
             offset(from.address, b.CreateMul(wide(min(add(first, v * apart), last)), o.stride)));
       return;
     }
-    // Where whole runs are read rows begin at their multiples, and so does the last run.
+    // If whole runs are read, rows begin at their multiples, and so does the last run.
     Value* column = min(first, b.CreateSelect(o.aligned, last_run(from.extent, o.run), last));
     o.begin.push_back(offset(from.address, wide(in_bytes(column))));
     Value* left = b.CreateSub(from.extent, column);
@@ -92,7 +92,7 @@ class GemmBase : protected BlockCode {
     o.room = b.CreateSub(last, column);
     for (int j = 0; j < o.run; ++j) o.to_element.push_back(wide(in_bytes(min(word(j), o.room))));
   }
-  // Of element j of run v, which is at `place` along the inner dimension; where it does not exist, of one that does.
+  // Returns the address of element j of run v, which is at `place` along the inner dimension, or of one that exists.
   Value* address(const Dense& o, int v, int j, Value* place, Value* exists) {
     place = wide(b.CreateSelect(exists, place, word(0)));
     Value* begin = o.begin[o.begin.size() > 1 ? static_cast<size_t>(v) : 0];

@@ -94,7 +94,7 @@ class GemmEmitter : GemmBase {
         [&] { return all(gathered); });
   }
 
-  // What C holds in the thread's rows first, first + 1, ...; anything for elements past its edge. It reads no
+  // Loads C in the thread's rows first, first + 1, ...; anything for elements past its edge. It reads no
   // other thread's elements, which may be written already.
   Values load_c(int first, int count) {
     const int run = ffma_.run();

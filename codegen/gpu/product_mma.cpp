@@ -107,7 +107,7 @@ class MmaEmitter : GemmBase {
     return {chunk};
   }
 
-  // Where the thread's chunk v begins along the inner dimension.
+  // Returns the begin of the thread's chunk v along the inner dimension.
   Value* inner(const Operand& o, Value* k0, int v) {
     return o.inner_last ? b.CreateAdd(k0, b.CreateShl(o.chunk, 3))
                         : add(b.CreateAdd(k0, o.row), v * o.rows_apart);

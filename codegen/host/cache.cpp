@@ -1,4 +1,4 @@
-// See cache.h. An entry is one line with its key, its length and CRC-32, then the object's bytes.
+// An entry is one line with its key, its length and CRC-32, then the object's bytes.
 #include "codegen/host/cache.h"
 
 #include <fcntl.h>

@@ -38,7 +38,7 @@ float* scratch(Use use, int64_t elements) {
   return own.data();
 }
 
-// Where the windows of images of this size lie: their places are rows and columns as well.
+// The windows of images of this size; their places are rows and columns as well.
 struct Slide {
   ir::Window2d w;
   int64_t size[2] = {1, 1}, places[2] = {1, 1};
@@ -138,9 +138,9 @@ class Convolution final : public LibraryCall {
   }
 
  private:
-  // Of the two ways to the images' gradient, which costs less. Columns of dy are O taps high and are laid
-  // out; those of dx are C taps high and are added to dx. For the first way a task turns the weight, an
-  // element at a time.
+  // Returns true if columns of dy are the cheaper way to the images' gradient, and not columns of dx. Those of dy are
+  // O taps high and are laid out; those of dx are C taps high and are added to dx. For the former a task turns the
+  // weight, an element at a time.
   bool turn_back() const {
     const int64_t plane = slide_.plane();
     return out_ * (plane + kLayoutsPerAddition * in_) <= kLayoutsPerAddition * in_ * plane;

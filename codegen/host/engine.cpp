@@ -1,4 +1,3 @@
-// See engine.h.
 #include "codegen/host/engine.h"
 
 #include <sys/mman.h>

@@ -1,4 +1,3 @@
-// See products.h.
 #include "codegen/host/products.h"
 
 #include <dlfcn.h>
@@ -35,7 +34,7 @@ void forbid_nested_threads() {
 constexpr int64_t kTileFlops = int64_t{5} << 19, kOneCutFlops = int64_t{1} << 20, kMostTiles = 64;
 constexpr int64_t kMinRows = 64, kMinColumns = 128, kColumnStep = 16;
 
-// Where types are half: floats of a thread's blocks of A and B, and the most that a tile's sides may add up
+// For half types: floats of a thread's blocks of A and B, and the most that a tile's sides may add up
 // to, so that a block is at least 256 deep. The tile of C then has at most kMostTileSides^2 / 4 elements.
 constexpr int64_t kBlockFloats = int64_t{128} << 10, kMostTileSides = 512, kDepthStep = 16;
 static_assert(4 * (kBlockFloats + kMostTileSides * kMostTileSides / 4) == Gemm::kScratchBytes);

@@ -19,7 +19,7 @@ namespace gacc::host {
 using Element = ir::DType;  // f32, f16 or bf16
 inline HalfType half_type(Element type) { return type == Element::f16 ? HalfType::f16 : HalfType::bf16; }
 
-// What a thread that runs products has of its own.
+// The state of one thread that runs products.
 struct ProductThread {
   int number = 0;            // below the number of threads that `prepare` was told
   float* scratch = nullptr;  // Gemm::kScratchBytes, where Gemm::needs_scratch
@@ -36,7 +36,7 @@ struct Gemm {
   struct Native;                           // oneDNN's primitives, for each size of tile
   std::shared_ptr<const Native> native{};  // set by prepare, where the CPU multiplies bf16
 
-  // What `run` needs of memory of the thread's own where a type is not f32.
+  // Bytes of the thread's own memory that `run` uses where a type is not f32.
   static constexpr int64_t kScratchBytes = 768 << 10;
   bool needs_scratch() const { return type != Element::f32 || result != Element::f32; }
 

@@ -10,10 +10,17 @@ namespace gacc::codegen {
 
 namespace {
 
+std::unique_ptr<Instructions> host_instructions(bool fma, bool f16c) {
+  auto made = std::make_unique<Instructions>();
+  made->fma = fma;
+  made->f16 = f16c;
+  return made;
+}
+
 class HostTarget final : public Target {
  public:
   HostTarget(llvm::Module& module, const Body& body, unsigned lanes, bool fma, bool f16c)
-      : Target(module, body, fma, {.f16 = f16c}), width_(lanes) {
+      : Target(module, body, host_instructions(fma, f16c)), width_(lanes) {
     index_type = b.getInt64Ty();
     lanes_ = width_;
     // Sums need several accumulators to hide the latency of an addition, and always the same number of them:

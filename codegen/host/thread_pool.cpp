@@ -1,4 +1,3 @@
-// See thread_pool.h.
 #include "codegen/host/thread_pool.h"
 
 #include <sched.h>

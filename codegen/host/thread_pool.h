@@ -37,7 +37,7 @@ class Pool {
   }
 
  private:
-  // What is left of one thread's share: the launch's number (high half) and how many tasks (low half). A
+  // The rest of one thread's share: the launch's number (high half) and how many tasks (low half). A
   // successful claim proves that the launch of that number is still under way, so its fields can be read
   // then.
   struct alignas(64) Slot {

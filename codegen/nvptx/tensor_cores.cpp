@@ -1,4 +1,3 @@
-// See tensor_cores.h.
 #include "codegen/nvptx/tensor_cores.h"
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 // The instructions of a GPU that products by tensor cores are made of, as LLVM IR: mma.sync over half types
 // with f32 sums, ldmatrix, and copies of memory into shared memory. All of inline assembly, since LLVM's
-// intrinsics do not select for every target (docs/gpu-design.md, "Traps of the back end"), and convergent where
+// intrinsics do not select for every target (docs/gpu.md, "Traps of the back end"), and convergent where
 // threads act
 // together.
 #pragma once

@@ -1,4 +1,3 @@
-// See threads.h.
 #include "codegen/nvptx/threads.h"
 
 #include <cstdint>

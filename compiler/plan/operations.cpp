@@ -1,4 +1,3 @@
-// See operations.h.
 #include "compiler/plan/operations.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,3 @@
-// See plan_of.h.
 #include "compiler/plan/plan_of.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,3 @@
-// See show.h.
 #include "compiler/plan/show.h"
 
 #include <fmt/format.h>
@@ -99,7 +98,8 @@ std::string predictions_text(const Plan& plan) {
   return fmt::format("of {} at once, for which the peak has room", ir::counted(predict.batch, "sample"));
 }
 
-nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module, const passes::RecomputeReport& recompute) {
+nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module,
+                                 const passes::RecomputeReport& recompute) {
   using json = nlohmann::ordered_json;
   json equivalence = {{"exact", plan.exact}}, listed = json::array();
   for (const PlanGroup& group : plan_groups(module))
@@ -111,6 +111,7 @@ nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module, con
   if (!plan.exact) equivalence["because"] = plan.because;
   json predict = {{"batch", plan.predict.batch}, {"needs", plan.predict.needs}};
   if (const int64_t parts = plan.predict.parts(); parts > 1) predict["parts"] = parts;
+  if (const std::string said = predictions_text(plan); !said.empty()) predict["text"] = said;
   return {{"model", plan.model},
           {"target", plan.target},
           {"parameters", plan.parameters},

@@ -14,13 +14,21 @@ Layer lower_embedding(LayerContext& l) {
   return {{l.b.make("embedding", l.path, {l.x(), weight})}, weight};
 }
 
-// y = x + weight, x [B, positions, features], weight [positions, features]
+// y = x + weight, x [B, positions, features], weight [positions, features] or with more rows
 Layer lower_position_embedding(LayerContext& l) {
   l.need_positions();
   const ir::Shape shape = l.shape();
-  const ir::BufferId weight =
-      l.parameter("weight", {shape[1], shape[2]}, Parameters::Standard::normal, {shape[2], shape[1]});
-  return {{l.b.make("add", l.path, {l.x(), weight})}, weight};
+  const int64_t positions = l.keys.has("positions") ? l.keys.integer("positions") : shape[1];
+  if (positions < shape[1])
+    l.refuse(Kind::shape_mismatch, l.keys.at("positions"), "layer `{}` has {} positions, {} gives {}",
+             l.spec.name, positions, l.input.label, shape[1]);
+  const ir::BufferId weight = l.parameter("weight", {positions, shape[2]}, Parameters::Standard::normal,
+                                          {shape[2], positions}, l.keys.has("positions") ? "positions" : "");
+  ir::Operand rows = weight;
+  if (positions > shape[1])
+    rows = l.b.make("slice", l.path + ".rows", {weight},
+                    {{"axis", int64_t{0}}, {"from", int64_t{0}}, {"size", shape[1]}});
+  return {{l.b.make("add", l.path, {l.x(), rows})}, weight};
 }
 
 }  // namespace
@@ -36,9 +44,12 @@ const LayerType layers::embedding{
 };
 
 const LayerType layers::position_embedding{
-    .schema = {.name = "position_embedding",
-               .says =
-                   "Adds a learned vector to each position of [positions, features]; weight of that shape."},
+    .schema =
+        {.name = "position_embedding",
+         .says = "Adds a learned vector to each position of [positions, features]; weight of that shape.",
+         .keys = {{"positions", Form::integer, no_default,
+                   "the rows of weight, of which the first ones are added; default: the input's positions",
+                   extent}}},
     .weight = true,
     .lower = lower_position_embedding,
 };

@@ -24,6 +24,8 @@ Layer lower_dropout(LayerContext& l) {
 }
 
 void check_attention(const Values& keys, Diag& diag) {
+  if (keys.has("window") && !keys.flag("causal") && keys["causal"].good)
+    diag.error(Kind::conflict, keys.at("window"), "`window` counts earlier positions; it needs `causal = true`");
   if (!keys.has("kv_heads") || keys.integer("heads") < 1) return;
   const int64_t heads = keys.integer("heads"), kv_heads = keys.integer("kv_heads");
   if (heads % kv_heads != 0)
@@ -117,6 +119,11 @@ Layer lower_attention(LayerContext& l) {
   if (!ir::fits({3, heads, channels, width}, 1) ||
       !ir::fits({3, heads, channels, length}, l.model.micro_batch))
     throw Refused(l.error(Kind::out_of_range, l.keys.type_at, "layer `{}` is too large", l.spec.name));
+  if (l.keys.has("window") && l.keys.integer("window") < length)
+    throw Refused(l.error(Kind::unsupported, l.keys.at("window"),
+                          "a window of {} positions is not built where the sequence has more, {}; take a "
+                          "shorter sequence",
+                          l.keys.integer("window"), length));
   ir::ValueId qkv =
       l.projection("qkv.", l.path + ".qkv", l.x(), (heads + 2 * kv_heads) * channels, l.keys.on("bias"));
   const Rows parts[] = {{"q", 0, queries},
@@ -178,7 +185,13 @@ const LayerType layers::attention{
                   Key{"rope", Form::table, no_default, "rotary positions, of queries and keys"}.of(
                       tables::rope),
                   Key{"qk_norm", Form::table, no_default, "norms of queries and keys"}.of(tables::qk_norm),
+                  {"window", Form::integer, no_default,
+                   "a position sees itself and window - 1 before it; not below the length of the sequence",
+                   extent},
                   {"dropout", Form::real, 0.0, "the probability of a zero among the weights", below_one},
+                  Key{"proj_init", Form::table, no_default, "how proj.weight starts; default: as init says"}
+                      .or_one_of(starts)
+                      .of(tables::init),
                   lora_key},
          .example = "heads = 2\ncausal = true"},
     .weight = true,

@@ -78,7 +78,7 @@ struct Head {
   const EvalView* view;
   size_t words;  // the first operand of four words for dropout; 0: none
 
-  // Where a position has the channels of a head of queries, keys or values, in qkv and in its gradient.
+  // Returns the index of a position's channels of a head of queries, keys or values, in qkv and in its gradient.
   int64_t at(int64_t position, int64_t of) const {
     return (sample * s.length + position) * s.row() + of * s.channels;
   }
@@ -91,7 +91,7 @@ struct Head {
     return sum;
   }
   int64_t keys(int64_t i) const { return causal ? i + 1 : s.length; }
-  // Where the statistics have m of query i; l comes T later.
+  // Returns the index of m of query i among the statistics; l comes T later.
   size_t statistic(int64_t i) const {
     return static_cast<size_t>((sample * s.heads + head) * 2 * s.length + i);
   }

@@ -1,4 +1,3 @@
-// See channels.h.
 #include "ir/ops/channels.h"
 
 namespace gacc::ir {

@@ -5,7 +5,7 @@
 
 namespace gacc::ir {
 
-// What an op's inference throws of an op that cannot be; infer_types reports it at the op.
+// Thrown by the inference of an invalid op; infer_types reports it at the op.
 struct WrongOp {
   Kind kind;
   std::string text;
@@ -36,12 +36,12 @@ void expect_sample_words(const OpView& op, size_t first);
 // The shape that all operands from `first` on broadcast to, which must be the shape of one of them.
 Shape common_shape(const OpView& op, size_t first);
 
-// What the operands from `first` on share, numbers apart: i32, or the floats' widest (f16 and bf16 do not
-// mix). f32 when all are numbers.
+// Returns the type that the operands from `first` on share, but for numbers: i32, or the floats' widest (f16 and bf16
+// do not mix). f32 when all are numbers.
 DType common_dtype(const OpView& op, size_t first);
 // The dtype of a result made of operands that share `dtype`: f32 for floats where the op has Precision::f32.
 DType result_dtype(const OpView& op, DType dtype);
-// Whether operand i may be written to, or added to, a buffer of that dtype: floats are rounded to it.
+// Refuses an operand i that may not be written or added to a buffer of that dtype; floats are rounded to it.
 void expect_writable(const OpView& op, size_t i, DType dtype);
 
 // Inference of pointwise ops. Operands broadcast (docs/ir.md R9).
@@ -60,7 +60,7 @@ void expect_columns(const OpView& op, size_t i);
 // op may share a kernel over a wider domain.
 Scalar column_of(const FormulaView& view, size_t i);
 
-// Whether there is a gradient to pass on: that of result 0 alone. One through the others, `what`, is an error.
+// Returns true if result 0 has a gradient. One through the other results, `what`, is an error.
 bool only_first(GradBuilder& g, std::string_view what);
 
 // The name of result i, which the caller's next value may then bear: the old value, about to be replaced,
@@ -102,7 +102,7 @@ struct RowStatistics {
 };
 RowStatistics row_statistics(const double* row, int64_t columns, double eps);
 
-// Of a row: its largest element, NaN where one is, and the sum of exp(x - top).
+// A row's largest element, NaN where one is, and its sum of exp(x - top).
 struct RowExponentials {
   double top, sum;
 };

@@ -17,7 +17,7 @@ struct Heads {
   int64_t value(int64_t query) const { return key(query) + kv_heads; }
 };
 
-// Of operand 0, [B,T,(H + 2 K) D].
+// Returns the heads of operand 0, [B,T,(H + 2 K) D].
 Heads heads_of(const OpView& op);
 // Operand 0 is such a tensor of floats.
 void expect_heads(const OpView& op);

@@ -1,4 +1,3 @@
-// See image_window.h.
 #include "ir/ops/image_window.h"
 
 #include <algorithm>

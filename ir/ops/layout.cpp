@@ -44,7 +44,7 @@ void permute_reference(EvalView& view) {
   Tensor& y = view.result();
   const auto& axes = view.op.integers("axes");
   const size_t first = first_axis(view.op.operand(0).shape), all = x.shape.size();
-  // Where one step along an axis of y leads in x.
+  // Steps in x for one step along each axis of y.
   std::vector<int64_t> x_strides(all, 1), strides(all);
   for (size_t i = all; i-- > 1;) x_strides[i - 1] = x_strides[i] * x.shape[i];
   for (size_t i = 0; i < all; ++i)
@@ -122,6 +122,25 @@ void concat_reference(EvalView& view) {
   }
 }
 
+// d_x = dy between zeros
+void slice_gradient(GradBuilder& g) {
+  const OpView view = g.view();
+  const size_t axis = axis_of(view);
+  const Shape whole = view.operand(0).shape;
+  const int64_t from = view.integer("from"), size = view.integer("size");
+  std::vector<Operand> parts;
+  const auto zeros = [&](int64_t count, const char* suffix) {
+    Shape shape = whole;
+    shape[axis] = count;
+    if (count > 0) parts.emplace_back(g.b.make("broadcast", g.d_name(0) + suffix, {0.0}, {{"shape", shape}}));
+  };
+  zeros(from, ".before");
+  parts.push_back(*g.d_result());
+  zeros(whole[axis] - from - size, ".after");
+  g.add(0, parts.size() == 1 ? parts.front()
+                             : g.b.make("concat", g.d_name(0), parts, {{"axis", view.integer("axis")}}));
+}
+
 void slice_reference(EvalView& view) {
   const size_t axis = axis_of(view.op);
   const Tensor& x = view.operand(0);
@@ -168,7 +187,7 @@ extern const OpInfo op_concat{
 
 extern const OpInfo op_slice{
     .name = "slice",
-    .summary = "elements from, .., from + size - 1 along an axis of a sample; made by the gradient of concat",
+    .summary = "elements from, .., from + size - 1 along an axis of a sample",
     .copies = true,
     .local = true,
     .attrs = {{"axis", int64_t{0}}, {"from", int64_t{0}}, {"size", int64_t{1}}},
@@ -183,9 +202,9 @@ extern const OpInfo op_slice{
       return {type};
     },
     .lowering = Lowering::special,
+    .gradient = slice_gradient,
     .reference = slice_reference,
     .cost = move_cost,
-    .differentiable = false,
 };
 
 }  // namespace gacc::ir

@@ -157,7 +157,7 @@ std::vector<Operand> expand_weighted_cross_entropy(Builder& b, const Op& op) {
   return {b.make("select", name, {counted, row, 0.0}), top, log, counted, weight, mass};
 }
 
-// Of both forms, with weights or without.
+// The reference of both forms, with weights or without.
 void cross_entropy_reference(EvalView& view) {
   const bool weighted = view.op.op.operands.size() == 3;
   const Tensor &x = view.operand(0), &target = view.operand(1);
@@ -187,7 +187,7 @@ void cross_entropy_reference(EvalView& view) {
   }
 }
 
-// What the label has of the class in this column: (1 - s) * [column == target] + s / C.
+// Returns the label's share of the class in this column: (1 - s) * [column == target] + s / C.
 Scalar label_share(const FormulaView& view, const Scalar& target) {
   const double smoothing = view.op.real("label_smoothing");
   const double each = smoothing / static_cast<double>(view.op.operand(0).shape.back());
@@ -296,7 +296,7 @@ extern const OpInfo op_weighted_cross_entropy_grad{
 
 namespace {
 
-// Of f(x - y), f the op whose gradient is `op`:  d_x = f'(x - y) dy    d_y = -d_x
+// The gradient of f(x - y), f the op whose gradient is `op`:  d_x = f'(x - y) dy    d_y = -d_x
 template <const char* op>
 void difference_gradient(GradBuilder& g) {
   const std::string name = g.d_name(g.wanted(0) ? 0 : 1);

@@ -38,7 +38,7 @@ void adam(const FormulaView& view, Scalar lr, Scalar c1, Scalar c2, Second secon
   view.result(v);
 }
 
-// What `lamb` shares with `lamb.direction`: operands w, m, v, g, .., c1, c2 (from index `c` on).
+// The part that `lamb` shares with `lamb.direction`: operands w, m, v, g, .., c1, c2 (from index `c` on).
 struct Lamb {
   Scalar m, v, r;
 };

@@ -3,7 +3,7 @@
 //
 //   powers     by the digits of the exponent, with constants rounded once each
 //   cosine     (1 + cos(pi f)) / 2 = sin(pi g / 2)^2, with g = 1 - f, what remains, from whole numbers
-//   linear     lr + (min_lr - lr) * f = min_lr + (lr - min_lr) * g
+//   linear     lr (least + (1 - least) g), where least = min_lr / lr as the model file has them
 //   quotients  of whole numbers, corrected to be exact
 #include <algorithm>
 #include <cmath>
@@ -94,15 +94,15 @@ void schedule(const FormulaView& view, After after) {
   view.result(select(t < w, warm, after(lr, t - w)));
 }
 
-// min_lr + (lr - min_lr) * share(g), where g goes from 1 to 0 as the updates after the warm-up pass.
+// lr (least + (1 - least) share(g)), where g goes from 1 to 0 as the updates after the warm-up pass.
 template <class Share>
 void decay(const FormulaView& view, Share share) {
   schedule(view, [&](Scalar lr, Scalar u) {
     const int64_t length = view.op.integer("total") - view.op.integer("warmup");
     const Scalar rest = max(Scalar(static_cast<int>(length)) - u, Scalar(0));
-    const double low = view.op.real("min_lr");
+    const double least = view.op.real("least");
     const Scalar part = share(to_real(rest) / static_cast<double>(length));
-    return low + (lr - low) * part;
+    return lr * (least + (1 - least) * part);
   });
 }
 
@@ -148,7 +148,11 @@ constexpr size_t kMilestones = 1000;  // each is a comparison in the update's ke
 // Keys that several schedules have.
 const Key gamma{"gamma", Form::real, required, "what the rate is multiplied by", above(0)};
 const Key total{"total", Form::integer, required, "when the rate has come down; above warmup", extent};
-const Key min_lr = Key{"min_lr", Form::real, 0.0, "the lowest rate", at_least(0)}.unsaid();
+const Key min_lr =
+    Key{"min_lr", Form::real, 0.0,
+        "the lowest rate, for lr as it is in this file: --lr and lr_scaling change both; at most lr",
+        at_least(0)}
+        .unsaid();
 
 }  // namespace
 
@@ -238,12 +242,12 @@ const TypeSchema rates::exponential{
     .example = "gamma = 0.999",
 };
 
-extern const OpInfo op_schedule_linear =
-    rate("schedule.linear",
-         "after the warm-up lr + (min_lr - lr) f, f = min(1, (t - warmup) / (total - warmup)). Operands: lr, "
-         "t (i32)",
-         {{"total", int64_t{1}}, {"min_lr", 0.0}},
-         [](const FormulaView& view) { decay(view, [](Scalar g) { return g; }); });
+extern const OpInfo op_schedule_linear = rate(
+    "schedule.linear",
+    "after the warm-up lr (1 - (1 - least) f), f = min(1, (t - warmup) / (total - warmup)). Operands: lr, "
+    "t (i32)",
+    {{"total", int64_t{1}}, {"least", 0.0}},
+    [](const FormulaView& view) { decay(view, [](Scalar g) { return g; }); });
 const TypeSchema rates::linear{
     .name = "linear",
     .says = "From lr to min_lr in a line: lr + (min_lr - lr) f with f = min(1, u / (total - warmup)).",
@@ -253,9 +257,9 @@ const TypeSchema rates::linear{
 
 extern const OpInfo op_schedule_cosine =
     rate("schedule.cosine",
-         "after the warm-up min_lr + (lr - min_lr) (1 + cos(pi f)) / 2, f = min(1, (t - warmup) / (total - "
+         "after the warm-up lr (least + (1 - least) (1 + cos(pi f)) / 2), f = min(1, (t - warmup) / (total - "
          "warmup)). Operands: lr, t (i32)",
-         {{"total", int64_t{1}}, {"min_lr", 0.0}}, [](const FormulaView& view) {
+         {{"total", int64_t{1}}, {"least", 0.0}}, [](const FormulaView& view) {
            decay(view, [](Scalar g) {
              const Scalar s = sine_of_quarter(g);
              return s * s;
@@ -271,13 +275,14 @@ const TypeSchema rates::cosine{
 
 extern const OpInfo op_schedule_plateau = rate(
     "schedule.plateau",
-    "after the warm-up max(lr factor^cuts, min_lr), and lr where that is above it. Operands: lr, t "
-    "(i32), cuts (i32: the runtime counts one for every plateau of its evaluations)",
-    {{"factor", 0.1}, {"min_lr", 0.0}},
+    "after the warm-up lr max(factor^cuts, least). Operands: lr, t (i32), cuts (i32: the runtime counts one "
+    "for "
+    "every plateau of its evaluations)",
+    {{"factor", 0.1}, {"least", 0.0}},
     [](const FormulaView& view) {
       schedule(view, [&](Scalar lr, Scalar) {
-        const Scalar cut = lr * power(view.op.real("factor"), view.operand(2)).value;
-        return min(lr, max(cut, view.op.real("min_lr")));
+        const Scalar cut = power(view.op.real("factor"), view.operand(2)).value;
+        return lr * max(cut, view.op.real("least"));
       });
     },
     3);

@@ -24,7 +24,7 @@ extern const OpInfo op_add_acc{
     .precision = Precision::f32,
 };
 
-// What `second_moment = "micro"` needs of a launch: its own mean gradient, squared. A launch that counts
+// Adds a launch's own mean gradient, squared, for `second_moment = "micro"`. A launch that counts
 // nothing has the gradient 0.
 extern const OpInfo op_square_mean_acc{
     .name = "square_mean.acc",

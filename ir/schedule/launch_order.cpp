@@ -1,4 +1,3 @@
-// See launch_order.h.
 #include "ir/schedule/launch_order.h"
 
 #include <algorithm>

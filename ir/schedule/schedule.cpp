@@ -1,4 +1,3 @@
-// See schedule.h.
 #include "ir/schedule/schedule.h"
 
 #include <algorithm>

@@ -23,7 +23,7 @@ struct Extent {
   bool operator==(const Extent&) const = default;
 };
 
-// Of the arena.
+// A range of the arena.
 struct Bytes {
   int64_t offset = 0, size = 0;
   bool operator==(const Bytes&) const = default;
@@ -68,7 +68,7 @@ struct ProductCall {
   bool operator==(const ProductCall&) const = default;
 };
 
-// Where a launch stands among those of a graph on two streams.
+// The place of a launch in a graph on two streams.
 struct Branch {
   int32_t stream = 0;  // 0 or 1; each has its launches in the order of the lines
   // The launch of the other stream that must have ended, by its last kernel. What follows from the streams:
@@ -128,7 +128,7 @@ int64_t threads(const Call& call);                // of a block
 int64_t shared_bytes(const Call& call);           // of a block
 int64_t blocks(const Call& call, int64_t batch);  // of the grid
 
-// Of workspaces: bytes.
+// Bytes of workspaces.
 inline constexpr int64_t kWorkspaceAlignment = 256;
 inline constexpr int64_t kMostWorkspace = int64_t{32} << 20;  // no library is asked to take more
 
@@ -140,7 +140,7 @@ inline constexpr int64_t kBlockShared = 48 * 1024;  // bytes that a block has wi
 inline constexpr int64_t kPlaceBarriers = 15;       // a block has 16 barriers, and the first is its own
 int64_t merged_block(const std::vector<std::vector<const Call*>>& levels);
 int64_t places(const Call& call, int64_t merged_block);  // 0: the call cannot share a kernel
-// Whether its blocks, and what they are counted from, fit the 32 bits that such a kernel counts with.
+// Returns true if the numbers that a merged kernel counts its blocks with fit 32 bits.
 bool countable(const Call& call, int64_t batch);
 // The most blocks that have work in any level at once. Any grid computes the same.
 int64_t merged_blocks(const std::vector<std::vector<const Call*>>& levels, int64_t merged_block,

@@ -1,4 +1,3 @@
-// See verify_schedule.h.
 #include "ir/schedule/verify_schedule.h"
 
 #include <fmt/format.h>

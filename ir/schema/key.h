@@ -44,7 +44,7 @@ enum class Form : uint8_t {
 };
 std::string_view form_text(Form form);  // "integer"; "" of a form that takes words alone
 
-// What holds when a key is not given: a value, nothing, or an error.
+// The default of a key: a value, nothing, or an error.
 struct Default {
   std::optional<ir::Attr> value{};
   bool required = false;

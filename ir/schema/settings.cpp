@@ -1,4 +1,3 @@
-// See settings.h.
 #include "ir/schema/settings.h"
 
 #include <fmt/format.h>
@@ -11,7 +10,7 @@ namespace gacc::ir {
 
 namespace {
 
-// What an Attr must be for a setting of the type, and the setting's value of it.
+// The form that an Attr must have for a setting of the type, and the setting's value of it.
 std::string_view form_of(const int64_t&) { return "an integer"; }
 std::string_view form_of(const double&) { return "a number"; }
 std::string_view form_of(const bool&) { return "true or false"; }
@@ -160,7 +159,7 @@ std::string set_entry(std::vector<Entry>& list, const ListNames& names, std::str
   return set_field(list[number], dot ? field.substr(1) : "", key, value, names.with_field, field);
 }
 
-// What a field is written as; nothing where it says nothing.
+// Returns a field as it is written; nothing for a field that was not given.
 template <class T>
 std::optional<Attr> written(const T& field) {
   return Attr(field);

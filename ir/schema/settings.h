@@ -76,7 +76,7 @@ struct Settings {
   // Keys that the type of the optimizer, the schedule or the loss adds: "optimizer.beta1".
   Attrs of_types{};
 
-  // Of a key of `of_types`; numbers convert from integer to real.
+  // Returns the value of a key of `of_types`; numbers convert from integer to real.
   double real(std::string_view key, double fallback) const;
   const InputSettings& input(std::string_view name) const;  // the default where nothing is said
 };

@@ -1,4 +1,3 @@
-// See verify_settings.h.
 #include "ir/schema/verify_settings.h"
 
 #include <fmt/format.h>
@@ -136,8 +135,18 @@ class SettingsVerifier {
     return id && module_[*id].kind == BufferKind::param ? &module_[*id] : nullptr;
   }
 
+  // Whether a file of weights can have it: a parameter, a running statistic, or the name that a weight has of a
+  // layer which shares another's.
+  bool is_loaded(const std::string& name) const {
+    if (const auto id = module_.find_buffer(name))
+      return module_[*id].role == BufferRole::weight || module_[*id].role == BufferRole::statistic;
+    const auto tied = settings_.of_types.find("load.tied");
+    const Texts* names = tied == settings_.of_types.end() ? nullptr : std::get_if<Texts>(&tied->second);
+    return names != nullptr && std::ranges::count(*names, name) > 0;
+  }
+
   void load(const LoadSettings& load) {
-    if (parameter(load.parameter) == nullptr)
+    if (!is_loaded(load.parameter))
       broken("load.parameters names `{}`, which is no parameter", load.parameter);
     if (load.tensors.empty()) broken("load.parameters has no tensors for `{}`", load.parameter);
     if (!load.parts.empty() && load.parts.size() != load.tensors.size())

@@ -82,7 +82,7 @@ std::optional<Instance> describe_attention_mma(const ir::OpView& op, const GpuTa
     return std::nullopt;
   shape.modern = gpu.async_copies;
   shape.block = kAttentionBlock;
-  // What two stages of tiles need fits 48 KiB, and a thread's sums of a tile its registers.
+  // Two stages of tiles fit 48 KiB, and a thread's sums of a tile fit its registers.
   shape.tile = shape.channels <= 64 && shape.words == 0 ? 64 : 32;
   if (shape.parts > 1 && shape.channels > 64) shape.tile = 16;
   if (shape.parts > 1 && shape.channels > 96) shape.parts = 3;

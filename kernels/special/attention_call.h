@@ -1,20 +1,22 @@
-// What the attention kernels are compiled for, as the parameters of their functions.
+// The Shape of the attention kernels.
 #pragma once
 #include "kernels/special.h"
 
 namespace gacc::kernels {
 
-// A row of the kernel is one block of kAttentionBlock neighbouring positions (queries, or keys) of one head
-// of one sample. For every block of a head of keys there are rows for the heads of queries that meet it, and in
-// the gradient, where these are d_q, one more for d_k with d_v, or two, d_k and d_v, for the registers (by
-// tensor cores, wide heads). d_k and d_v are sums over those heads of queries, one after the other.
+// A row of the kernel's domain is a block of this many neighbouring positions (queries, or keys) of one head of one
+// sample. Each block of a head of keys has a row for every head of queries that shares those keys. In the gradient
+// these rows compute d_q, and the block has one more row, which computes d_k and d_v as sums over those heads of
+// queries, one after the other. By tensor cores, wide heads have two more rows instead, one for d_k and one for d_v:
+// both together need more registers than a thread has.
 inline constexpr int64_t kAttentionBlock = 64;
 
-// GPU, not by tensor cores: the threads that share a position, and what each has of its channels.
+// The threads of a GPU that share a position, and the channels of each; not by tensor cores.
 struct Team {
   static constexpr int64_t kWarp = 32, kMostChannels = 16, kMostWithoutTeam = 8;
-  // A power of two, and so many that none has more than kMostChannels, or kMostWithoutTeam where it has all of them and
-  // LLVM keeps rows from the products to the sums; but a warp at most (wider heads are not in registers).
+  // Returns the number of threads: the least power of two that gives each at most kMostChannels, and at most a warp;
+  // wider heads are not in registers. One thread has kMostWithoutTeam channels at most: LLVM keeps its rows in
+  // registers from the products to the sums.
   static int64_t threads(int64_t channels);
   // Neighbouring channels that a thread reads at once, and that go round the team.
   static int64_t chunk(int64_t channels) { return channels % 4 == 0 ? 4 : channels % 2 == 0 ? 2 : 1; }
@@ -44,7 +46,7 @@ struct AttentionShape {
   int64_t rows() const { return group() + parts - 1; }  // of a block of a head of keys
   int64_t width() const { return heads * channels; }    // of the output
   int64_t row() const { return (heads + 2 * kv_heads) * channels; }  // of a position of qkv
-  // Where in it the channels of query, key and value (0, 1, 2) begin.
+  // Returns the begin of the channels of query, key and value (0, 1, 2) in such a row.
   int64_t begin(int64_t which) const { return which == 0 ? 0 : width() + (which - 1) * kv_heads * channels; }
   int64_t blocks() const { return (length + block - 1) / block; }
   // By tensor cores: two stages, each of two tiles of rows, and in the gradient three statistics of a position

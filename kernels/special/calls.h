@@ -1,5 +1,5 @@
-// How the kernels of their own are called, one function a family, and what they are compiled for. The table in
-// kernels/special.cpp gives them their op names.
+// The families of hand-written kernels: one function each that describes a call, and the Shapes that functions are
+// compiled for. The list in kernels/special.cpp says which op is of which family.
 #pragma once
 #include "kernels/special.h"
 
@@ -56,10 +56,11 @@ struct WindowShape {
   bool tiles() const;
   static WindowShape of(const Body& body) { return shape_of<WindowShape>(body); }
 };
-// Of an op with a window (ir/ops/image_window.h) over images of this shape, with places of that shape.
+// Returns the geometry of an op with a window (ir/ops/image_window.h) over images of this shape, with places of that
+// shape.
 WindowShape window_shape(const ir::OpView& op, const ir::Shape& images, const ir::Shape& places);
 
-// Which of a convolution's three products it is: of the op's name.
+// The product of a convolution that an op computes, by the op's name.
 enum class ConvKind : uint8_t { forward, images, weight };
 ConvKind conv_kind(std::string_view op);
 

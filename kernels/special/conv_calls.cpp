@@ -12,12 +12,13 @@ namespace gacc::kernels {
 namespace {
 
 constexpr int64_t kChannelSums = 8, kTapSums = 9;  // sums that a thread holds
-// Of a product: with fewer rows, or less of what has no pixels, most of the smallest tile would be empty.
+// Least extents of a product: with fewer rows, or a smaller extent without pixels, the smallest tile is mostly empty.
 constexpr int64_t kLeastRows = 16, kLeastRowsOfTensorCores = 8, kLeastOthers = 16;
 // A weight's gradient of so few tiles, or by multiply-adds of such small ones, is made faster by many threads that
 // share a sum.
 constexpr int64_t kLeastBlocksOfSums = 66, kLeastTileOfSums = 32;
-// Whether a tap is inside is a bit for each row and column of the kernel, and two more, of a word of 64.
+// The most rows and columns of a kernel: each has a bit of a word of 64, which says if its taps are inside. Two more
+// bits are taken.
 constexpr int64_t kMostKernel = 62;
 constexpr int64_t kResidentThreads = 512;  // of a multiprocessor, so that a thread may have 128 registers
 constexpr int64_t kMostPixels = int64_t{1} << 30;  // of all samples: they are counted in 32 bits

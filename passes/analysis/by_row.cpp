@@ -1,4 +1,3 @@
-// See by_row.h.
 #include "passes/analysis/by_row.h"
 
 #include <algorithm>

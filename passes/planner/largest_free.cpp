@@ -1,4 +1,3 @@
-// See largest_free.h.
 #include "passes/planner/largest_free.h"
 
 #include <algorithm>

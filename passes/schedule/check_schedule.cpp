@@ -1,4 +1,3 @@
-// See check_schedule.h.
 #include "passes/schedule/check_schedule.h"
 
 #include "ir/schedule/launch_order.h"

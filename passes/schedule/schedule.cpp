@@ -1,4 +1,3 @@
-// See schedule.h.
 #include "passes/schedule/schedule.h"
 
 #include "passes/pass.h"

@@ -17,7 +17,6 @@ import html
 import json
 import os
 import pathlib
-import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -71,23 +70,18 @@ class Plan(dict):
     _source: tuple[str, list[str]] | None = None  # the model's text, and what was set
 
     def picture(self) -> str | None:
-        """That picture, as a page of its own; None for an artifact without its model, or where there is no gaccc."""
+        """That picture, as SVG; None for an artifact without its model, or where there is no gaccc."""
         if self._source is None:
             return None
         text, settings = self._source
-        with tempfile.TemporaryDirectory(prefix="gacc-") as folder:
-            model, page = pathlib.Path(folder, "model.toml"), pathlib.Path(folder, "page.html")
-            model.write_text(text, encoding="utf-8")
-            gaccc, environment = program("gaccc")
-            command = [gaccc, str(model), "--plan", "--report", str(page)]
-            command += [word for setting in settings for word in ("--set", setting)]
-            try:
-                subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
-            except (OSError, subprocess.CalledProcessError):
-                return None
-            whole = page.read_text(encoding="utf-8")
-        style, picture = (re.search(f"<{tag}.*?</{tag}>", whole, re.DOTALL) for tag in ("style", "svg"))
-        return f"<!DOCTYPE html><meta charset='utf-8'>{style[0]}{picture[0]}" if style and picture else None
+        gaccc, environment = program("gaccc")
+        command = [gaccc, "-", "--emit", "svg", "-o", "-"]
+        command += [word for setting in settings for word in ("--set", setting)]
+        try:
+            return subprocess.run(command, env=environment, input=text, stdout=subprocess.PIPE, check=True,
+                                  encoding="utf-8").stdout
+        except (OSError, subprocess.CalledProcessError):
+            return None
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr><td>{html.escape(name)}</td><td style='text-align:right'>{count:,}</td></tr>"

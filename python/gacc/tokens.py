@@ -244,7 +244,8 @@ def convert(folder: str, data: str, out: str, context: int | None) -> None:
                                  for s in samples])
         write(path, stream.tofile)
         option = "" if dtype == "u16" else ",dtype=u32"
-        print(f"{out}: {stream.size:,} tokens of {len(samples):,} document{'s'[:len(samples) > 1]}; --data tokens:{out}{option}")
+        documents = f"{len(samples):,} document{'s'[:len(samples) > 1]}"
+        print(f"{out}: {stream.size:,} tokens of {documents}; --data tokens:{out}{option}")
     else:
         arrays, cut = windows(samples, context, tokenizer.end or 0)
         write(path, lambda file: np.savez(file, **arrays))

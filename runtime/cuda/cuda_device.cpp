@@ -1,4 +1,4 @@
-// See cuda_device.h. Order of events: `open` finds driver, GPU and matrix products and checks that the
+// Order of events: `open` finds driver, GPU and matrix products and checks that the
 // artifact fits; `load` takes all memory, loads the PTX, chooses the algorithms of the matrix products and
 // captures the graphs; after that only a micro-batch that is not full allocates anything, when its size comes
 // again (one more graph, inside the driver).

@@ -1,4 +1,3 @@
-// See cuda_driver.h.
 #include "runtime/cuda/cuda_driver.h"
 
 #include <dlfcn.h>

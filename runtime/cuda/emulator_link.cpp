@@ -1,4 +1,3 @@
-// See emulator_link.h.
 #include "runtime/cuda/emulator_link.h"
 
 #include <dlfcn.h>

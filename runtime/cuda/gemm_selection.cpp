@@ -1,4 +1,3 @@
-// See gemm_selection.h.
 #include "runtime/cuda/gemm_selection.h"
 
 #include <cstring>

@@ -1,4 +1,3 @@
-// See gpu_choice.h.
 #include "runtime/cuda/gpu_choice.h"
 
 #include <array>

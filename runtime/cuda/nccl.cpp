@@ -1,4 +1,3 @@
-// See nccl.h.
 #include "runtime/cuda/nccl.h"
 
 #include <dlfcn.h>

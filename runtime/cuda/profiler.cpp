@@ -1,4 +1,3 @@
-// See profiler.h.
 #include "runtime/cuda/profiler.h"
 
 namespace gacc::cuda {

@@ -1,4 +1,4 @@
-// See programs.h. The plan was made from the artifact's IR; here it must also agree with the PTX, because the
+// The plan was made from the artifact's IR; here it must also agree with the PTX, because the
 // driver reads as many arguments as the entry declares.
 #include "runtime/cuda/programs.h"
 

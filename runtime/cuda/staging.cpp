@@ -1,4 +1,3 @@
-// See staging.h.
 #include "runtime/cuda/staging.h"
 
 #include <algorithm>

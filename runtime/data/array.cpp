@@ -1,4 +1,3 @@
-// See array.h.
 #include "runtime/data/array.h"
 
 #include "runtime/byte_order.h"

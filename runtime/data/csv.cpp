@@ -1,4 +1,4 @@
-// See csv.h. Numbers are read with from_chars, so that the user's locale plays no part.
+// Numbers are read with from_chars, so that the user's locale plays no part.
 #include "runtime/data/csv.h"
 
 #include <algorithm>

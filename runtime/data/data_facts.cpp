@@ -1,4 +1,3 @@
-// See data_facts.h.
 #include "runtime/data/data_facts.h"
 
 #include <algorithm>

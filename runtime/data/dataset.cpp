@@ -314,7 +314,12 @@ void DataReader::warn_of_scale(size_t i, std::string_view before) {
   const std::string& where = given_[i].where;
   const auto is_integer = [](std::string_view dtype) { return !dtype.starts_with('f'); };
   if (column.dtype == "u8") {
-    if (learns && spec.source->name != sources::mnist.name)
+    // Images are meant to be scaled; numbers of a table perhaps not.
+    constexpr int64_t kFew = 64;  // elements of a sample
+    constexpr size_t kLooked = 1 << 20;
+    const std::span<const std::byte> all = dataset_.bytes(i), some = all.first(std::min(all.size(), kLooked));
+    const bool dark = std::ranges::all_of(some, [](std::byte value) { return value < std::byte{128}; });
+    if (learns && (dark || checked_product(column.shape) < kFew))
       remark(fmt::format("note: {}: u8 is scaled by 1/255 for the input {}", where, quoted(input.name)));
     if (!before.empty() && before != "u8" && is_integer(before))
       remark(fmt::format(

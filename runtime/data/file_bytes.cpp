@@ -1,4 +1,3 @@
-// See file_bytes.h.
 #include "runtime/data/file_bytes.h"
 
 #include <fcntl.h>

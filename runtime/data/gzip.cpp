@@ -1,4 +1,3 @@
-// See gzip.h.
 #include "runtime/data/gzip.h"
 
 #include <zlib.h>

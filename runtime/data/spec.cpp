@@ -1,4 +1,4 @@
-// See spec.h. Everything is read off the table of sources; the messages list from it.
+// Reads everything off the table of sources; the messages list from it.
 #include "runtime/data/spec.h"
 
 #include <fmt/ranges.h>

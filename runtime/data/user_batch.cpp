@@ -1,4 +1,3 @@
-// See user_batch.h.
 #include "runtime/data/user_batch.h"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// See lanes.h.
 #include "runtime/ranks/lanes.h"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// See launcher.h.
 #include "runtime/ranks/launcher.h"
 
 #include <dlfcn.h>

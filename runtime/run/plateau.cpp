@@ -1,4 +1,3 @@
-// See plateau.h.
 #include "runtime/run/plateau.h"
 
 #include <algorithm>

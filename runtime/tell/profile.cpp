@@ -1,4 +1,3 @@
-// See profile.h.
 #include "runtime/tell/profile.h"
 
 #include <map>

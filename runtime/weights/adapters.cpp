@@ -1,4 +1,3 @@
-// See adapters.h.
 #include "runtime/weights/adapters.h"
 
 #include <sys/stat.h>

@@ -1,4 +1,3 @@
-// See config.h.
 #include "runtime/weights/config.h"
 
 #include <algorithm>

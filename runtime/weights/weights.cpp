@@ -1,4 +1,3 @@
-// See weights.h.
 #include "runtime/weights/weights.h"
 
 #include <algorithm>

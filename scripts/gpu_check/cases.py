@@ -90,7 +90,7 @@ COUNTED = ("regression", "gpt_tiny", "gpt")    # cases whose launches are counte
 SANITIZED = (("gpt", "f16", "graph"), ("mlp", "f16", "persistent"))  # case, precision, mode
 SANITIZED_SMALL = (("gpt_tiny", "f16", "graph"), ("mlp", "bf16", "persistent"))
 
-# ---- benchmarks
+# ---- what is timed
 
 def linears(widths, more=""):
     return "".join(f"[[layers]]\ntype = 'linear'\nname = 'fc{i}'\nfeatures = {width}\n{more}"
@@ -116,6 +116,18 @@ launch.mode = "graph"
 """ + linears((4096,) * 6)
 
 
+# Its middle product, 8192 in each direction, is what no other product will exceed.
+PRODUCTS = """
+model.name = "bench-products"
+inputs.x.shape = [16]
+inputs.y.shape = [16]
+loss = { type = "mse", target = "y" }
+optimizer.type = "sgd"
+train = { micro_batch = 8192, accumulate = 1 }
+precision = { compute = "f16", loss_scale = "none" }
+""" + linears((8192, 8192, 16))
+
+
 @dataclasses.dataclass
 class Benchmark:
     """A model that is timed and profiled. `small` are the settings that a small pack has instead."""
@@ -139,6 +151,8 @@ BENCHMARKS = (
     Benchmark("mlp_f16", MLP, HALF, MODES, {**HALF, **TINY_MLP}, emulated=True),
     Benchmark("update", BIG_UPDATE, {}, ("graph",), {"inputs.x.shape": "[16]", "inputs.y.shape": "[16]",
               **{f"layers.fc{i}.features": 16 for i in range(6)}}),
+    Benchmark("products", PRODUCTS, {}, ("graph",), emulated=True,
+              small={"layers.fc0.features": 16, "layers.fc1.features": 16, **train(4, 1)}),
     Benchmark("gpt2_b4", "gpt2_124m", {**HALF, **train(4, 16)}, ("graph",), {**HALF, **TINY_GPT2}),
     Benchmark("gpt2_b16", "gpt2_124m", {**HALF, **train(16, 4)}, ("graph",), {**HALF, **TINY_GPT2}),
     Benchmark("gpt2_b64", "gpt2_124m", {**HALF, **train(64, 4)}, ("graph",), {**HALF, **TINY_GPT2}),
@@ -146,3 +160,6 @@ BENCHMARKS = (
               {**HALF, **TINY_GPT, **train(2, 2)}),
 )
 PROFILED = ("mlp_f16", "char", "gpt2_b16")
+# Stages that time whole windows: the benchmarks of each.
+SPEED = {"mlp": ("mlp_f16", "mlp_f32", "update"), "char": ("char",), "gpt2:b4": ("gpt2_b4",), "gpt2:b16": ("gpt2_b16",),
+         "gpt2:b64": ("gpt2_b64",)}

@@ -1,5 +1,6 @@
-"""Data, tensors and artifacts as files, and how far tensors are apart. No numpy."""
+"""Data and tensors as files, and how far tensors are apart. No numpy."""
 import array
+import hashlib
 import json
 import math
 import pathlib
@@ -8,6 +9,7 @@ import struct
 
 MOST = 1 << 15  # elements of a tensor that are compared: every so many of a larger one
 KINDS = {"f": "<f4", "i": "<i4"}
+TABLES = ("weights", "gradients")  # files of a run
 
 
 # ---- data
@@ -102,3 +104,26 @@ def figures(events, name):
     """What updates and evaluations say, in order; a number that is not finite is null there."""
     return array.array("f", (math.nan if e[name] is None else e[name] for e in events
                              if e["event"] in ("update", "eval") and name in e))
+
+
+def run_options(spec, samples, out):
+    """A run that leaves OUT.jsonl, OUT.weights and OUT.gradients."""
+    return ["--data", spec, "--eval", f"{spec},limit={max(1, samples // 2)}", "--epochs", 1, "--no-shuffle", "--log",
+            f"{out}.jsonl", "--save", f"{out}.weights", "--dump-grads", f"{out}.gradients"]
+
+
+def outcome(out):
+    """All that such a run came to, as tensors: weights/NAME, gradients/NAME, and figures of the log as log/NAME; and a
+    digest of its bits."""
+    found, digest = {}, hashlib.sha256()
+    for table in TABLES:
+        path = pathlib.Path(f"{out}.{table}")
+        digest.update(path.read_bytes())
+        found |= {f"{table}/{name}": values for name, values in read_tensors(path).items()}
+        path.unlink()
+    events = read_log(f"{out}.jsonl")
+    for name in ("loss", "grad_norm", "loss_scale", "skipped"):
+        found[f"log/{name}"] = figures(events, name)
+    digest.update(found["log/loss"].tobytes() + found["log/grad_norm"].tobytes())
+    pathlib.Path(f"{out}.jsonl").unlink()
+    return found, digest.hexdigest()

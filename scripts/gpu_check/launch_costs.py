@@ -1,26 +1,17 @@
-"""What gaccc says of each launch of a step (`--plan --kernels --json`): bytes, FLOPs and estimated seconds. And the
-table of a profile beside them."""
+"""A profile beside what gaccc says of each launch of a step (`--plan --kernels --json`): bytes, FLOPs and estimated
+seconds."""
 import collections
 
-from artifact_ir import ArtifactIr, function_of
-
-KEYS = ("name", "bytes", "flops", "seconds", "builtin_seconds")
-
-
-def of_artifact(path, plan_json):
-    """For each launch of the step, KEYS; None where the two do not fit."""
-    planned = [kernel for kernel in plan_json["kernels"] if kernel["program"] == "step"]
-    names = [None if one["name"].startswith("product ") else one["name"] for one in planned]
-    if [function_of(one) for one in ArtifactIr(path).launches()] != names:
-        return None
-    return [{key: one[key] for key in KEYS} for one in planned]
-
-
-# ---- a profile
 
 def programs(profile, name):
     """Durations of each run of a program."""
     return [e["dur"] for e in profile["traceEvents"] if e["cat"] == "program" and e["name"] == name]
+
+
+def fastest(profile, costs):
+    """FLOPs a second of the fastest product."""
+    timed = [(costs[one["launch"]], one["microseconds"]) for one in profile["kernels"] if one["program"] == "step"]
+    return max(cost["flops"] / time * 1e6 for cost, time in timed if cost["name"].startswith("product ") and time > 0)
 
 
 def table(profile, costs, copy, products, engine):

@@ -46,7 +46,7 @@ class Machine:
         if not (self.work / "lib").exists():  # the compiler's libraries are beside it, as the pack has them
             (self.work / "lib").symlink_to(folder / "lib")
         self.emulated = driver is not None and "libgacc-emu" in str(driver)
-        self.driver = str(driver.resolve()) if driver else None  # else what the loader finds; gacc-probe says where
+        self.driver = str(driver.resolve()) if driver else None  # else what the loader finds; probe.py says where
         self.driver_folder = None
         if driver:
             self.driver_folder = self.work / "driver"

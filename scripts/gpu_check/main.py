@@ -8,20 +8,17 @@ import pathlib
 import signal
 import time
 
-from . import machine, packing, peers
-from .benchmarks import CONTESTS, PEERS, Benchmarks
+from . import cases, machine
 from .results import Results
 from .stages import SIDE_BY_SIDE, Check
 
 HERE = pathlib.Path(__file__).resolve().parents[1]  # the pack, or scripts/
-STAGES = ("machine", "probes", "parity", "sanitize", "profile", *CONTESTS)
+STAGES = ("machine", "probes", "parity", "sanitize", "profile", *cases.SPEED)
 
 
 def steps_of(check, stages):
-    benchmarks = Benchmarks(check)
-    steps = [step for stage in stages
-             for step in (benchmarks.steps(stage) if stage in CONTESTS else getattr(check, f"{stage}_steps")())]
-    return sorted(steps, key=lambda step: step.peer)  # stable: ours first
+    return [step for stage in stages
+            for step in (check.speed_steps(stage) if stage in cases.SPEED else getattr(check, f"{stage}_steps")())]
 
 
 def carry_out(step, check):
@@ -62,11 +59,9 @@ def main(doc):
     parser.add_argument("--scratch", metavar="DIR", help="keep what is unpacked and written there, bin/gaccc with it")
     parser.add_argument("--sanitizer", metavar="PROGRAM", help="instead of the compute-sanitizer that is found")
     parser.add_argument("--dry", action="store_true")
-    parser.add_argument("--peer", choices=PEERS, metavar="NAME", help="what the benchmarks run: a line of JSON")
     arguments = parser.parse_args()
-    if arguments.peer:
-        return peers.command(arguments.peer)
     if arguments.pack:
+        from . import packing  # stays on the machine that built gacc
         return packing.Packer(HERE.parent, arguments.pack.resolve(), arguments.small).pack()
     stages = stages_of(arguments.only)
     if not (HERE / "manifest.json").exists():
@@ -88,7 +83,7 @@ def main(doc):
         if check.find_machine():
             carry_all_out(steps_of(check, stages), check)
         results.head.append(f"{results.failed} failed; {time.time() - begin:.0f} s; {results.out}/report.md")
-        results.save()
+        results.save(last=True)
         print("=" * 80 + "\n" + results.summary())
         return 143 if machine.ending else 1 if results.failed else None
     finally:

@@ -5,17 +5,17 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tarfile
 import tempfile
 
-from artifact_ir import ArtifactIr
-
-from . import cases, files, launch_costs
+from . import cases, files
 
 LIMIT = 60 << 20  # bytes of a pack
-PROGRAMS = ("bin/gacc-exec", "bin/gacc-probe", "tests/cuda_gpu_test")
+PROGRAMS = ("bin/gacc-exec", "tests/cuda_gpu_test")
+COSTS = ("name", "bytes", "flops", "seconds", "builtin_seconds")  # of a launch
 LIBRARIES = ("libfmt", "libstdc++", "libgcc_s", "libz.so", "libzstd")
 # Bounds on relative distances, norm by norm. f32: as tests/cuda/commands.py has them.
 F32 = {"log": 1e-5, "gradients": 1e-4, "weights": 1e-4}
@@ -23,7 +23,6 @@ F32 = {"log": 1e-5, "gradients": 1e-4, "weights": 1e-4}
 # this, because sums are rounded from another order (the emulator, whose orders are a GPU's, comes to 1.3).
 HALF_FACTOR = 3
 ROUNDOFF = {"f16": 2.0 ** -11, "bf16": 2.0 ** -8}
-TABLES = ("weights", "gradients")  # files of a run
 
 
 class Packer:
@@ -81,10 +80,9 @@ class Packer:
         (self.work / "bin").mkdir()
         subprocess.run(["strip", "-o", self.work / "bin/gaccc", self.bin / "gaccc"], check=True)
         shutil.copy2(counting, self.folder / "count")
-        for file in ("gpu-check", "artifact_ir.py"):
-            shutil.copy2(self.root / "scripts" / file, self.folder)
+        shutil.copy2(self.root / "scripts/gpu-check", self.folder)
         shutil.copytree(self.root / "scripts/gpu_check", self.folder / "gpu_check", dirs_exist_ok=True,
-                        ignore=shutil.ignore_patterns("__pycache__"))
+                        ignore=shutil.ignore_patterns("__pycache__", "packing.py"))
         shutil.copytree(self.root / "examples", self.folder / "examples", dirs_exist_ok=True)
 
     def source(self, name, model):
@@ -95,58 +93,69 @@ class Packer:
         path.write_text(model)
         return path
 
-    def compile(self, source, out, settings, target):
-        """The plan as --plan --json prints it, with the estimates of kernels."""
+    def compile(self, source, out, settings, target, *options):
+        """What gaccc prints: with no other options, the plan with the estimates of kernels."""
         words = [w for k, v in settings.items() for w in ("--set", f"{k}={v}")]
-        command = [self.bin / "gaccc", source, "-o", out, "--target", target, "--plan", "--kernels", "--json", *words]
-        done = subprocess.run(command, capture_output=True, text=True)
+        options = options or ("--plan", "--kernels", "--json")
+        done = subprocess.run([self.bin / "gaccc", source, "-o", out, "--target", target, *options, *words],
+                              capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"gpu-check: {source}: {done.stderr}")
-        return json.loads(done.stdout)
+        return done.stdout
 
     def artifacts(self, name, source, settings, modes):
-        """By target and mode: the file and its peak; and what launches of the graph cost."""
+        """By target and mode: the file, what the plan says of it, and what launches of the graph cost."""
+        graph = {**settings, "launch.mode": "graph"}
+        inputs, launches = step_of(self.compile(source, "-", graph, self.targets[-1], "--emit", "ir"))
         found, costs = {}, None
         for target in self.targets:
             for mode in modes:
                 out = self.work / f"{name}.{mode}.{target}.ptx"
-                plan = self.compile(source, out, {**settings, "launch.mode": mode}, target)
+                plan = json.loads(self.compile(source, out, {**settings, "launch.mode": mode}, target))
+                update = sum(kernel["seconds"] for kernel in plan["kernels"] if kernel["program"] == "update")
                 found.setdefault(target, {})[mode] = {
                     "file": out.name, "peak": plan["bytes"]["peak"], "accumulate": plan["accumulate"],
-                    "window": plan["effective_batch"]}
+                    "window": plan["effective_batch"], "parameters": plan["parameters"],
+                    "inputs": inputs, "flops": plan["flops_per_launch"],
+                    "estimate": plan["accumulate"] * plan["step_seconds"] + update}
                 if target == self.targets[-1] and mode == "graph":
-                    costs = launch_costs.of_artifact(out, plan)
+                    costs = launch_costs(launches, plan)
         return found, costs
 
     def case(self, case, precision):
         name, source = f"{case.name}.{precision}", self.source(f"{case.name}.{precision}", case.model)
         settings = {**case.settings, "precision.compute": precision}
         found, _ = self.artifacts(name, source, settings, case.modes)
-        artifact = self.work / found[self.targets[0]][case.modes[0]]["file"]  # the CPU's choice
+        chosen = found[self.targets[0]][case.modes[0]]
+        artifact = self.work / chosen["file"]
         samples = min(case.samples, 32) if self.small else case.samples
-        data = files.make_data(name, ArtifactIr(artifact).inputs(), samples, self.work)
-        reference = self.train(name, artifact, data, samples)
+        data = files.make_data(name, chosen["inputs"], samples, self.work)
+        reference, _ = self.train(name, artifact, data, samples)
         bounds = {tensor: F32[tensor.split("/")[0]] for tensor in reference}
         if precision != "f32":
             plain = self.work / f"{name}.f32.ptx"
             settings = {**case.settings, "precision.compute": "f32", "launch.mode": "graph"}
             self.compile(source, plain, settings, self.targets[0])
-            apart = files.distances(self.train(f"{name}.f32", plain, data, samples), reference)
+            apart = files.distances(self.train(f"{name}.f32", plain, data, samples)[0], reference)
             plain.unlink()
             bounds = {tensor: HALF_FACTOR * max(apart.get(tensor, 0), ROUNDOFF[precision]) for tensor in reference}
         bounds |= {tensor: 0 for tensor in reference if tensor in ("log/skipped", "log/loss_scale")}
         files.write_tensors(self.work / f"{name}.reference", reference)
+        # f32 has no approximate functions: a GPU's kernels give the emulator's bits.
+        exact = precision == "f32" and case.emulated
+        bits = self.train(f"{name}.bits", artifact, data, samples, "emulate")[1] if exact else None
         self.manifest["cases"][name] = {
             "case": case.name, "precision": precision, "artifacts": found, "data": data, "samples": samples,
-            "emulated": case.emulated, "bounds": bounds}
+            "emulated": case.emulated, "bounds": bounds, "bits": bits}
 
-    def train(self, name, artifact, data, samples):
-        """What the CPU comes to, as tensors; see `outcome`."""
+    def train(self, name, artifact, data, samples, device="cpu"):
+        """What a run without a GPU comes to; see files.outcome."""
         out = self.work / name
-        options = run_options(files.spec(data, self.work), samples, out)
-        command = [self.bin / "gacc-exec", artifact, *options, "--device", "cpu", "--threads", "1", "--quiet"]
-        subprocess.run(list(map(str, command)), check=True)
-        return outcome(out)
+        options = files.run_options(files.spec(data, self.work), samples, out)
+        options += ["--device", device, "--threads", "1", "--quiet"]
+        options += ["--gemm", "builtin"] if device == "emulate" else []
+        subprocess.run([str(word) for word in (self.bin / "gacc-exec", artifact, *options)], check=True)
+        return files.outcome(out)
 
     def benchmark(self, one):
         source = self.source(one.name, one.model)
@@ -155,21 +164,22 @@ class Packer:
                                                  "emulated": one.emulated or self.small}
 
 
-def run_options(spec, samples, out):
-    """A run that leaves OUT.jsonl, OUT.weights and OUT.gradients."""
-    return ["--data", spec, "--eval", f"{spec},limit={max(1, samples // 2)}", "--epochs", 1, "--no-shuffle", "--log",
-            f"{out}.jsonl", "--save", f"{out}.weights", "--dump-grads", f"{out}.gradients"]
+def step_of(ir):
+    """Of a scheduled IR's step: its inputs, and the kernels that it launches; None stands for a product."""
+    head, lines = re.search(r"^  step\(([^\n]*)\) \{\n.*?^  \} schedule \{\n(.*?)^  \}$", ir, re.M | re.S).groups()
+    inputs = []
+    for name, dtype, extents in re.findall(r"%(\S+) : (\w+)\[([^\]]*)\]", head):
+        known = re.search(rf"^  set inputs\.{name}\.range = (\d+)$", ir, re.M)
+        inputs.append({"name": name, "dtype": "i32" if dtype == "i32" else "f32",
+                       "range": int(known[1]) if known else None,
+                       "shape": [int(extent) for extent in extents.split(",")[1:]]})
+    return inputs, [None if word == "product" else name
+                    for word, name in re.findall(r"^    (kernel|product|merged) (\S+)", lines, re.M)]
 
 
-def outcome(out):
-    """All that such a run came to, as tensors: weights/NAME, gradients/NAME, and figures of the log as log/NAME."""
-    found = {}
-    for table in TABLES:
-        path = pathlib.Path(f"{out}.{table}")
-        found |= {f"{table}/{name}": values for name, values in files.read_tensors(path).items()}
-        path.unlink()
-    events = files.read_log(f"{out}.jsonl")
-    for name in ("loss", "grad_norm", "loss_scale", "skipped"):
-        found[f"log/{name}"] = files.figures(events, name)
-    pathlib.Path(f"{out}.jsonl").unlink()
-    return found
+def launch_costs(launches, plan):
+    """For each launch of the step, COSTS; None where the plan is of another step."""
+    planned = [kernel for kernel in plan["kernels"] if kernel["program"] == "step"]
+    if [None if one["name"].startswith("product ") else one["name"] for one in planned] != launches:
+        return None
+    return [{key: one[key] for key in COSTS} for one in planned]

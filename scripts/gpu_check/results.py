@@ -1,27 +1,15 @@
-"""Rows, the report and the archive. Both files are replaced as a whole after every row, so a call that is cut off
-leaves them."""
+"""Rows, the report and the archive. Both files are replaced as a whole, so a call that is cut off leaves them."""
 import collections
 import io
 import json
-import lzma
 import os
 import tarfile
 import threading
+import time
 
 from . import machine
 
 SHOWN = 11000  # characters of the table on standard output: a caller may keep no more than the last 12,000
-
-
-def members(entries):
-    """Files of a tar archive, without its end."""
-    out = io.BytesIO()
-    tar = tarfile.TarFile(fileobj=out, mode="w", format=tarfile.PAX_FORMAT)
-    for name, data in entries:
-        info = tarfile.TarInfo(name)
-        info.size = len(data)
-        tar.addfile(info, io.BytesIO(data))
-    return out.getvalue()[:tar.offset]
 
 
 def replace(path, data):
@@ -34,9 +22,9 @@ class Results:
     def __init__(self, out, head):
         out.mkdir(parents=True, exist_ok=True)
         self.out, self.head = out, head  # head: lines about the machine
-        self.rows, self.sections, self.files = [], [], []
-        self.archived = b""  # a .tar.xz of all files so far, without its end
+        self.rows, self.sections, self.files = [], [], {}
         self.lock = threading.Lock()
+        self.archived = 0.0  # when
         self.save()
 
     @property
@@ -46,7 +34,7 @@ class Results:
     def keep(self, name, data):
         """A file for the archive; it goes there with the next row."""
         with self.lock:
-            self.files.append((name, data.encode() if isinstance(data, str) else data))
+            self.files[name] = data.encode() if isinstance(data, str) else data
 
     def row(self, stage, what, verdict, detail=""):
         """verdict: passed, FAILED, SKIPPED, or done for what is measured."""
@@ -63,17 +51,21 @@ class Results:
             self.sections = [one for one in self.sections if one[0] != title] + ([(title, lines)] if lines else [])
             self.save()
 
-    def save(self):
-        """Every addition to the archive is an xz stream of its own; the last one, which the next call replaces, holds
-        the report and the archive's end."""
+    def save(self, last=False):
+        """The report, and now and then all files with it."""
         report = self.report().encode()
         results = json.dumps({"head": self.head, "rows": self.rows, "sections": self.sections}, indent=1).encode()
         replace(self.out / "report.md", report)
-        if self.files:
-            self.archived += lzma.compress(members(self.files), preset=1)
-            self.files = []
-        last = members([("report.md", report), ("results.json", results)]) + bytes(1024)
-        replace(self.out / "results.tar.xz", self.archived + lzma.compress(last, preset=1))
+        if not last and time.monotonic() < self.archived + 5:  # seconds
+            return
+        self.archived = time.monotonic()
+        out = io.BytesIO()
+        with tarfile.open(fileobj=out, mode="w:gz", compresslevel=1) as tar:
+            for name, data in [*self.files.items(), ("report.md", report), ("results.json", results)]:
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+        replace(self.out / "results.tar.gz", out.getvalue())
 
     def report(self):
         lines = ["# gpu-check", "", *self.head, "", f"{self.failed} failed", "", "| stage | what | verdict | |",
@@ -92,8 +84,8 @@ class Results:
             lines.append(f"{stage}: " + ", ".join(f"{n} {verdict}" for verdict, n in count.items()))
         lines += ["FAILED  {stage}: {what}: {detail}".format(**row)[:240] for row in self.rows
                   if row["verdict"] == "FAILED"]
-        lines += ["{stage}: {what}: {detail}".format(**row)[:200] for row in self.rows
-                  if row["verdict"] == "done" and row["stage"] in ("machine", "profile")]
+        lines += ["{stage}: {what}: {detail}".format(**row)[:240] for row in self.rows
+                  if row["verdict"] == "done" and row["stage"] != "probes"]
         skipped = {}
         for row in self.rows:
             if row["verdict"] == "SKIPPED":

@@ -1,4 +1,4 @@
-"""The stages but for the benchmarks: each gives steps, which leave rows."""
+"""The stages: each gives steps, which leave rows."""
 import dataclasses
 import glob
 import hashlib
@@ -8,12 +8,11 @@ import pathlib
 import re
 import shutil
 import statistics
+import sys
 import threading
 import time
 
-from artifact_ir import ArtifactIr
-
-from . import cases, files, launch_costs, machine, packing
+from . import cases, files, launch_costs, machine
 
 SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
 SIDE_BY_SIDE = ("parity", "sanitize")  # stages that measure no time
@@ -26,7 +25,6 @@ class Step:
     what: str
     run: object         # gives a verdict and a detail for its row, or nothing where it has left rows itself
     arguments: tuple = ()
-    peer: bool = False  # after everything of ours
 
 
 class Check:
@@ -75,8 +73,8 @@ class Check:
 
     def find_machine(self):
         """Whether there is a GPU, and which artifacts run on it."""
-        code, text = self.run("machine", [self.machine.program("gacc-probe"), "--only", "machine"], RUN_LIMIT)
-        found = next((json.loads(line) for line in text.splitlines() if line.startswith('{"probe":"machine"')), {})
+        text, found = self.probes("bandwidth")
+        found = next((line for line in found if line["probe"] == "machine"), {})
         if "capability" not in found:  # no excuse where NVIDIA's own tool finds one
             self.results.row("machine", "GPU", "FAILED" if nvidia_smi() else "SKIPPED",
                              found.get("error") or machine.last_line(text))
@@ -85,24 +83,27 @@ class Check:
         capability = found["capability"]
         fits = [target for target in self.manifest["targets"] if runs_on(target, capability)]
         self.target = fits[-1] if fits else None
-        cublas = found["cublas"] or f"no cuBLAS ({found['cublas_error']})"
         self.results.head += [f"{found['what']}, compute capability {capability / 10}, "
-                              f"{found['multiprocessors']} multiprocessors, CUDA {found['cuda']}, {cublas}; "
-                              f"{self.machine.driver}; artifacts for {self.target}"]
-        self.results.head += nvidia_smi()
+                              f"{found['multiprocessors']} multiprocessors, CUDA {found['cuda'] / 1000:.1f}; "
+                              f"{self.machine.driver}; artifacts for {self.target}", *nvidia_smi()]
         if not fits:
             self.results.row("machine", "GPU", "SKIPPED", f"no artifact runs on compute capability {capability / 10}")
-            return False
-        if self.machine.cublas and not found["cublas"]:
-            self.results.row("machine", "cuBLASLt", "FAILED",
-                             f"it is in {self.machine.cublas}: {found['cublas_error']}")
-        return True
+        return bool(fits)
 
     def machine_steps(self):
+        if self.machine.cublas:
+            yield Step("machine", "cuBLASLt", self.cublas)
         yield Step("machine", "cuda_gpu_test", self.gtest)
         yield Step("machine", "the packed gaccc", self.compiles)
         name = "mlp_f16" if self.machine.emulated else "gpt2_b16"
         yield Step("machine", f"start of {name}", self.starts, (name,))
+
+    def cublas(self):
+        """A library that is there must work."""
+        entry = next(iter(self.manifest["cases"].values()))
+        code, text = self.exec("cublas", self.artifact(entry, "graph"), "--init-only", "--gemm", "cublas")
+        return ("FAILED", f"it is in {self.machine.cublas}: {machine.last_line(text)}") if code else (
+            "passed", machine.engine(text)[1])
 
     def gtest(self):
         code, text = self.run("cuda_gpu_test", [self.machine.program("cuda_gpu_test")], 90)
@@ -139,22 +140,24 @@ class Check:
     # ---- probes
 
     def probes_steps(self):
-        yield Step("probes", "gacc-probe", self.probe)
+        yield Step("probes", "all", self.probe)
 
-    def probe(self, *only):
-        small = ["--small"] if self.machine.emulated else []
-        code, text = self.run("probe", [self.machine.program("gacc-probe"), *small, *only], PROBE_LIMIT)
-        lines = []
-        for line in text.splitlines():
-            found = json.loads(line) if line.startswith('{"probe"') else {}
-            if "value" in found:
-                self.ceilings[found["probe"], found["what"]] = found["value"]
-                lines.append(f"{found['probe']:<10} {found['what']:<52} {found['value']:10.4g} {found['unit']}")
-            elif "error" in found:
-                self.results.row("probes", found["probe"], "FAILED", found["error"])
-        if not only:
-            self.results.section("probes", lines)
-        return ("FAILED", machine.last_line(text)) if code else ("done" if lines else "FAILED", f"{len(lines)} figures")
+    def probes(self, *only):
+        """What probe.py printed, and its lines."""
+        command = [sys.executable, self.machine.folder / "gpu_check/probe.py", self.machine.driver or "libcuda.so.1",
+                   "small" if self.machine.emulated else "full", *only]
+        _, text = self.run(".".join(("probe", *only)), command, PROBE_LIMIT)
+        found = [json.loads(line) for line in text.splitlines() if line.startswith('{"probe"')]
+        self.ceilings |= {(line["probe"], line["what"]): line["value"] for line in found if "value" in line}
+        return text, found
+
+    def probe(self):
+        text, found = self.probes()
+        lines = [f"{line['probe']:<10} {line['what']:<52} {line['value']:10.4g} {line['unit']}" for line in found
+                 if "value" in line]
+        self.results.section("probes", lines)
+        wrong = "; ".join(f"{line['probe']}: {line['error']}" for line in found if "error" in line)
+        return ("FAILED", wrong or machine.last_line(text)) if wrong or not lines else ("done", f"{len(lines)} figures")
 
     # ---- parity
 
@@ -176,13 +179,10 @@ class Check:
     def train(self, label, entry, mode, products):
         """A run's outcome, a digest of all its bits, and what is wrong with it."""
         out = self.machine.out / label
-        options = packing.run_options(self.data(entry), entry["samples"], out)
+        options = files.run_options(self.data(entry), entry["samples"], out)
         code, text = self.exec(label, self.artifact(entry, mode), *options, "--gemm", products)
         if code:
             return None, None, machine.last_line(text)
-        digest = hashlib.sha256()
-        for table in packing.TABLES:
-            digest.update(pathlib.Path(f"{out}.{table}").read_bytes())
         log = pathlib.Path(f"{out}.jsonl").read_text()
         self.results.keep(f"{label}.jsonl", log)
         start = json.loads(log.splitlines()[0])
@@ -194,9 +194,8 @@ class Check:
         peak = entry["artifacts"][self.target][mode]["peak"]
         if start["arena_bytes"] != peak:
             wrong.append(f"the arena has {start['arena_bytes']} bytes, the plan {peak}")
-        outcome = packing.outcome(out)
-        digest.update(b"".join(outcome[f"log/{figure}"].tobytes() for figure in ("loss", "grad_norm")))
-        return outcome, (digest.hexdigest(), ran), "; ".join(wrong)
+        outcome, digest = files.outcome(out)
+        return outcome, (digest, ran), "; ".join(wrong)
 
     def parity(self, name, entry, mode, products):
         if obstacle := self.obstacle(entry, products):
@@ -214,6 +213,9 @@ class Check:
             details.append("twice the same bits" if again == bits else "OTHER BITS the second time")
         if products == "builtin":
             self.one_kernel(name, bits[0])
+            if entry["bits"]:
+                good = good and bits[0] == entry["bits"]
+                details.append("the emulator's bits" if bits[0] == entry["bits"] else "OTHER BITS than the emulator's")
         return "passed" if good else "FAILED", "; ".join(details)
 
     def one_kernel(self, name, bits):
@@ -289,6 +291,7 @@ class Check:
     # ---- profile
 
     def profile_steps(self):
+        yield Step("profile", "products", self.profile, ("products", "cublas"))  # the ceiling of those that follow
         for name in self.manifest["profiled"]:
             for products in ("cublas", "builtin"):
                 yield Step("profile", f"{name} {products}", self.profile, (name, products))
@@ -298,22 +301,20 @@ class Check:
         entry = self.manifest["benchmarks"][name]
         if obstacle := self.obstacle(entry, products):
             return "SKIPPED", obstacle
-        if ("bandwidth", "copy") not in self.ceilings:
-            verdict, detail = self.probe("--only", "bandwidth,products")
-            if verdict == "FAILED":
-                self.results.row("probes", "gacc-probe", verdict, detail)
-        artifact, trace = self.artifact(entry, "graph"), self.machine.out / f"profile.{name}.{products}.json"
-        options = ["--data", self.data_for(artifact), "--epochs", 100, "--updates", 1 if self.machine.emulated else 3]
-        code, text = self.exec(f"profile.{name}.{products}", artifact, *options, "--gemm", products,
-                               "--profile", trace)
+        trace = self.machine.out / f"profile.{name}.{products}.json"
+        updates = 1 if self.machine.emulated else 3
+        options = ["--epochs", 100, "--updates", updates, "--gemm", products, "--profile", trace]
+        code, text = self.exec(f"profile.{name}.{products}", self.artifact(entry, "graph"), "--data",
+                               self.fresh_data(entry, "graph"), *options)
         if code:
             return "FAILED", machine.last_line(text)
         profile = json.loads(trace.read_text())
-        copy, products_rate = self.ceiling("bandwidth", "copy", 3000), self.ceiling("products", "f16", 700)
+        if name == "products":
+            self.ceilings["products", "f16"] = launch_costs.fastest(profile, entry["costs"]) / 1e12
+        copy, rate = self.ceiling("bandwidth", "copy", 3000), self.ceiling("products", "f16", 700)
         lines, total, lost, missing = launch_costs.table(
-            profile, entry["costs"], copy[0] * 1e9, products_rate[0] * 1e12, products)
-        lines.insert(0, f"ceilings: {copy[0]:.4g} GB/s copied ({copy[1]}), "
-                        f"{products_rate[0]:.4g} TFLOP/s in f16 ({products_rate[1]})")
+            profile, entry["costs"], copy[0] * 1e9, rate[0] * 1e12, products)
+        lines.insert(0, f"ceilings: {copy[0]:.4g} GB/s copied ({copy[1]}), {rate[0]:.4g} TFLOP/s in f16 ({rate[1]})")
         self.results.keep(trace.name, json.dumps({k: v for k, v in profile.items() if k != "traceEvents"}, indent=1))
         self.results.section(f"launches of {name}, {machine.engine(text)[1]}", lines)
         update, steps = (launch_costs.programs(profile, program) for program in ("update", "step"))
@@ -326,19 +327,55 @@ class Check:
                         f"a first one {mean(first):.1f}, a further one {mean(further):.1f}; "
                         f"the update {mean(update):.1f} us")
 
-    def ceiling(self, probe, prefix, assumed):
+    def ceiling(self, probe, what, assumed):
         """What was measured here, or else a guess; and which of the two."""
-        found = [value for (of, what), value in self.ceilings.items() if of == probe and what.startswith(prefix)]
-        return (found[0], "measured") if found else (assumed, "ASSUMED")
+        found = self.ceilings.get((probe, what))
+        return (found, "measured") if found else (assumed, "ASSUMED")
 
-    def data_for(self, artifact, kind="zipf", samples=None):
-        """Fresh data for a benchmark's artifact, a whole number of windows of it."""
-        ir = ArtifactIr(artifact)
-        samples = samples or ir.micro_batch * ir.accumulate * 2
-        name = f"{pathlib.Path(artifact).name}.{kind}"
+    def fresh_data(self, entry, mode, kind="zipf", windows=2):
+        """Data for a benchmark, a whole number of windows of it."""
+        one = entry["artifacts"][self.target][mode]
         with self.lock:
-            data = files.make_data(name, ir.inputs(), samples, self.machine.work, kind)
-            return files.spec(data, self.machine.work)
+            work, samples = self.machine.work, windows * one["window"]
+            return files.spec(files.make_data(f"{one['file']}.{kind}", one["inputs"], samples, work, kind), work)
+
+    # ---- speed
+
+    def speed_steps(self, stage):
+        for name in cases.SPEED[stage]:
+            modes = self.manifest["benchmarks"][name]["artifacts"][self.target]
+            ways = [("graph", "cublas"), ("graph", "cublas, tuned"), ("graph", "builtin"), ("persistent", "builtin")]
+            kinds = ("zipf", "uniform") if name.startswith("gpt2") else ("zipf",)
+            yield from (Step(stage, f"{name} {mode} {products} {kind}", self.speed, (name, mode, products, kind))
+                        for mode, products in ways for kind in kinds if mode in modes)
+
+    def speed(self, name, mode, products, kind):
+        """The time of whole windows, K micro-batches of fresh data and the update, beside the estimate."""
+        entry = self.manifest["benchmarks"][name]
+        products, _, tuned = products.partition(", ")
+        if obstacle := self.obstacle(entry, products):
+            return "SKIPPED", obstacle
+        one, label = entry["artifacts"][self.target][mode], f"{name}.{mode}.{products}{tuned}.{kind}"
+        warm, windows = (1, 2) if self.machine.emulated else (15, 2000) if name.startswith("mlp") else (4, 8)
+        log, algorithms = self.machine.out / f"{label}.jsonl", self.machine.out / f"{name}.algorithms"
+        options = ["--data", self.fresh_data(entry, mode, kind), "--epochs", 100000, "--updates", warm + windows,
+                   "--gemm", products, "--log", log, *(("--tune-gemm", algorithms) if tuned else ())]
+        code, text = self.exec(label, self.artifact(entry, mode), *options, seconds=200)
+        ran = machine.engine(text)[1]
+        if code or products == "cublas" and not ran.startswith("cuBLASLt"):
+            return "FAILED", machine.last_line(text) if code else f"it ran with {ran}"
+        events = files.read_log(log)
+        self.results.keep(log.name, log.read_text())
+        if tuned and algorithms.exists():
+            self.results.keep(algorithms.name, algorithms.read_text())
+        times = [event["seconds"] for event in events if event["event"] == "update"][warm:]
+        median, estimate = statistics.median(times), one["estimate"]
+        quarters = statistics.quantiles(times, n=4)
+        spread = 1e6 * (quarters[2] - quarters[0])
+        return "done", (
+            f"{1e6 * median:.1f} us a window of {one['window']} samples (iqr {spread:.1f}, {len(times)} windows), "
+            f"{1e6 * median / one['window']:.2f} us a sample; estimate {1e6 * estimate:.1f}, "
+            f"off by {median / estimate:.2f}x; {ran}; {events[-1]['peak_bytes'] / (1 << 30):.2f} GiB")
 
 
 def compare(found, expected, bounds):

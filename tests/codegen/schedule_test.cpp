@@ -102,7 +102,8 @@ TEST(Schedules, FollowTheContract) {
                  [&](int64_t t) { return kLr * std::pow(gamma, t); });
   for (const int64_t total : {2, 1000, 123456789}) {
     for (const double low : {0.0, 0.001}) {
-      const std::string attrs = fmt::format(" @lr, @t {{min_lr = {:#}, total = {}, warmup = 1}}", low, total);
+      const std::string attrs =
+          fmt::format(" @lr, @t {{least = {:#}, total = {}, warmup = 1}}", low / kLr, total);
       const auto left = [&](int64_t u) {  // 1 - f, without its cancellation
         return static_cast<double>(std::max<int64_t>(0, total - 1 - u)) / static_cast<double>(total - 1);
       };

@@ -273,7 +273,6 @@ TEST(OpenArtifact, LaunchesAreThoseOfTheKernels) {
                                      {"launch.mode", "graph"},
                                      {"train.micro_batch", "32"}}),
                  {{" bias\\(@[^,]*,", " bias(@lr,", "R22: "},
-                  {" slices\\(\\d+\\)", " slices(3)", "R29: "},
                   {" workspace\\(\\d+, \\d+\\)", " workspace(0, 256)", "R23: "},
                   {" workspace\\(\\d+, \\d+\\)", " workspace(4, 256)", "R23: "},
                   {"(\n    product [^\n]* level\\(\\d+\\))", "$1 stream(2)", "R27: "},

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
+
 #include "frontend/frontend.h"
 #include "ir/text/size_text.h"
 
@@ -42,6 +45,43 @@ TEST(TomlTree, HandlesMarksAndLineEnds) {
       << "the mark has three bytes";
   EXPECT_EQ(parse("a = 1\r\nb = 2\r\n").find("b")->at, place(2, 5, 1));
   EXPECT_TRUE(parse("").entries.empty());
+}
+
+// Another encoding, or line ends of which TOML knows nothing, in one sentence.
+TEST(TomlTree, NamesOtherEncodingsAndLineEnds) {
+  const std::string wide("\xFF\xFE[\0m\0]\0\n\0", 10);
+  for (const auto& [text, expected] :
+       {std::pair(wide, "UTF-16"), std::pair(std::string("\xFE\xFF\0[", 4), "UTF-16"),
+        std::pair(std::string("a = 1\rb = 2\r"), "carriage return alone")}) {
+    Diag diag("t.toml", text);
+    EXPECT_FALSE(parse_toml(text, diag).has_value());
+    EXPECT_EQ(diag.reports().size(), 1U);
+    EXPECT_NE(diag.render().find(expected), std::string::npos) << diag.render();
+  }
+}
+
+// Places and messages take linear time, whatever the length of a line and the number of errors.
+TEST(TomlTree, LongLinesAndManyErrorsAreQuick) {
+  std::string weights = "class_weights = [", tables;
+  for (int i = 0; i < 50257; ++i) weights += "1.25, ";
+  for (int i = 0; i < 20000; ++i) tables += "[unknown" + std::to_string(i) + "]\n";
+  const auto begin = std::chrono::steady_clock::now();
+  const Node root = parse(weights + "]");
+  EXPECT_EQ(root.entries[0].value.items.back().at.column, 18 + 50256 * 6);
+  Diag diag("t.toml", weights + "{}, {}]\n" + tables);
+  const std::optional<Node> wrong = parse_toml(diag.source(), diag);
+  ASSERT_TRUE(wrong);
+  read_table(*wrong, tables::file, diag, "a model file", "");
+  const std::string text = diag.render();
+  EXPECT_LT(text.size(), 100000U);
+  EXPECT_NE(text.find("more errors are not shown"), std::string::npos);
+  size_t longest = 0;
+  for (size_t at = 0, end = 0; at < text.size(); at = end + 1) {
+    end = std::min(text.find('\n', at), text.size());
+    longest = std::max(longest, end - at);
+  }
+  EXPECT_LT(longest, 300U);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 
 TEST(TomlTree, RefusesDeepKeysAndDeepValues) {

@@ -27,6 +27,9 @@ BAD = [  # file, text, a word of the message
     ("codegen/b.cpp", '#include "runtime/session/session.h"', "codegen may include only"),
     ("codegen/nvptx/b.cpp", '#include "codegen/emit/target.h"', "codegen may include only"),
     ("codegen/emit/b.cpp", '#include "codegen/gpu/target.h"', "codegen may include only"),
+    ("codegen/emit/b.cpp", '#include "codegen/nvptx/threads.h"', "codegen may include only"),
+    ("codegen/emit/b.cpp", "#include <llvm/IR/IntrinsicsNVPTX.h>", "instructions of one machine may only"),
+    ("codegen/emit/b.cpp", "#include <llvm/IR/InlineAsm.h>", "instructions of one machine may only"),
     ("codegen/gpu/b.cpp", '#include "codegen/device_code.h"', "codegen may include only"),
     ("codegen/host/b.cpp", '#include "codegen/gpu/target.h"', "codegen may include only"),
     ("emulator/b.cpp", '#include "runtime/plan.h"', "emulator may include only"),
@@ -78,6 +81,13 @@ def test_text():
     twice = check_text.wrap("- " + long + "`a b c`\n  next.\n\n    code " + long + "\n")
     if check_text.wrap(twice) != twice or "`a b c`" not in twice or list(check_text.faults("e.md", "Short.\nShort.\n" * 30 + "\n| " + long)):
         missed.append("wrap")
+    header = "// Whether it is so.\nbool so();\n\n// Returns so.\n// What else.\nstruct Two {\n};\n"
+    judge = check_text.judged
+    judgements = [  # headers, exceptions, messages
+        ({"a/a.h": header}, {}, 1), ({"a/a.h": header}, {"a/": 1}, 0), ({"a/a.h": header}, {"a/": 2}, 1),
+        ({"a.h": "struct Two {\n};\n", "b.h": "class Two : One {\n"}, {}, 1), ({"a.h": "// What else.\n}\n"}, {}, 0),
+        ({"a.h": "struct Two {\n};\n", "b.h": "class Two {\n"}, {"Two": 2}, 0), ({"a.h": "struct Two;\n"}, {"Two": 2}, 1)]
+    missed += [str(headers) for headers, allowed, count in judgements if len(list(judge(headers, allowed))) != count]
     print("self test:", "missed " + ", ".join(missed) if missed else "every planted fault was found")
     return not missed
 

@@ -19,7 +19,7 @@ Module example() {
   accum @s : f32[] total sum
   step(%x : f32[B,8]) {
     %a = add %x, @b : f32[B,8] k(0)
-    %flat = reshape %a : f32[B,8,1] {shape = [-1, 8, 1]} k(1)
+    %flat = reshape %a : f32[B,8,1] k(1) {shape = [-1, 8, 1]}
     %c = relu %a : f32[B,8] k(2)
     total_sum.acc @s, %c k(3)
   }

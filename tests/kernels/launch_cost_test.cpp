@@ -1,5 +1,5 @@
 // The formulas of the cost model. The expected microseconds are those of another program: the same formulas,
-// written in Python from published measurements before there was any C++ (docs/gpu-cost.md), run on the works
+// written in Python from published measurements before there was any C++ (docs/gpu.md), run on the works
 // below with its own table of machines.
 #include "kernels/launch_cost.h"
 

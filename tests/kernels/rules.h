@@ -1,5 +1,5 @@
 // Rules of a launch that is to fill its GPU. None needs a clock: they compare what a launch asks for with
-// what the machine has (docs/gpu-cost.md, "Rules"). C1 to C11 as listed there.
+// what the machine has (docs/gpu.md, "Rules"). C1 to C11 as listed there.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,6 +1,6 @@
 // The usual practice, to compare with: a minimum cut of the forward graph chooses which values are saved for
 // the backward pass, and below what that cut takes, a knapsack over the expensive operations. Written from
-// its description (../shared/notes/checkpointing.md, 2.1); docs/planner.md has what came of it.
+// its description (../shared/notes/checkpointing.md, 2.1); docs/memory.md has what came of it.
 #pragma once
 #include "passes/planner/simulate.h"
 

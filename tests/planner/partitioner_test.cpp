@@ -1,6 +1,6 @@
 // Plans beside the usual practice (partitioner.h) on the graph of a GPT of 12 blocks, at the same real peak:
 // that of the step as it runs, with what is made again and the gradients. Prints the table of
-// docs/planner.md.
+// docs/memory.md.
 #include "tests/planner/partitioner.h"
 
 #include <fmt/format.h>

@@ -9,15 +9,36 @@ import harness
 from harness import expect, run
 
 SVG = "{http://www.w3.org/2000/svg}"
-LIMIT = 1 << 20  # bytes of a page
+LIMIT = 2 << 20  # bytes of a page
+
+
+# The page's script with just so much of a browser as it uses; prints the title, and what is added to the body.
+DRAW = """
+const [, data, code] = require('fs').readFileSync(process.argv[1], 'utf-8')
+  .match(/<script type="application\\/json" id="plan">([^]*?)<\\/script>\\s*<script>([^]*?)<\\/script>/);
+const body = {insertAdjacentHTML: (where, html) => process.stdout.write(html)};
+const document = {body, getElementById: id => ({textContent: {plan: data}[id]})};
+new Function('document', code)(document);
+"""
+
+
+def draw(page):
+    """What the page's script draws: markup that is well-formed XML, too."""
+    node = shutil.which("node") or harness.skip("no Node.js on this machine")
+    return subprocess.run([node, "-e", DRAW, page], check=True, capture_output=True, encoding="utf-8").stdout
 
 
 def make(model, folder, *options):
-    """The page as text and as a tree (it is well-formed XML), and the plan."""
+    """What the page shows, as text and as a tree, and the plan, which is the one that the page has."""
     page = folder / "page.html"
     plan = json.loads(run("gaccc", model, "--plan", "--json", "--report", page, *options).stdout)
-    text = page.read_text(encoding="utf-8")
-    return text, xml.fromstring(text), plan
+    whole = page.read_text(encoding="utf-8")
+    expect(len(whole.encode()) < LIMIT, f"the page has {len(whole.encode())} bytes")
+    expect(json.loads(re.search('id="plan">(.*?)</script>', whole, re.S)[1]) == plan, "the page draws what --plan --json says")
+    drawn = draw(page)
+    expect("@import" not in whole and "url(" not in whole and whole.count("<script") == 2 and " src=" not in whole,
+           "the page needs nothing from elsewhere")
+    return drawn, xml.fromstring(f"<body>{drawn}</body>"), plan
 
 
 def words(tree):
@@ -32,11 +53,9 @@ def count(number):
     return f"{number:,}"
 
 
-def check_page(text, tree, plan):
-    expect(len(text.encode()) < LIMIT, f"the page has {len(text.encode())} bytes")
-    expect("<script" not in text and "@import" not in text and "url(" not in text, "the page needs nothing from elsewhere")
+def check_page(tree, plan):
     links = [v for e in tree.iter() for k, v in e.attrib.items() if k in ("src", "href") or k.endswith("}href")]
-    expect(links == ["data:,"], f"links: {links}")
+    expect(not links, f"links: {links}")
     said = words(tree)
     for figure in (plan["model"], plan["target"], plan["precision"], count(plan["parameters"]), count(plan["bytes"]["peak"]),
                    f"{plan['effective_batch']} ({plan['micro_batch']} × {plan['accumulate']})"):
@@ -59,7 +78,7 @@ def check_page(text, tree, plan):
 def test_examples(folder):
     for name in harness.EXAMPLE_NAMES:
         text, tree, plan = make(harness.example(name), folder)
-        check_page(text, tree, plan)
+        check_page(tree, plan)
         module = run("gaccc", harness.example(name), "--emit", "ir", "-o", "-").stdout
         hints = titles(tree)
         for buffer in re.findall(r"^  (?:param|accum|state) @([\w./-]+) :", module, re.M):
@@ -78,7 +97,7 @@ def test_recompute(folder):
     model = harness.example("residual_mlp")
     text, tree, plan = make(model, folder, "--set", "recompute.policy=sqrt", "--set", "train.micro_batch=512")
     said, again = words(tree), plan["recompute"]["recomputed_ops"]
-    check_page(text, tree, plan)
+    check_page(tree, plan)
     expect(again > 0 and f"This plan (policy sqrt) computes {again} operations again" in said, said[-3000:])
     expect("this plan" in said and len(points(tree)) >= 3, "the curve")
     text, tree, plan = make(model, folder)
@@ -92,7 +111,7 @@ def test_any_name_is_shown_as_it_is(folder):
     text, tree, plan = make(folder / "model.toml", folder)
     expect("a&lt;i&gt;&amp;&#39;x.weight" in text and "a<i>" not in text, "the layer's name is escaped")
     expect(name.replace("\x01", "\ufffd").replace("\uffff", "\ufffd") in "".join(tree.itertext()), "the model's name is shown")
-    check_page(text, tree, plan | {"model": "漢"})
+    check_page(tree, plan | {"model": "漢"})
 
 
 def deep_model(folder, blocks):
@@ -159,7 +178,7 @@ def test_the_curve_is_what_gaccc_answers(folder):
 def test_thousands_of_kernels(folder):
     text, tree, plan = make(deep_model(folder, 100), folder)
     expect(plan["kernels_per_launch"] > 1000, f"{plan['kernels_per_launch']} kernels are not many")
-    check_page(text, tree, plan)
+    check_page(tree, plan)
     expect(titles(tree), "hints")
 
 
@@ -212,6 +231,18 @@ def test_kernels(folder):
         text, tree, _ = make(model, folder, *options)
         expect("Estimated for sm_90 (H100 SXM), not measured" in words(tree) and f"<code>{rows[0][0][:16]}" in text, "the page has the table")
     expect("kernels" not in json.loads(run("gaccc", model, "--plan", "--json").stdout), "only where it was asked for")
+
+
+def test_picture(folder):
+    """--emit svg: the memory over the kernels as a file of its own, with a legend and with the page's colours."""
+    run("gaccc", harness.example("shakespeare_gpt"), "--emit", "svg", cwd=folder)
+    picture = xml.parse(folder / "shakespeare_gpt.svg").getroot()
+    said = words(picture)
+    for word in ("weights", "activations", "the arena:", "step:", "prefers-color-scheme: dark", ".optimizer {"):
+        expect(word in said, f"{word}: {said}")
+    kinds = {path.get("class") for path in picture.iter(SVG + "path")}
+    expect({"weights", "gradients", "optimizer", "activations", "workspace"} <= kinds, kinds)
+    run("gaccc", harness.example("shakespeare_gpt"), "--emit", "svg", "--stop-after", "fuse", code=2)
 
 
 def test_files(folder):
@@ -271,8 +302,8 @@ def test_dark_and_narrow(folder):
 
 def test_backward_kernels_stand_with_their_layer(folder):
     """An attention's projection bears the attention's name in the forward pass: it is no row of its own, behind the loss."""
-    make(harness.example("shakespeare_gpt"), folder)
-    rows = re.findall(r'<text x="[\d.]+" y="[\d.]+" text-anchor="start" class="t">([a-z][\w.]*)</text>', (folder / "page.html").read_text())
+    text, _, _ = make(harness.example("shakespeare_gpt"), folder)
+    rows = re.findall(r'<text x="4" y="[\d.]+" text-anchor="start" class="t">([a-z][\w.]*)</text>', text)
     expect("h.3.mix.attn" in rows and "h.3.mix.attn.proj" not in rows and rows[-1] == "loss", str(rows))
 
 

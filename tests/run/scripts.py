@@ -49,4 +49,20 @@ def test_missing_packages_are_installed_once(folder):
            "a second run finds everything installed")
 
 
+def test_a_build_without_tests(folder):
+    """-DGACC_TESTS=OFF: no test is configured, GoogleTest is not looked for, and `product` is all that is installed."""
+    done = subprocess.run(["cmake", "-S", harness.ROOT, "-B", folder / "build", "-G", "Ninja", "-DGACC_TESTS=OFF"], capture_output=True, text=True)
+    expect(done.returncode == 0, done.stderr)
+    targets = subprocess.run(["ninja", "-C", folder / "build", "-t", "targets", "all"], capture_output=True, text=True, check=True).stdout
+    expect("\nproduct: phony" in targets and "_test" not in targets, "targets")
+    expect("GTest_DIR" not in (folder / "build/CMakeCache.txt").read_text(), "GoogleTest was looked for")
+
+
+def test_a_wheel_that_cannot_be_built_says_why(folder):
+    (folder / "CMakeCache.txt").write_text("CMAKE_GENERATOR:INTERNAL=Ninja\n")
+    done = subprocess.run([harness.ROOT / "scripts/wheel", "--build", folder, "-o", folder / "wheel"], capture_output=True, text=True)
+    expect(done.returncode == 1 and "Traceback" not in done.stderr, done.stderr)
+    expect("scripts/wheel: cmake --build" in done.stderr and "CMAKE_PROJECT_NAME" in done.stderr, done.stderr)  # cmake's words
+
+
 harness.main(globals())

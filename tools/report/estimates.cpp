@@ -1,4 +1,4 @@
-// What a GPU is estimated to take: the launches of a step (docs/gpu-cost.md), and the sums of ranks
+// What a GPU is estimated to take: the launches of a step (docs/gpu.md), and the sums of ranks
 // (docs/ranks.md).
 #include <algorithm>
 #include <functional>
@@ -10,8 +10,7 @@
 #include "ir/text/size_text.h"
 #include "kernels/gemm.h"
 #include "runtime/ranks/lanes.h"
-#include "tools/report/markup.h"
-#include "tools/report/sections.h"
+#include "tools/report/report.h"
 
 namespace gacc::report {
 
@@ -20,8 +19,17 @@ namespace {
 using kernels::LaunchCost;
 using kernels::RegionCost;
 
-constexpr size_t kShown = 40;   // rows of the page
 constexpr int64_t kNumber = 4;  // bytes; what ranks send are f32 sums and i32 counts
+
+// Returns the text with … in its middle where it has more than `most` characters.
+std::string shortened(std::string_view text, size_t most) {
+  std::vector<size_t> starts;  // of characters
+  for (size_t i = 0; i < text.size(); ++i)
+    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) starts.push_back(i);
+  if (starts.size() <= most) return std::string(text);
+  const size_t head = most / 2, tail = most - head - 1;
+  return fmt::format("{}…{}", text.substr(0, starts[head]), text.substr(starts[starts.size() - tail]));
+}
 
 // Launches of one name that ask for the same.
 struct Row {
@@ -127,46 +135,6 @@ std::string kernels_text(const KernelCosts& costs) {
   return text;
 }
 
-std::string kernels_html(const KernelCosts& costs) {
-  if (costs.step.launches.empty()) return "";
-  const std::vector<Row> rows = rows_of(costs.step);
-  const std::string overlap = overlap_text(costs.step, rows);
-  std::string out = fmt::format(
-      "<h2>The launches of a micro-batch on a GPU</h2>\n<p>Estimated for {} ({}), not measured: {}. {}. The "
-      "floor is every launch at the bandwidth of a copy or at the rate of large products. Equal launches are "
-      "one row.{}</p>\n"
-      "<table><tr><th>kernel or product</th><th class=\"n\">times</th><th class=\"n\">blocks</th><th "
-      "class=\"n\">memory each</th><th class=\"n\">MFLOP each</th><th class=\"n\">µs each</th><th "
-      "class=\"n\">µs</th><th class=\"n\">share</th><th>bounded by</th></tr>\n",
-      costs.machine->target, costs.machine->card, how(costs.step), sum_text(costs.step),
-      overlap.empty() ? "" : " The rows add up to " + overlap + ".");
-  const auto line = [&](const std::string& name, const std::string& count, const std::string& each,
-                        double seconds, std::string_view by) {
-    out += fmt::format(
-        "<tr><td><code>{}</code></td><td class=\"n\">{}</td>{}<td class=\"n\">{:.1f}</td><td "
-        "class=\"n\">{}</td><td>{}</td></tr>\n",
-        escaped(name), count, each, 1e6 * seconds, percent(share(seconds, rows)), by);
-  };
-  double rest = 0;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const Row& row = rows[i];
-    if (i >= kShown) {
-      rest += row.seconds;
-      continue;
-    }
-    line(shortened(row.one->name, 60), count_text(row.count),
-         fmt::format("<td class=\"n\">{}</td><td class=\"n\">{:.3f} MB</td><td class=\"n\">{:.1f}</td><td "
-                     "class=\"n\">{:.2f}</td>",
-                     count_text(row.one->blocks), row.one->bytes / 1e6,
-                     static_cast<double>(row.one->flops) / 1e6, 1e6 * row.one->seconds),
-         row.seconds, bound(row));
-  }
-  if (rows.size() > kShown)
-    line(fmt::format("{} others", rows.size() - kShown), "", "<td></td><td></td><td></td><td></td>", rest,
-         "");
-  return out + "</table>\n";
-}
-
 void add_kernels(nlohmann::ordered_json& plan, const KernelCosts& costs) {
   auto& list = plan["kernels"] = nlohmann::ordered_json::array();
   const auto add = [&](std::string_view program, const RegionCost& cost) {
@@ -187,6 +155,10 @@ void add_kernels(nlohmann::ordered_json& plan, const KernelCosts& costs) {
   add("update", costs.update);
   plan["step_seconds"] = costs.step.seconds;
   plan["step_floor_seconds"] = costs.step.floor;
+  plan["estimate"] = {{"target", costs.machine->target},
+                      {"card", costs.machine->card},
+                      {"launched_as", how(costs.step)},
+                      {"overlap", overlap_text(costs.step, rows_of(costs.step))}};
 }
 
 RankCosts rank_costs(const ir::Module& module, std::optional<double> link, const KernelCosts& kernels) {

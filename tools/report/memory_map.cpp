@@ -62,6 +62,14 @@ std::string label_of(const Module& module, const Region& region, const Kernel& k
   return fmt::format("{} → {}", ops, results);
 }
 
+// Returns a name with dotted parts cut shorter and shorter: "a.b.c", "a.b" and "a".
+std::vector<std::string> prefixes(const std::string& name) {
+  std::vector<std::string> result = {name};
+  while (result.back().find('.') != std::string::npos)
+    result.push_back(result.back().substr(0, result.back().rfind('.')));
+  return result;
+}
+
 // Which layer of the model file an op belongs to, from the names that the compiler derived from the layer's
 // (docs/ir.md): %fc1.mm, %d.fc1 and @fc1.weight.grad all belong to fc1.
 class LayerNames {
@@ -169,13 +177,6 @@ RegionMap region_map(const Module& module, RegionKind kind, const ByCategory& al
 
 }  // namespace
 
-std::vector<std::string> prefixes(const std::string& name) {
-  std::vector<std::string> result = {name};
-  while (result.back().find('.') != std::string::npos)
-    result.push_back(result.back().substr(0, result.back().rfind('.')));
-  return result;
-}
-
 MemoryMap memory_map(const Module& module) {
   MemoryMap map;
   map.arena = module.arena_bytes.value_or(0);
@@ -211,6 +212,21 @@ std::string_view category_text(Category category) {
   constexpr std::string_view kTexts[kCategories] = {"weights", "half weights", "gradients",  "optimizer",
                                                     "inputs",  "activations",  "made again", "workspace"};
   return kTexts[static_cast<size_t>(category)];
+}
+
+std::string_view region_name(RegionKind kind) {
+  constexpr std::string_view kNames[] = {// in the order of ir/regions.def
+                                         "initialisation",
+                                         "step",
+                                         "update",
+                                         "evaluation",
+                                         "prediction",
+                                         "closing a lane",
+                                         "a part of a prediction",
+                                         "parts of norms",
+                                         "parts of ratios",
+                                         "clearing sums"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 }  // namespace gacc::report

@@ -69,9 +69,9 @@ struct MemoryMap {
 // The module must be planned.
 MemoryMap memory_map(const ir::Module& module);
 
-// Of a name with dotted parts, the longest first: "a.b.c", "a.b" and "a".
-std::vector<std::string> prefixes(const std::string& name);
-
 std::string_view category_text(Category category);  // "half weights"
+// Returns true for what lives for the whole training: those categories come first.
+inline bool stays(Category category) { return category < Category::inputs; }
+std::string_view region_name(ir::RegionKind kind);  // "step", "evaluation"
 
 }  // namespace gacc::report

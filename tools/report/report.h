@@ -1,4 +1,5 @@
-// What gaccc tells of a plan: the page of --report FILE.html, and what --plan says besides the plan itself.
+// Describes a planned module: the page of --report FILE.html, the picture of --emit svg, and what --plan prints
+// besides the plan itself.
 #pragma once
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -9,34 +10,38 @@
 #include "ir/module.h"
 #include "kernels/launch_work.h"
 #include "passes/recompute.h"
-#include "runtime/plan.h"
 
 namespace gacc::report {
 
-// The plan as one page that needs nothing else, for somebody who has never read a memory plan. The module is
-// planned, and `plan` is its plan (the programs are not looked at). `curve`: what other budgets would cost; may be
-// empty.
-std::string report_page(const ir::Module& module, const Plan& plan, const passes::RecomputeReport& recompute,
-                        const std::vector<passes::TradeOff>& curve);
-
-// A sparkline for each region of the planned module, and the peak instant with what is alive.
+// Returns a sparkline for each region of the planned module, and the fullest kernel with what is alive then.
 std::string timeline_text(const ir::Module& module);
 
-// What a micro-batch and an update run on a GPU, with what each launch is estimated to take
-// (docs/gpu-cost.md).
+// Returns the memory in use over the kernels of the planned module, as a picture that needs nothing else.
+std::string memory_svg(const ir::Module& module);
+
+// Adds what the page draws and the plan lacks: `memory`, the place and life of every buffer and value;
+// `recompute.values`, what is computed twice; `trade_off`, what other budgets would cost (may be empty).
+void add_memory(nlohmann::ordered_json& plan, const ir::Module& module,
+                const passes::RecomputeReport& recompute, const std::vector<passes::TradeOff>& trade_off);
+
+// Returns the page about a plan that `add_memory` and `add_kernels` have completed. It needs nothing else.
+std::string page(const nlohmann::ordered_json& plan);
+
+// Estimates for what a micro-batch and an update run on a GPU, launch by launch (docs/gpu.md).
 struct KernelCosts {
   const kernels::Machine* machine = nullptr;
   kernels::RegionCost step, update, close;
 };
-// Of a scheduled module.
+// The module is scheduled.
 KernelCosts kernel_costs(const ir::Module& module);
-// The table of --plan --kernels: equal launches in one row, the longest first.
+// Returns the table of --plan --kernels: equal launches in one row, the longest first.
 std::string kernels_text(const KernelCosts& costs);
-// Adds `kernels`, a launch each in the order of execution, `step_seconds` and `step_floor_seconds`.
+// Adds `kernels`, a launch each in the order of execution, `step_seconds`, `step_floor_seconds`, and `estimate`, which
+// says for what machine that is.
 void add_kernels(nlohmann::ordered_json& plan, const KernelCosts& costs);
 
-// What the sums of several ranks cost (docs/ranks.md), --plan --ranks R --link SIZE/s: of a full window, for the
-// rank that has most to do.
+// The cost of adding up the sums of several ranks (docs/ranks.md), for --plan --ranks R --link SIZE/s: of a full
+// window, for the rank that has most to do.
 struct RankCosts {
   int64_t ranks = 1, lanes = 1;
   bool shared = false;           // the optimizer's state (memory.shard)
@@ -46,10 +51,10 @@ struct RankCosts {
   std::optional<double> link{};  // bytes a second; without one `seconds` is not known
   double share() const { return seconds > 0 ? seconds / (seconds + rest) : 0; }
 };
-// Of a scheduled module with train.ranks ranks.
+// The module is scheduled, with train.ranks ranks.
 RankCosts rank_costs(const ir::Module& module, std::optional<double> link, const KernelCosts& kernels);
 std::string ranks_text(const RankCosts& costs, const KernelCosts& kernels);
-// Adds `ranks`. What nobody knows without a link is null.
+// Adds `ranks`; what is unknown without a link is null.
 void add_ranks(nlohmann::ordered_json& plan, const RankCosts& costs);
 
 }  // namespace gacc::report

@@ -241,7 +241,7 @@ class Attention {
     });
   }
 
-  // What is left after whole steps: fewer positions on the host, a ragged step on a GPU.
+  // Calls f for the rest after full steps: fewer positions on the host, a ragged step on a GPU.
   void last_step(Step how, const OnStep& f) {
     if (whole() == s_.length) return;
     how.first = t_.index(whole());

@@ -7,7 +7,7 @@ namespace gacc::codegen {
 
 class AttentionDropout {
  public:
-  // Of one sample. `sample`: its number in the micro-batch.
+  // Dropout of one sample. `sample`: its number in the micro-batch.
   AttentionDropout(Target& t, const AttentionShape& s, Value* sample) : t_(t), p_(s.p) {
     const auto scalar = [&](int64_t i) { return t.load_one(static_cast<int32_t>(s.words + i), t.index(0)); };
     const auto wide = [&](Value* v) { return t.b.CreateZExt(v, t.b.getInt64Ty()); };

@@ -89,7 +89,7 @@ class Convolving {
 
  private:
   using Values = std::vector<Value*>;
-  // What a thread computes: channels channel, channel + 1, ... of one pixel of one sample.
+  // The results of a thread: channels channel, channel + 1, ... of one pixel of one sample.
   struct Place {
     Value *sample, *group, *within, *channel;  // within: channel, counted in its group
     Value *pixel, *y, *x;                      // y, x: i32
@@ -130,7 +130,7 @@ class Convolving {
         b_.CreateAnd(b_.CreateICmpEQ(b_.CreateURem(from, stride), word(0)), b_.CreateICmpSGE(from, word(0)));
     return {b_.CreateUDiv(from, stride), whole};
   }
-  // Of unsigned numbers those before the first are large as well.
+  // Returns the condition that y and x are inside; as unsigned numbers those before the first are large as well.
   Value* inside(Value* y, Value* x, const int64_t (&size)[2]) {
     return b_.CreateAnd(b_.CreateICmpULT(y, word(size[0])), b_.CreateICmpULT(x, word(size[1])));
   }
@@ -140,7 +140,7 @@ class Convolving {
   Value* tap_of(Value* ky, Value* kx) {
     return b_.CreateZExtOrTrunc(offset(ky, kx, w_.kernel), t_.index_type);
   }
-  // Of the image at `base`: where tap (ky, kx) of the window lies that begins at (top, left); 0 outside.
+  // Returns the element of the image at `base` at tap (ky, kx) of the window that begins at (top, left); 0 outside.
   Value* element(int32_t slot, Value* base, Value* top, Value* left, Value* ky, Value* kx) {
     Value* y = b_.CreateAdd(top, b_.CreateMul(ky, word(w_.dilation[0])));
     Value* x = b_.CreateAdd(left, b_.CreateMul(kx, word(w_.dilation[1])));

@@ -1,7 +1,6 @@
 // The sums of the gradients of a table's rows (layout.cpp reads them). No atomics: a sum has one owner, which
 // adds in the order of the tokens, so the bits are the same on every device and for any number of threads.
 #include "codegen/emit/special/emitters.h"
-#include "codegen/nvptx/threads.h"
 
 namespace gacc::codegen {
 
@@ -59,12 +58,12 @@ class EmbeddingGradient {
     const int64_t slices = (parameters[0] + kLanes * lanes_ - 1) / (kLanes * lanes_);
     t_.parts([&](Value* part) {
       Value* first = b_.CreateMul(b_.CreateUDiv(part, t_.index(slices)), t_.index(span));
-      Value* lane = gpu::special(b_, llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
+      Value* lane = t_.threads().thread(b_);
       Value* slice = b_.CreateMul(b_.CreateURem(part, t_.index(slices)), t_.index(kLanes));
       point_ = {nullptr, b_.CreateMul(b_.CreateAdd(slice, index(lane)), t_.index(lanes_)), nullptr, lanes_};
       owns_ = b_.CreateICmpULT(point_.column, columns_);
-      list_ = gpu::shared_array(t_.module, b_.getInt32Ty(), 2 * EmbeddingList::kEntries,
-                                t_.function->getName().str());
+      list_ = t_.threads().shared_array(t_.module, b_.getInt32Ty(), 2 * EmbeddingList::kEntries,
+                                        t_.function->getName().str());
       if (fresh_) clear(first, t_.smaller(b_.CreateAdd(first, t_.index(span)), t_.index(rows)));
       Value* begin = t_.word(first);
       const Target::Carried left =
@@ -105,7 +104,7 @@ class EmbeddingGradient {
     for (size_t k = 0; k < rows.size(); ++k) {
       Value* mine = b_.CreateAnd(
           there[k], b_.CreateICmpULT(b_.CreateSub(rows[k], begin), b_.getInt32(static_cast<uint32_t>(span))));
-      Value* votes = gpu::ballot(b_, mine);
+      Value* votes = t_.threads().ballot(b_, mine);
       Value* entry = b_.CreateAdd(held, bits(b_.CreateAnd(votes, before)));
       t_.branch(mine, [&] {
         b_.CreateAlignedStore(t_.word(places[k]), listed(entry, 0), llvm::Align(4));
@@ -127,7 +126,7 @@ class EmbeddingGradient {
   // and adds nothing.
   void add_listed(Value* held) {
     constexpr uint32_t kAtOnce = 8;
-    gpu::barrier(b_);
+    t_.threads().barrier(b_);
     t_.branch(owns_, [&] {
       t_.each(b_.getInt32(0), held, b_.getInt32(kAtOnce), [&](Value* from) {
         std::vector<Value*> counts, rows, at, terms, sums;
@@ -154,7 +153,7 @@ class EmbeddingGradient {
         for (uint32_t k = 0; k < kAtOnce; ++k) t_.store(sums_, at[k], sums[k], point_);
       });
     });
-    gpu::barrier(b_);
+    t_.threads().barrier(b_);
   }
 
   static constexpr int64_t kLanes = 32;

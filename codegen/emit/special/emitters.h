@@ -1,4 +1,5 @@
-// The loop nests of the kernels of their own. The list in kernels.cpp gives them their op names.
+// The loop nests of hand-written kernels, by families (kernels/special/calls.h has their Shapes). The list in
+// kernels.cpp says which op has which.
 #pragma once
 #include "codegen/emit/target.h"
 #include "kernels/special/calls.h"

@@ -1,9 +1,6 @@
-// See lane_arrays.h.
 #include "codegen/emit/special/lane_arrays.h"
 
 #include <algorithm>
-
-#include "codegen/nvptx/threads.h"
 
 namespace gacc::codegen {
 
@@ -164,7 +161,7 @@ LaneArrays::Vectors LaneArrays::dealt(Vectors sums) {
     for (auto distance = static_cast<unsigned>(team_ / 2); distance > 0; distance /= 2) {
       const size_t half = now.size() / 2;
       if (half == 0) {
-        now[0] = b_.CreateFAdd(now[0], gpu::exchange(b_, now[0], distance));
+        now[0] = b_.CreateFAdd(now[0], t_.threads().exchange(b_, now[0], distance));
         continue;
       }
       Value* bit = b_.CreateAnd(mine_, t_.index(distance * chunk()));
@@ -172,7 +169,7 @@ LaneArrays::Vectors LaneArrays::dealt(Vectors sums) {
       for (size_t i = 0; i < half; ++i) {
         Value* kept = b_.CreateSelect(upper, now[i + half], now[i]);
         Value* given = b_.CreateSelect(upper, now[i], now[i + half]);
-        now[i] = b_.CreateFAdd(kept, gpu::exchange(b_, given, distance));
+        now[i] = b_.CreateFAdd(kept, t_.threads().exchange(b_, given, distance));
       }
       now.resize(half);
     }
@@ -193,7 +190,7 @@ Value* LaneArrays::over_rows(ir::Combine how, Value* value, size_t count) {
   if (team_ <= 1) return value;
   const int64_t same = team_ / std::min(static_cast<int64_t>(count), team_);  // threads of one row
   for (int64_t distance = team_ / 2; distance >= same; distance /= 2)
-    value = t_.math.combine(how, value, gpu::exchange(b_, value, static_cast<unsigned>(distance)));
+    value = t_.math.combine(how, value, t_.threads().exchange(b_, value, static_cast<unsigned>(distance)));
   return value;
 }
 
@@ -203,7 +200,7 @@ LaneArrays::Vectors LaneArrays::gathered(const Vectors& weights, size_t count) {
   Vectors all;
   for (size_t r = 0; r < count; ++r) {
     const auto from = static_cast<unsigned>(r % together * (team / together));
-    all.push_back(gpu::of_member(b_, weights[r / together], from, static_cast<unsigned>(team_)));
+    all.push_back(t_.threads().of_member(b_, weights[r / together], from, static_cast<unsigned>(team_)));
   }
   return all;
 }

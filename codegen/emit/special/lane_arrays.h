@@ -50,8 +50,8 @@ class LaneArrays {
     Value* base;
     int64_t offset;
   };
-  // Of positions first .. first + count - 1, of which `there` exist; the others repeat the last of those. On
-  // the device `count` is a power of two.
+  // Returns the rows of positions first .. first + count - 1, of which `there` exist; the others repeat the last of
+  // those. On the device `count` is a power of two.
   std::vector<Row> rows(const Positions& p, Value* first, size_t count, size_t there);
   // For each set and each of its rows: sum over channels of array * row, from the first channel to the last
   // (device: of the thread's; then thread by thread in pairs). Results are those of the lane's own rows.

@@ -96,8 +96,8 @@ class Pooling {
               });
   }
 
-  // Of tiles: the largest element of every window gets the gradient, the others 0, and so do the rows and
-  // columns of the image that lie in no window.
+  // Emits the gradient for tiles: the largest element of every window gets it, the others get 0, and so do the rows and
+  // columns of the image that are in no window.
   void tiles_gradient() {
     const int64_t rows = w_.kernel[0], columns = w_.kernel[1];
     t_.points(
@@ -149,7 +149,7 @@ class Pooling {
             b_.CreateSub(b_.CreateMul(x, lane(w_.stride[1])), lane(w_.before[1]))};
   }
 
-  // Of a tile's row `ky` (beyond the window's: of a row after it): the index of its first element in x.
+  // Returns the index in x of the first element of a tile's row `ky`; beyond the window's rows, of a row after it.
   Value* image_row(int64_t ky) {
     Value* y = b_.CreateAdd(b_.CreateMul(b_.CreateZExt(row_y_, t_.index_type), t_.index(w_.kernel[0])),
                             t_.index(ky));
@@ -177,7 +177,7 @@ class Pooling {
 
   Value* real(double value) { return t_.math.real(y_, value); }
   Value* elements() { return real(static_cast<double>(w_.kernel[0] * w_.kernel[1])); }
-  // Of unsigned numbers those before the first are large as well.
+  // Returns the condition that y and x are inside; as unsigned numbers those before the first are large as well.
   Value* inside(Value* y, Value* x, const int64_t (&size)[2]) {
     return both(b_.CreateICmpULT(y, lane(size[0])), b_.CreateICmpULT(x, lane(size[1])));
   }

@@ -40,7 +40,7 @@ class Rope {
                                              llvm::Align(8));
           make_angle(b_.CreateMul(turn, t_.splat(position, p.lanes)));
           turn_heads(row);
-          // What is as it was: the rest of the turned heads, and the values.
+          // The rest of the turned heads, and the values, are copied.
           const int64_t rotated = 2 * s_.pairs();
           for (int64_t head = 0; head < s_.turned && rotated < s_.channels; ++head)
             copy(row, head * s_.channels + rotated, s_.channels - rotated);

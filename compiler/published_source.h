@@ -1,0 +1,21 @@
+// A published model on the disk: the folder as Hugging Face writes it, or its config.json.
+#pragma once
+#include "compiler/compile_step.h"
+#include "frontend/published.h"
+
+namespace gacc {
+
+// Returns true for a folder and for a file that is called *.json.
+bool is_published(const std::string& path);
+// Returns the name of the model: that of the folder.
+std::string published_name(const std::string& path);
+
+struct ModelSource {
+  std::string text;
+  std::string file;  // what messages call it
+};
+// Reads config.json as the model file that it stands for. `families`: a folder with more of them, or "".
+std::optional<CompileTrouble> read_published(const std::string& path, const std::string& families,
+                                             PublishedOptions options, ModelSource& source);
+
+}  // namespace gacc

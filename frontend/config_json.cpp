@@ -1,0 +1,102 @@
+// See config_json.h.
+#include "frontend/config_json.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+namespace gacc::frontend {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+ConfigValue convert(const Json& json) {
+  if (json.is_null()) return {};
+  if (json.is_boolean()) return {json.get<bool>()};
+  if (json.is_string()) return {json.get<std::string>()};
+  if (json.is_number_float() ||
+      (json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()}))
+    return {json.get<double>()};
+  if (json.is_number()) return {json.get<int64_t>()};
+  if (json.is_object()) return {json.dump()};  // within a list
+  std::vector<ConfigValue> list;
+  for (const Json& item : json) list.push_back(convert(item));
+  return {std::move(list)};
+}
+
+void add(const std::string& prefix, const Json& object, ConfigValues& values) {
+  for (const auto& [key, json] : object.items()) {
+    if (json.is_object() && !json.empty())
+      add(prefix + key + ".", json, values);
+    else
+      values.emplace_back(prefix + key, json.is_object() ? ConfigValue() : convert(json));
+  }
+}
+
+}  // namespace
+
+std::optional<double> ConfigValue::number() const {
+  if (const int64_t* integer = get<int64_t>()) return static_cast<double>(*integer);
+  if (const double* real = get<double>()) return *real;
+  return std::nullopt;
+}
+
+bool ConfigValue::operator==(const ConfigValue& other) const {
+  if (number() && other.number()) return number() == other.number();
+  return data == other.data;
+}
+
+std::string value_text(const ConfigValue& value) {
+  struct Text {
+    std::string operator()(std::nullptr_t) const { return "null"; }
+    std::string operator()(bool flag) const { return flag ? "true" : "false"; }
+    std::string operator()(int64_t integer) const { return fmt::to_string(integer); }
+    std::string operator()(double real) const { return fmt::format("{}", real); }
+    std::string operator()(const std::string& text) const { return Json(text).dump(); }
+    std::string operator()(const std::vector<ConfigValue>& list) const {
+      std::vector<std::string> items;
+      for (const ConfigValue& item : list) items.push_back(value_text(item));
+      return fmt::format("[{}]", fmt::join(items, ", "));
+    }
+  };
+  return std::visit(Text{}, value.data);
+}
+
+Node to_node(const ConfigValue& value) {
+  struct Made {
+    Node operator()(std::nullptr_t) const { return {}; }
+    Node operator()(bool flag) const { return {.form = Node::Form::flag, .flag = flag, .entries = {}}; }
+    Node operator()(int64_t integer) const {
+      return {.form = Node::Form::integer, .integer = integer, .entries = {}};
+    }
+    Node operator()(double real) const { return {.form = Node::Form::real, .real = real, .entries = {}}; }
+    Node operator()(const std::string& text) const {
+      return {.form = Node::Form::text, .text = text, .entries = {}};
+    }
+    Node operator()(const std::vector<ConfigValue>& list) const {
+      Node node{.form = Node::Form::list, .entries = {}};
+      for (const ConfigValue& item : list) node.items.push_back(to_node(item));
+      return node;
+    }
+  };
+  return std::visit(Made{}, value.data);
+}
+
+std::optional<ConfigValues> parse_config(std::string_view text, std::string& problem) {
+  try {
+    const Json json = Json::parse(text);
+    ConfigValues values;
+    if (json.is_object()) add("", json, values);
+    if (!json.is_object()) problem = "it is no JSON object";
+    return json.is_object() ? std::optional(std::move(values)) : std::nullopt;
+  } catch (const Json::exception& error) {
+    const std::string_view what = error.what();  // "[json.exception.parse_error.101] parse error at line ..."
+    problem = fmt::format("it is no JSON: {}", what.substr(std::min(what.find("] ") + 2, what.size())));
+  }
+  return std::nullopt;
+}
+
+}  // namespace gacc::frontend

@@ -1,0 +1,26 @@
+// Expressions over the keys of a config.json, as families have them (docs/adding-a-family.md).
+//
+//   a ? b : c     a ?? b (a, but b where a is absent or null)     || && !     == != < <= > >=     + - * / %
+//   1  2.5  "text"  'text'  true  false  null  none  unknown      NAME  OBJECT.NAME  FUNCTION(...)
+//
+// `null` and `none` are nothing: a key of that value is left out. `unknown` is an error that names what was
+// read. sqrt(x), activation(x): the name of transformers' activation here, every(list, x): whether all are x.
+#pragma once
+#include <functional>
+#include <set>
+
+#include "frontend/config_json.h"
+
+namespace gacc::frontend {
+
+struct Evaluated {
+  ConfigValue value{};
+  std::set<std::string> read{};  // the names that decided it
+  std::string problem{};         // "": none
+};
+
+// The value of a name; null when it is absent.
+using Lookup = std::function<ConfigValue(const std::string& name)>;
+Evaluated evaluate(std::string_view expression, const Lookup& lookup);
+
+}  // namespace gacc::frontend

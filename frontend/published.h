@@ -1,0 +1,36 @@
+// Published models: a config.json, as Hugging Face writes it, to a model file by the table of its family
+// (docs/adding-a-family.md).
+#pragma once
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "frontend/frontend.h"
+
+namespace gacc {
+
+// One NAME.toml: a model file whose strings may be ${EXPRESSION}s.
+struct Family {
+  std::string file;  // for messages
+  std::string text;
+};
+const std::vector<Family>& built_in_families();
+
+struct PublishedOptions {
+  std::string folder{};              // the model's name
+  std::optional<int64_t> context{};  // tokens of a window
+  std::optional<int64_t> lora{};     // the rank of adapters
+};
+
+// Returns the model file that a config.json is read as; nothing and whole lines in `problems` when it cannot be one.
+// `file` is what messages call it. Of two families that match, the first one counts.
+std::optional<std::string> published_model(std::string_view config, const std::string& file,
+                                           std::span<const Family> families, const PublishedOptions& options,
+                                           std::string& problems);
+
+// Returns what `--lora RANK` sets in a model file: adapters of all products of its blocks.
+std::vector<Override> adapters_of_blocks(std::string_view model, int64_t rank);
+
+}  // namespace gacc

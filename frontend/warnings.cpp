@@ -1,0 +1,167 @@
+// What a model file may say and hardly means. Each warning names its place and the remedy; `model.allow` takes
+// back those of a kind.
+#include "frontend/warnings.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "ir/op_info.h"
+
+namespace gacc::frontend {
+
+namespace {
+
+// The op that makes a value; null for an input.
+const ir::Op* maker(const ir::Region& region, const ir::Operand& what) {
+  const ir::ValueId* value = ir::as_value(what);
+  const auto found = std::ranges::find_if(region.ops, [&](const ir::Op& op) {
+    return value != nullptr && std::ranges::count(op.results, *value) > 0;
+  });
+  return found != region.ops.end() ? &*found : nullptr;
+}
+
+// The op whose numbers the operand has, perhaps in another shape or thinned out by dropout; null for an input.
+const ir::Op* maker_of_numbers(const ir::Region& region, ir::Operand what) {
+  for (;;) {
+    const ir::Op* op = maker(region, what);
+    if (op == nullptr || (!op->info->copies && op->info->name != "dropout")) return op;
+    what = op->operands.front();
+  }
+}
+
+// What a function of each element makes of logits.
+struct Bounded {
+  std::string_view op, means;
+};
+constexpr Bounded bounded[] = {
+    {"relu", "is never below 0"},
+    {"gelu", "is never below -0.17"},
+    {"gelu_tanh", "is never below -0.17"},
+    {"silu", "is never below -0.28"},
+    {"sigmoid", "is 0 to 1"},
+    {"tanh", "is -1 to 1"},
+    {"softmax", "is 0 to 1"},
+    {"log_softmax", "is never above 0"},
+};
+
+// The kinds of warnings come after those of errors.
+enum : uint8_t {
+#define X(name, text) error_##name,
+#include "ir/diag.def"
+#undef X
+  error_kinds
+};
+enum class Warning : uint8_t {
+#define X(name, text) name,
+#include "ir/warnings.def"
+#undef X
+};
+constexpr Kind kind_of(Warning warning) {
+  return static_cast<Kind>(error_kinds + static_cast<uint8_t>(warning));
+}
+constexpr Kind kinds[] = {
+    Kind::unused_input,
+#define X(name, text) kind_of(Warning::name),
+#include "ir/warnings.def"
+#undef X
+};
+
+class Warnings {
+ public:
+  Warnings(const ir::Module& module, const ModelFile& model, bool strict, Diag& diag)
+      : module_(module), region_(module.step), model_(model), strict_(strict), diag_(diag) {}
+
+  void run() {
+    unread_inputs();
+    for (const ir::Op& op : region_.ops) {
+      const std::string_view name = op.info->name;
+      const bool classes = name == "cross_entropy" || name == "weighted_cross_entropy";
+      if (!classes && name != "bce_with_logits") continue;
+      logits(op, classes);
+      if (classes && region_[*ir::as_value(op.operands.front())].type.shape.back() == 1)
+        warn(kind_of(Warning::one_class), op.at,
+             "cross_entropy of one class is always 0; for yes or no take bce_with_logits");
+      if (classes) next_tokens(op);
+    }
+  }
+
+ private:
+  // Copies of a repeated block have one place, and are reported once.
+  template <class... A>
+  void warn(Kind kind, const Location& at, fmt::format_string<A...> format, A&&... args) {
+    const auto is_kind = [&](const Node& node) { return node.text == kind_text(kind); };
+    if (std::ranges::any_of(model_.file.table("model").nodes("allow"), is_kind)) return;
+    if (!said_.emplace(kind, at.line, at.column).second) return;
+    if (strict_)
+      diag_.error(kind, at, format, std::forward<A>(args)...);
+    else
+      diag_.warn(kind, at, format, std::forward<A>(args)...);
+  }
+
+  // An input that the loss does not depend on costs memory and time.
+  void unread_inputs() {
+    for (const ir::ValueId input : region_.inputs) {
+      if (ir::is_read(region_, input)) continue;
+      const auto spec = std::ranges::find(model_.inputs, region_[input].name, &InputSpec::name);
+      warn(Kind::unused_input, spec->at, "no layer reads the input `{}`, nor does the loss", spec->name);
+    }
+  }
+
+  void logits(const ir::Op& loss, bool classes) {
+    const ir::Op* last = maker_of_numbers(region_, loss.operands.front());
+    if (last == nullptr) return;
+    const std::string_view name = last->info->name, type = model_.loss.type->schema.name;
+    if (classes ? name == "softmax" || name == "log_softmax" : name == "sigmoid")
+      return warn(kind_of(Warning::activation_twice), last->at,
+                  "the loss takes this {}, and {} makes its own of what it gets; leave it out", name, type);
+    const auto found = std::ranges::find(bounded, name, &Bounded::op);
+    if (found != std::end(bounded))
+      warn(kind_of(Warning::bounded_logits), last->at,
+           "{} takes logits, which may be any number; {} {}: leave it out", type, name, found->means);
+  }
+
+  // Targets of the tokens' own type and number of values are the tokens that come next.
+  void next_tokens(const ir::Op& loss) {
+    const ir::Shape& logits = region_[*ir::as_value(loss.operands.front())].type.shape;
+    const auto target = std::ranges::find(region_.inputs, *model_.settings.loss.target,
+                                          [&](ir::ValueId input) { return region_[input].name; });
+    const bool language = std::ranges::any_of(region_.ops, [&](const ir::Op& op) {
+      if (op.info->name != "embedding" || !ir::as_value(op.operands[0])) return false;
+      const ir::ValueId tokens = *ir::as_value(op.operands[0]);
+      return tokens != *target && region_[tokens].type == region_[*target].type &&
+             module_[*ir::as_buffer(op.operands[1])].type.shape.front() == logits.back();
+    });
+    if (!language || logits.size() != 3) return;
+    for (const ir::Op& op : region_.ops) {
+      const ir::Attr* causal = ir::find_attr(op, "causal");
+      if (causal == nullptr || std::get<bool>(*causal)) continue;
+      if (region_[op.results.front()].type.shape[1] != logits[1]) continue;
+      warn(kind_of(Warning::not_causal), op.at,
+           "this attention sees later positions, and with them the tokens that `{}` asks for, if they are the "
+           "next ones; set `causal = true`",
+           region_[*target].name);
+    }
+  }
+
+  const ir::Module& module_;
+  const ir::Region& region_;
+  const ModelFile& model_;
+  const bool strict_;
+  Diag& diag_;
+  std::set<std::tuple<Kind, int32_t, int32_t>> said_;
+};
+
+}  // namespace
+
+Words warning_names() {
+  Words names;
+  for (const Kind kind : kinds) names.push_back(kind_text(kind));
+  return names;
+}
+
+void warn_of_model(const ir::Module& module, const ModelFile& model, bool strict, Diag& diag) {
+  Warnings(module, model, strict, diag).run();
+}
+
+}  // namespace gacc::frontend

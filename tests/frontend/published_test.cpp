@@ -1,0 +1,331 @@
+// Published models: what a config.json is read as, and that nothing in it is skipped in silence.
+#include "frontend/published.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "frontend/expression.h"
+#include "frontend/model_file.h"
+
+namespace gacc {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const std::filesystem::path kConfigs = GACC_SOURCE_DIR "/tests/frontend/configs";
+
+Json config_of(const std::string& name) {
+  std::ifstream file(kConfigs / (name + ".json"));
+  return Json::parse(file);
+}
+
+std::optional<std::string> read(const Json& config, std::string& problems,
+                                const PublishedOptions& options = {}, std::vector<Family> more = {}) {
+  problems.clear();
+  more.insert(more.end(), built_in_families().begin(), built_in_families().end());
+  return published_model(config.dump(), "config.json", more, options, problems);
+}
+
+std::string problems_of(const Json& config, const PublishedOptions& options = {}) {
+  std::string problems;
+  EXPECT_FALSE(read(config, problems, options)) << config.dump(2);
+  return problems;
+}
+
+// The module of a model file; none and a failure when it is wrong.
+std::optional<ir::Module> compiled(const std::string& text) {
+  Diag diag("m.toml", text);
+  std::optional<ir::Module> module = compile_model(text, "m.toml", {}, diag);
+  EXPECT_TRUE(module) << diag.render() << text;
+  EXPECT_EQ(diag.render_warnings(), "");
+  return module;
+}
+
+PublishedOptions named(std::optional<int64_t> context = {}, std::optional<int64_t> lora = {}) {
+  return {.folder = "model", .context = context, .lora = lora};
+}
+
+struct Known {
+  const char* name;
+  int64_t parameters;
+};
+constexpr Known known[] = {{"gpt2", 124439808},          {"pythia-160m", 162322944},
+                           {"smollm2-135m", 134515008},  {"tinyllama-1.1b", 1100048384},
+                           {"llama-2-7b", 6738415616},   {"llama-3-8b", 8030261248},
+                           {"llama-3.2-1b", 1235814400}, {"mistral-7b", 7241732096},
+                           {"qwen2.5-0.5b", 494032768},  {"qwen3-0.6b", 596049920},
+                           {"phi-3-mini", 3821079552}};
+
+TEST(Published, HaveTheParametersThatArePublished) {
+  for (const auto& [name, expected] : known) {
+    std::string problems;
+    const auto text = read(config_of(name), problems, named());
+    ASSERT_TRUE(text) << name << "\n" << problems;
+    const auto module = compiled(*text);
+    ASSERT_TRUE(module) << name;
+    int64_t parameters = 0;
+    for (const ir::Buffer& buffer : module->buffers)
+      if (buffer.kind == ir::BufferKind::param) parameters += ir::elements(buffer.type.shape, 1);
+    EXPECT_EQ(parameters, expected) << name;
+  }
+}
+
+// What a key may be instead; of the same type where that makes sense.
+std::vector<Json> others(const Json& value) {
+  if (value.is_boolean()) return {!value.get<bool>()};
+  if (value.is_number_integer()) return {value.get<int64_t>() + 1, value.get<int64_t>() * 2 + 2};
+  if (value.is_number()) return {value.get<double>() + 0.25};
+  if (value.is_string()) return {value.get<std::string>() + "x"};
+  if (value.is_array()) return {Json::array({"another"})};
+  return {3, "word"};
+}
+
+bool is_ignored(const std::string& key, const Family& family) {
+  Diag diag(family.file, family.text);
+  const auto root = frontend::parse_toml(family.text, diag);
+  for (const frontend::Node& pattern : root->find("ignored")->items)
+    if (frontend::matches_glob(pattern.text, key) || key.starts_with(pattern.text + ".")) return true;
+  return false;
+}
+
+const Family& family_of(const Json& config) {
+  for (const Family& family : built_in_families())
+    if (family.file == config["model_type"].get<std::string>() + ".toml") return family;
+  ADD_FAILURE() << config["model_type"];
+  return built_in_families().front();
+}
+
+// Each key changed by itself gives another model file, or an error that names it; so does a key that is new.
+TEST(Published, EveryKeyChangesTheModelOrIsAnError) {
+  for (const auto& [name, _] : known) {
+    const Json config = config_of(name);
+    const Family& family = family_of(config);
+    std::string problems;
+    const auto model = read(config, problems, named());
+    const Json flat = config.flatten();
+    for (const auto& [pointer, value] : flat.items()) {
+      std::string key = pointer.substr(1);
+      std::ranges::replace(key, '/', '.');
+      if (is_ignored(key, family)) continue;
+      for (const Json& other : others(value)) {
+        Json changed = flat;
+        changed[pointer] = other;
+        const auto text = read(changed.unflatten(), problems, named());
+        const std::string first = key.substr(0, key.find(".0"));
+        EXPECT_TRUE(text ? *text != *model : problems.find(first) != std::string::npos)
+            << name << ": " << key << " = " << other << "\n"
+            << problems;
+      }
+    }
+    Json more = config;
+    more["brand_new"] = 0.5;
+    EXPECT_NE(problems_of(more, named()).find("config.json: error: `brand_new` = 0.5:"), std::string::npos);
+  }
+}
+
+// A key that is left out has the default that transformers gives it, or is missing by name.
+TEST(Published, AKeyLessIsADefaultOrAnError) {
+  for (const auto& [name, _] : known) {
+    const Json config = config_of(name);
+    for (const auto& [key, value] : config.items()) {
+      Json less = config;
+      less.erase(key);
+      std::string problems;
+      if (const auto text = read(less, problems, named()))
+        compiled(*text);
+      else
+        EXPECT_NE(problems.find("`" + key), std::string::npos) << name << " without " << key << "\n"
+                                                               << problems;
+    }
+  }
+}
+
+TEST(Published, BothSpellingsOfTransformersAreRead) {
+  Json config = config_of("llama-3.2-1b");
+  std::string problems;
+  const auto old = read(config, problems, named());
+  Json rope = config["rope_scaling"];
+  rope["rope_theta"] = config["rope_theta"];
+  config.erase("rope_scaling");
+  config.erase("rope_theta");
+  config["rope_parameters"] = rope;
+  config["dtype"] = "bfloat16";
+  config.erase("torch_dtype");
+  const auto now = read(config, problems, named());
+  ASSERT_TRUE(old && now) << problems;
+  const auto ops = [](const std::string& text) { return compiled(text)->step.ops.size(); };
+  EXPECT_EQ(ops(*old), ops(*now));
+  const auto rope_of = [](const std::string& text) {
+    const size_t at = text.find("rope = {");
+    return text.substr(at, text.find('#', at) - at);
+  };
+  EXPECT_EQ(rope_of(*old), rope_of(*now));
+  EXPECT_NE(rope_of(*now).find("theta = 500000.0"), std::string::npos) << *now;
+  config["rope_theta"] = 10000.0;  // both say it: which one counts?
+  EXPECT_NE(problems_of(config, named()).find("`rope_theta`"), std::string::npos);
+}
+
+TEST(Published, WhatAFamilyCannotExpressIsNamedWithItsValue) {
+  const auto with = [](const char* name, const char* key, const Json& value) {
+    Json config = config_of(name);
+    config[key] = value;
+    return problems_of(config, named());
+  };
+  for (const auto& [problems, expected] : {
+           std::pair(with("llama-2-7b", "hidden_act", "quick_gelu"),
+                     "`hidden_act` = \"quick_gelu\" cannot be expressed"),
+           std::pair(with("llama-2-7b", "rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}),
+                     "`rope_scaling.type` = \"dynamic\" cannot be expressed"),
+           std::pair(with("llama-2-7b", "rope_scaling", {{"type", "linear"}, {"factor", 2.0}, {"other", 1}}),
+                     "`rope_scaling.other` = 1:"),
+           std::pair(with("gpt2", "scale_attn_weights", false),
+                     "`scale_attn_weights` = false cannot be expressed"),
+           std::pair(with("llama-2-7b", "architectures", Json::array({"LlamaForSequenceClassification"})),
+                     "`architectures` = [\"LlamaForSequenceClassification\"] cannot be expressed"),
+           std::pair(with("llama-2-7b", "quantization_config", {{"bits", 4}}),
+                     "`quantization_config.bits` = 4:"),
+           std::pair(with("llama-2-7b", "model_type", "lama"), "\"lama\"; did you mean \"llama\"?"),
+           std::pair(with("llama-2-7b", "model_type", 7), "no `model_type`"),
+       })
+    EXPECT_NE(problems.find(expected), std::string::npos) << problems;
+  // What is expressed, and then wrong, shows its key at the line.
+  Json config = config_of("llama-2-7b");
+  config["hidden_size"] = 4097;
+  std::string problems;
+  const auto text = read(config, problems, named());
+  ASSERT_TRUE(text) << problems;
+  Diag diag("m.toml", *text);
+  EXPECT_FALSE(compile_model(*text, "m.toml", {}, diag));
+  EXPECT_NE(diag.render().find("num_attention_heads"), std::string::npos) << diag.render();
+}
+
+TEST(Published, HalfAFileIsNoModel) {
+  const std::string whole = config_of("gpt2").dump(2);
+  for (const std::string& text :
+       {whole.substr(0, whole.size() / 2), std::string("[1, 2]"), std::string("")}) {
+    std::string problems;
+    EXPECT_FALSE(published_model(text, "config.json", built_in_families(), {}, problems));
+    EXPECT_EQ(problems.find("config.json: error: it is no JSON"), 0U) << problems;
+  }
+}
+
+TEST(Published, TheWindowIsAtMostThePositions) {
+  std::string problems;
+  Json config = config_of("smollm2-135m");
+  for (const auto& [asked, wanted] :
+       {std::pair<std::optional<int64_t>, const char*>({}, "shape = [1024]"), {4096, "shape = [4096]"}}) {
+    const auto text = read(config, problems, named(asked));
+    ASSERT_TRUE(text) << problems;
+    EXPECT_NE(text->find(wanted), std::string::npos) << *text;
+  }
+  EXPECT_NE(problems_of(config, named(8193)).find("more than the 8192 positions"), std::string::npos);
+  config["max_position_embeddings"] = 256;
+  EXPECT_NE(read(config, problems, named())->find("shape = [256]"), std::string::npos);
+  // A shorter window takes the first of the learned positions.
+  const auto text = read(config_of("gpt2"), problems, named(64));
+  ASSERT_TRUE(text) << problems;
+  const auto module = compiled(*text);
+  ASSERT_TRUE(module);
+  EXPECT_EQ((*module)[*module->find_buffer("wpe.weight")].type.shape, (ir::Shape{1024, 768}));
+  // Windows of attention do not matter within them, and are an error beyond.
+  const auto longer = read(config_of("phi-3-mini"), problems, named(2048));
+  ASSERT_TRUE(longer) << problems;
+  Diag diag("m.toml", *longer);
+  EXPECT_FALSE(compile_model(*longer, "m.toml", {}, diag));
+  EXPECT_NE(diag.render().find("sliding_window"), std::string::npos) << diag.render();
+}
+
+TEST(Published, AdaptersAreOfTheBlocks) {
+  for (const auto& [name, _] : known) {
+    std::string problems;
+    const auto text = read(config_of(name), problems, named({}, 4));
+    ASSERT_TRUE(text) << problems;
+    EXPECT_NE(text->find("rank = 4\nalpha = 8\n"), std::string::npos) << *text;
+    const auto module = compiled(*text);
+    ASSERT_TRUE(module);
+    for (const ir::Buffer& buffer : module->buffers) {
+      if (buffer.kind != ir::BufferKind::param) continue;
+      EXPECT_EQ(buffer.trainable, buffer.name.find(".lora_") != std::string::npos) << buffer.name;
+    }
+  }
+}
+
+TEST(Published, MoreFamiliesComeFirst) {
+  std::string problems;
+  Json config = {{"model_type", "mine"}, {"width", 3}, {"kind", "a"}, {"bias", nullptr}};
+  const Family mine{"mine.toml",
+                    "match = [\"mine\"]\nignored = [\"note.*\"]\n"
+                    "[model]\nname = \"mine-${width * 2}\"\n[inputs.x]\nshape = [\"${width}\"]\n"
+                    "[inputs.y]\nshape = [2]\n[[layers]]\ntype = \"linear\"\nfeatures = 2\n"
+                    "bias = \"${bias ?? false}\"\nactivation = '${kind == \"a\" ? \"relu\" : none}'\n"
+                    "[loss]\ntype = \"mse\"\ntarget = \"y\"\n[optimizer]\ntype = \"sgd\"\n"};
+  config["note"] = {{"author", "me"}};
+  const auto text = read(config, problems, named(), {mine});
+  ASSERT_TRUE(text) << problems;
+  compiled(*text);
+  EXPECT_NE(text->find("name = \"mine-6\""), std::string::npos) << *text;
+  EXPECT_NE(text->find("bias = false\nactivation = \"relu\"   # kind = \"a\""), std::string::npos) << *text;
+  config["kind"] = "b";
+  EXPECT_EQ(read(config, problems, named(), {mine})->find("activation"), std::string::npos);
+  EXPECT_FALSE(read(config, problems, named(), {{"no.toml", "[model]\n"}}));
+  EXPECT_NE(problems.find("no.toml: error: a family needs `match`"), std::string::npos) << problems;
+}
+
+TEST(Expressions, ComputeWithKeys) {
+  const auto lookup = [](const std::string& name) -> frontend::ConfigValue {
+    if (name == "n") return {int64_t{12}};
+    if (name == "x") return {0.5};
+    if (name == "s") return {std::string("silu")};
+    if (name == "yes") return {true};
+    if (name == "o.k") return {std::vector<frontend::ConfigValue>{{int64_t{1}}, {int64_t{1}}}};
+    return {};
+  };
+  const auto value = [&](const char* text) {
+    const frontend::Evaluated result = frontend::evaluate(text, lookup);
+    return result.problem.empty() ? value_text(result.value) : "! " + result.problem;
+  };
+  for (const auto& [text, expected] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"n", "12"},
+           {"n / 4 + 1", "4"},
+           {"n / 5", "2.4"},
+           {"n % 5 - 2 * 3", "-4"},
+           {"-(n - 2.5)", "-9.5"},
+           {"2 + 3 * 4 == 14", "true"},
+           {"n >= 12 && n < 13 && !(n != 12)", "true"},
+           {"missing ?? n", "12"},
+           {"missing ?? o.missing ?? 7", "7"},
+           {"missing == null", "true"},
+           {"yes ? 'a' : missing", "\"a\""},
+           {"missing ?? false ? 1 : 2", "2"},
+           {"s == 'silu' ? \"a\" : s == 'b' ? 'c' : unknown", "\"a\""},
+           {"s == 'b' ? 1 : unknown", "! `s` = \"silu\" cannot be expressed"},
+           {"activation(s)", "\"silu\""},
+           {"activation('new')", "! this cannot be expressed"},
+           {"sqrt(n * 3)", "6"},
+           {"every(o.k, 1)", "true"},
+           {"every(o.k, 2)", "false"},
+           {"yes || missing", "true"},
+           {"none", "null"},
+           {"missing", "! there is no `missing`"},
+           {"missing + 1", "! there is no `missing`"},
+           {"n +", "! it ends too early"},
+           {"n n", "! `n` is not expected"},
+           {"(n", "! `)` is missing"},
+           {"n / 0", "! division by 0"},
+           {"s * 2", "! \"silu\" is no number"},
+           {"n ? 1 : 2", "! 12 is neither true nor false"},
+           {"f(n)", "! there is no function `f` of 1 arguments"},
+       })
+    EXPECT_EQ(value(text), expected) << text;
+  // The condition reads both branches, a fallback only what it takes.
+  EXPECT_EQ(frontend::evaluate("yes ? n : x", lookup).read, (std::set<std::string>{"n", "x", "yes"}));
+  EXPECT_EQ(frontend::evaluate("n ?? x", lookup).read, (std::set<std::string>{"n"}));
+}
+
+}  // namespace
+}  // namespace gacc
