@@ -19,7 +19,7 @@
 
 namespace gacc {
 
-// What a run does. An option says it, but for the first two: train is what is left, and evaluate is --eval
+// The work of a run. An option asks for it, but for the first two: train is what is left, and evaluate is --eval
 // without --data.
 enum class Mode : uint8_t { train, evaluate, init_only, predict, generate, verify };
 
@@ -43,11 +43,11 @@ struct Arguments {
 
 // ---- the columns of the table. None has a default, so that a row which lacks one does not compile.
 
-// Where the value goes.
+// The member that takes the value.
 using OptionTarget = std::variant<std::string*, bool*, int*, int64_t*, double*, std::optional<int64_t>*,
                                   std::optional<double>*>;
 
-// What may be written: "N", "FILE" for --help, and a check that may rewrite it.
+// The form of a value: "N", "FILE" for --help, and a check that may rewrite it.
 struct OptionForm {
   std::string type;
   std::optional<CLI::Validator> check;

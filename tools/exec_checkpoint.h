@@ -26,7 +26,7 @@ class RunCheckpoint {
   // Returns what the session begins with, or null.
   const CheckpointReader* reader() const { return resumes_ ? &earlier_ : nullptr; }
 
-  // What a checkpoint has besides the session and the loop's state.
+  // The rest of a checkpoint, besides the session and the loop's state.
   struct Beside {
     LogPosition log;
     std::string gemm_choices;

@@ -50,7 +50,7 @@ class Run {
   Status begin_log();
 
   Collective& ranks;
-  // What other ranks take part in, though the first one alone writes it.
+  // Files that other ranks have a part in, though the first one alone writes them.
   const bool tunes, saves, saves_best;
   const Arguments given;
   Artifact artifact;
