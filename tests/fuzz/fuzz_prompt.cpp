@@ -9,7 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   gacc::Plan plan;
   gacc::PlanInput& tokens = plan.inputs.emplace_back();
   tokens.name = "tokens";
-  tokens.dtype = "i32";
+  tokens.dtype = gacc::DType::i32;
   tokens.shape = {8};
   tokens.predict_offset = 0;
   plan.predict.batch = 1;

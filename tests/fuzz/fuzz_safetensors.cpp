@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   gacc::Plan plan;
   plan.inputs.resize(1);
   plan.inputs[0].name = "x";
-  plan.inputs[0].dtype = "f32";
+  plan.inputs[0].dtype = gacc::DType::f32;
   plan.inputs[0].shape = {2};
   gacc::DataFacts facts;
   const gacc::Status known = gacc::read_facts(metadata, "f", plan, facts);
