@@ -13,9 +13,9 @@
 #include <tuple>
 
 #include "passes/planner/blocks.h"
+#include "passes/planner/exact.h"
 #include "passes/planner/recompute_search.h"
 #include "passes/planner/reversal.h"
-#include "tests/planner/exact.h"
 #include "tests/planner/relaxed_chain.h"
 #include "tests/planner/replay.h"
 

@@ -17,8 +17,8 @@
 #include <tuple>
 
 #include "passes/planner/bound.h"
+#include "passes/planner/exact.h"
 #include "passes/planner/simulate.h"
-#include "tests/planner/exact.h"
 #include "tests/planner/gpt_graph.h"
 #include "tests/planner/random_graph.h"
 #include "tests/planner/replay.h"

@@ -1,4 +1,5 @@
-// The optimal schedule of a tiny graph, by A* over (first executions done, live tensors).
+// The optimal schedule of a tiny graph, by A* over (first executions done, live tensors). gacc-plan asks for it,
+// and the tests of the search: graphs of compiled models are larger.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -3,7 +3,7 @@
 // can be freed later. The estimate of what is still to pay: the operations that must run again since what
 // they make is needed and not live. It never falls by more than a move costs, so the first path to a state is
 // best.
-#include "tests/planner/exact.h"
+#include "passes/planner/exact.h"
 
 #include <algorithm>
 #include <queue>
