@@ -248,7 +248,8 @@ std::string reworded(std::string_view text, std::string_view there) {
     const std::string_view word = there.substr(0, there.find_first_of(" \t\r,]}#"));
     if (bare_word(word)) return fmt::format("text needs quotes: \"{}\"", word);
   }
-  constexpr std::string_view kPrefix = "Error while parsing ", kNoValue = " could not be interpreted as a value";
+  constexpr std::string_view kPrefix = "Error while parsing ",
+                             kNoValue = " could not be interpreted as a value";
   const size_t colon = text.find(": ");
   if (text.ends_with(kNoValue) && colon != text.npos)
     return fmt::format("{} is beyond the range of numbers",

@@ -137,10 +137,11 @@ class Warnings {
       const ir::Attr* causal = ir::find_attr(op, "causal");
       if (causal == nullptr || std::get<bool>(*causal)) continue;
       if (region_[op.results.front()].type.shape[1] != logits[1]) continue;
-      warn(kind_of(Warning::not_causal), op.at,
-           "this attention sees later positions, and with them the tokens that `{}` asks for, if they are the "
-           "next ones; set `causal = true`",
-           region_[*target].name);
+      warn(
+          kind_of(Warning::not_causal), op.at,
+          "this attention sees later positions, and with them the tokens that `{}` asks for, if they are the "
+          "next ones; set `causal = true`",
+          region_[*target].name);
     }
   }
 

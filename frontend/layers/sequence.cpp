@@ -25,7 +25,8 @@ Layer lower_dropout(LayerContext& l) {
 
 void check_attention(const Values& keys, Diag& diag) {
   if (keys.has("window") && !keys.flag("causal") && keys["causal"].good)
-    diag.error(Kind::conflict, keys.at("window"), "`window` counts earlier positions; it needs `causal = true`");
+    diag.error(Kind::conflict, keys.at("window"),
+               "`window` counts earlier positions; it needs `causal = true`");
   if (!keys.has("kv_heads") || keys.integer("heads") < 1) return;
   const int64_t heads = keys.integer("heads"), kv_heads = keys.integer("kv_heads");
   if (heads % kv_heads != 0)

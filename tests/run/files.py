@@ -20,7 +20,7 @@ FILES = {
     ("gacc-emu",): {"FILE": "in"},
 }
 # What other values --help may name.
-WORDS = r"N|R\|auto|X|TEXT|NAME|LIST|SIZE(/s)?|sm_NN|KEY=VALUE|PASS|PASS\|all|(TEXT|NAME):\{.*|N:INT.*|INT:.*|BYTES:.*|[a-z]+\|.*"
+WORDS = r"N|DIR|[RT]:INT.*|R\|auto|X|TEXT|NAME|LIST|SIZE(/s)?|sm_NN|KEY=VALUE|PASS|PASS\|all|(TEXT|NAME):\{.*|N:INT.*|INT:.*|BYTES:.*|[a-z]+\|.*"
 OTHERS = {("gaccc",): ["--set", "model.name=x"], ("gacc-plan", "offsets"): ["--capacity", 64],
           ("gacc-plan", "recompute"): ["--budget", 64]}
 # Data, with the files that it reads or that are the other part of the same set.
@@ -118,7 +118,9 @@ def test_no_output_replaces_an_input(folder):
             for writes, use in FILES[program].items():
                 if use not in ("out", "both") or writes == reads or (reads, writes) == ("--load", "--save"):
                     continue
-                refused(folder, program, [*arguments, writes, name], f"{writes}: {name} would replace the input", file, f"({reads})")
+                # Of two that read and write, either may be named first.
+                first = f"{writes}: {name} would replace the input" if (use, reads) != ("both", "--checkpoint") else "would replace the input"
+                refused(folder, program, [*arguments, writes, name], first, file, f"({reads})" if first[0] == "-" else f"({writes})")
                 count += 1
         (folder / file).unlink()
     print(f"{count} command lines refused")

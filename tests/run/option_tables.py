@@ -71,7 +71,7 @@ def test_bash_completes(folder):
     pages(folder)
     for words, offers in (
             (("gaccc", "--su"), ["--summary"]), (("gaccc", "--emit", "l"), ["llvm"]), (("gaccc", "--emit", "=", "gr"), ["graph"]),
-            (("gaccc", "--emit", "="), ["ptx", "ir", "llvm", "graph"]), (("gaccc", "x"), ["compopt -o default"]),
+            (("gaccc", "--emit", "="), ["ptx", "ir", "llvm", "graph", "svg", "toml"]), (("gaccc", "x"), ["compopt -o default"]),
             (("gaccc", "--stop-after", "auto"), ["autodiff"]), (("gaccc", "--print-after", "al"), ["all"]),
             (("gaccc", "--set", "train.acc"), ["compopt -o nospace", "train.accumulate="]),
             (("gaccc", "--set", "optimizer.weight"), ["compopt -o nospace", "optimizer.weight_decay="]),

@@ -667,7 +667,7 @@ def test_without_the_plug_in(folder):
     """gacc-exec alone in a folder says what several ranks lack; a launcher of one process, or Slurm's, is nothing to it."""
     shutil.copy2(BIN / "gacc-exec", folder / "gacc-exec")
     model = harness.example("regression")
-    command = [folder / "gacc-exec", harness.compile_model(model, folder / "step.ptx"), "--data",
+    command = [folder / "gacc-exec", harness.compile_model(model, folder / "step.ptx", train__lanes=2), "--data",
                harness.make_data(model, 50, folder), "--init-only", "--device", "emulate"]
     for name in ("gacc-emu", "libgacc-emu.so"):
         (folder / name).symlink_to(BIN / name)

@@ -140,7 +140,7 @@ const DataSource sources::tokens{
     .name = "tokens",
     .path = "FILE",
     .says = "little-endian tokens, cut into windows",
-    .keys = {{"dtype", "u16|u32", "u16", "the type of a token (default: u16)"}},
+    .keys = {{"dtype", "u16|u32", "u16", "the type of a token"}},
     .read =
         [](DataReader& r) {
           // Beyond 2^31 - 1 there is no token: as i32 it is below every range.
