@@ -20,7 +20,6 @@ struct Layout {
   uint64_t rows, columns;
   int64_t leading;
 };
-constexpr int kInvalid = 7;  // CUBLAS_STATUS_INVALID_VALUE
 constexpr uint64_t kFirst = 42;
 constexpr int kAlgorithms = 3;    // all the same; 42, 43 and 44
 uint64_t last_algorithm = 0;      // that ran
