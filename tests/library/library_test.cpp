@@ -308,7 +308,7 @@ TEST_F(LibraryTest, Arrays) {
   refused([](auto& given) { given[0].name = "lable"; }, "did you mean \"label\"");
   refused([](auto& given) { given[0] = given[1]; }, "given twice");
   refused([](auto& given) { given[1].dtype = "f16"; }, "there is no type \"f16\"");
-  refused([](auto& given) { given[0].dtype = "f32"; }, "is i32");
+  refused([](auto& given) { given[0].dtype = "f32"; }, "is no whole number");
   refused([](auto& given) { --given[1].bytes; }, "4 samples of 3 elements of u8 are 12 bytes, 11 were given");
   refused([&](auto& given) { given[0].data = label; }, "element 0 of sample 2");
   refused([&](auto& given) { given[1] = {"x", "f32", bad, sizeof bad}; }, "element 1 of sample 0");

@@ -263,7 +263,7 @@ def test_refusals(folder):
     refused(["train.tail", "carry"], train__tail="carry")
     refused(["optimizer.beta1", "0.5"], optimizer__betas="[0.5,0.999]")
     refused(["fc1.weight", "f32[512, 784]", "f32[64, 784]"], layers__fc1__features=64)
-    refused(["operations"], layers__fc1__activation="tanh")
+    refused(["what the model computes"], layers__fc1__activation="tanh")
     refused(["model.name", "other"], model__name="other")
     refused(["the seed"], "--seed", 1)
     refused(["train.shuffle"], "--no-shuffle")
