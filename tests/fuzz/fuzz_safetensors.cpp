@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   gacc::fuzz::check_status(status);
   gacc::Plan plan;
   plan.inputs.resize(1);
-  plan.inputs[0].name = "x";
+  plan.inputs[0].name.assign(1, 'x');  // g++ 12 warns of an assigned literal
   plan.inputs[0].dtype = gacc::DType::f32;
   plan.inputs[0].shape = {2};
   gacc::DataFacts facts;
