@@ -37,13 +37,14 @@ inline std::string assemble(const std::string& ptx, const std::string& target, c
   return messages;
 }
 
-// Expects `kernels` kernels, none of which has a stack or spills a register.
-inline void expect_no_spills(const std::string& ptx, const std::string& target, size_t kernels) {
+// Expects `kernels` kernels, none of which has a stack or spills more than `most` bytes of registers.
+inline void expect_no_spills(const std::string& ptx, const std::string& target, size_t kernels,
+                             int most = 0) {
   const std::string messages = assemble(ptx, target, "-v");
   size_t reports = 0;
   const std::regex spills("(\\d+) bytes stack frame, (\\d+) bytes spill stores, (\\d+) bytes spill loads");
   for (std::sregex_iterator at(messages.begin(), messages.end(), spills), end; at != end; ++at, ++reports) {
-    for (int i : {1, 2, 3}) EXPECT_EQ((*at)[static_cast<size_t>(i)], "0") << messages;
+    for (int i : {1, 2, 3}) EXPECT_LE(std::stoi((*at)[static_cast<size_t>(i)]), most) << messages;
   }
   EXPECT_EQ(reports, kernels);
 }
