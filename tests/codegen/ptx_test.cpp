@@ -93,7 +93,10 @@ void assemble_attention(Module all, const std::string& target, const std::string
   ASSERT_TRUE(code) << diag.render();
   EXPECT_NE(code->ptx.find(with), std::string::npos);
   EXPECT_EQ(code->ptx.find(without), std::string::npos);
-  expect_no_spills(code->ptx, target, all.eval.ops.size());
+  // By tensor cores a causal forward has a second pass, for values that are not finite. Where the tile is that of
+  // sm_86 it keeps two words of a thread out of registers.
+  const bool narrow = with == "mma.sync" && (target == "sm_86" || target == "sm_89");
+  expect_no_spills(code->ptx, target, all.eval.ops.size(), narrow ? 32 : 0);
 }
 
 // Every width that tensor cores take.
