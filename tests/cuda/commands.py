@@ -182,6 +182,8 @@ target = "label"
 micro_batch = 2
 [precision]
 compute = "f16"
+[optimizer]
+type = "sgd"
 """
 
 

@@ -72,7 +72,7 @@ def run(*command):
 
 
 def build(transformers, name, sizes):
-    config_class, model_class = getattr(transformers, name + "Config"), getattr(transformers, name + "ForCausalLM")
+    config_class, model_class = getattr(transformers, name + "Config"), getattr(transformers, name + ("LMHeadModel" if name == "GPT2" else "ForCausalLM"))
     sizes = dict(sizes)
     rope = sizes.pop("rope", None)
     if rope is not None:  # transformers 5 has rope_parameters, 4 rope_scaling
