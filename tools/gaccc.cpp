@@ -161,12 +161,14 @@ Exit status:
 std::string wrong_command(const Arguments& given, std::vector<Override>& overrides) {
   const bool stops = !given.stop_after.empty(), graph = given.emit == "graph";
   const bool published = is_published(given.model), toml = given.emit == "toml";
-  if (toml && !published) return fmt::format("{} is a model file already", given.model);
+  std::error_code none;  // a file that is not there is told where it is read
+  const bool model_file = !published && std::filesystem::exists(given.model, none);
+  if (toml && model_file) return fmt::format("{} is a model file already", given.model);
   if (toml && (given.plan || given.summary || !given.report.empty() || !given.sets.empty()))
     return "--emit toml writes the model file alone; edit it, or compile it with the other options";
-  if (given.context && !published)
+  if (given.context && model_file)
     return "--context goes with a published model; a model file has its own shapes";
-  if (!given.families.empty() && !published) return "--families goes with a published model";
+  if (!given.families.empty() && model_file) return "--families goes with a published model";
   if (given.json && !given.plan) return "--json goes with --plan or --schema";
   if (given.markdown) return "--markdown goes with --schema";
   if (given.kernels && !given.plan) return "--kernels goes with --plan";
