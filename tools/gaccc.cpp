@@ -98,7 +98,7 @@ std::optional<int> parse_arguments(int argc, char** argv, Arguments& to) {
     gaccc model.toml --plan                             memory, launches and FLOPs; writes nothing
     gaccc model.toml --memory 512MiB -o step.ptx        the step fits into that much memory
     gaccc model.toml --set train.accumulate=8 -o step.ptx
-    gaccc SmolLM2-135M --lora 16 -o step.ptx            a published model: the folder that has its config.json
+    gaccc SmolLM2-135M --lora 16 -o step.ptx            a published model, by its folder
 
 Exit status:
     0 done   1 the model or a file is wrong   2 the command line is wrong   3 a bug in gacc
