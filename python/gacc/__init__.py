@@ -278,8 +278,8 @@ class Session:
         e = CEvaluation()
         try:
             for batch in loader:
-                for arrays, samples, first in self._micro_batches(batch):
-                    call("session_eval", self._handle, self._c_arrays(arrays), len(arrays), samples, first=first)
+                for arrays, samples, _ in self._micro_batches(batch):  # an error counts samples of the evaluation
+                    call("session_eval", self._handle, self._c_arrays(arrays), len(arrays), samples)
         except BaseException:
             library.gacc_session_eval_end(self._handle, byref(e))  # the next evaluation begins anew
             raise
