@@ -2,11 +2,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <functional>
 #include <map>
 
 #include "frontend/frontend.h"
 #include "frontend/toml_tree.h"
+#include "ir/text/size_text.h"
 
 namespace gacc::frontend {
 
@@ -66,6 +68,19 @@ void apply(Node& root, const Override& override, Diag& diag) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const std::string& part = parts[i];
     const bool last = i + 1 == parts.size();
+    if (node->is_list() && parts.front() != "layers") {  // [[optimizer.groups]]: by number
+      const std::string list =
+          fmt::format("{}", fmt::join(parts.begin(), parts.begin() + static_cast<int64_t>(i), "."));
+      size_t number = 0;
+      const auto read = std::from_chars(part.data(), part.data() + part.size(), number);
+      if (read.ec != std::errc() || read.ptr != part.data() + part.size() || number >= node->items.size()) {
+        diag.error(Kind::unknown_name, at, "`{}` has {}, which go by number from 0; there is no `{}`", list,
+                   ir::counted(static_cast<int64_t>(node->items.size()), "element"), part);
+        return;
+      }
+      node = &node->items[number];
+      continue;
+    }
     // Inside a block its layers may be named directly: layers.block.fc1 is layers.block.layers.fc1.
     Node* inner = node == &root || last || node->find(part) != nullptr ? nullptr : node->find("layers");
     Node* list = node->is_list() ? node : inner;

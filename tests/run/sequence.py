@@ -135,7 +135,7 @@ def test_a_loss_in_parts_is_the_same_loss(folder):
             expect(all(abs(a - b) < bound * b for a, b in zip(*losses, strict=True)), f"{name}: losses {losses}")
             again = trained(folder, f"{name}.again", model, loss__chunks=chunks, recompute__policy="all", **some)
             expect(again.read_bytes() == parts.read_bytes(), f"{name}: recompute changes bits")
-        emulated = trained(folder, f"{precision}.ptx", model, "emulate", loss__chunks=4, **some)
+        emulated = trained(folder, f"{precision}.emulated", model, "emulate", loss__chunks=4, **some)
         worst = harness.far_apart(harness.read_safetensors(emulated), harness.read_safetensors(whole))
         expect(worst[0] < bound, f"{precision} emulated: {worst}")
 
