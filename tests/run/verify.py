@@ -131,22 +131,19 @@ def test_emulated(folder):
     check_report(run("gacc-exec", artifact, "--data", spec, "--verify", "--device", "emulate"), 2)
 
 
-def test_a_mean_of_means_fails(folder):
+def test_a_mean_of_means_is_refused(folder):
     """An artifact whose step counts launches in the place of samples, the usual mistake of gradient accumulation."""
+    artifact, spec = make("mnist_mlp_plain", folder, train__micro_batch=8, train__accumulate=3)
+    sealed(artifact, lambda body: re.sub(rb"total_sum\.acc @loss\.count, %[\w.]+ k\(\d+\)", b"add.acc @loss.count, 1.0 k(900)", body, count=1))
+    done = run("gacc-exec", artifact, "--data", spec, "--verify", code=1)
+    expect("the artifact's IR is not sound" in done.stderr and "R18" in done.stderr, done.stderr)
+
+
+def test_splits_that_are_not_promised_are_not_judged(folder):
     artifact, spec = make("mnist_mlp_plain", folder, train__micro_batch=8, train__accumulate=3)
     # Without the record of its model, against which check 2 would hold it.
     sealed(artifact, lambda body: re.sub(rb"(?m)^//(sets|model) .*\n", b"", body))
-    sealed(artifact, lambda body: re.sub(rb"total_sum\.acc @loss\.count, %[\w.]+ k\(\d+\)", b"add.acc @loss.count, 1.0 k(900)", body, count=1))
-    # In the plan that is one kernel more, and one addition in the place of eight.
-    for field, more in ((b"kernels_per_launch", 1), (b"flops_per_launch", -7)):
-        sealed(artifact, lambda body: re.sub(b'"%b":(\\d+)' % field, lambda found: b'"%b":%d' % (field, int(found[1]) + more), body, count=1))
-    done = run("gacc-exec", artifact, "--data", spec, "--verify", code=1)
-    first = done.stdout.split("1. ")[1].split("\n2. ")[0]
-    expect("FAILED" in first and first.count("past the bound") >= 6, done.stdout)
-    harness.one_error(done, "--verify: 1 of", "failed")
-    # The same artifact with a plan that does not promise that splits are equal: shown, and not judged.
-    sealed(artifact, lambda body: body.replace(b'"exact":true', b'"exact":false', 1).replace(b'"because":[]', b'"because":["it counts launches"]', 1)
-           .replace(b"//ir   set ", b'//ir   set equivalence.because = ["it counts launches"]\n//ir   set ', 1))
+    sealed(artifact, lambda body: body.replace(b"//ir   set ", b'//ir   set equivalence.because = ["it counts launches"]\n//ir   set ', 1))
     done = run("gacc-exec", artifact, "--data", spec, "--verify")
     expect("not judged: " in done.stdout, done.stdout)
 
