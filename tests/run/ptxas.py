@@ -16,7 +16,7 @@ ALWAYS = {"sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"}  # the rest as 
 # 128 it runs 512 threads at once.
 LIMITS = (
     ("attention_grad", 255),   # as many as there are: keys, values and both sums of 16 or 32 rows
-    ("attention", 240),
+    ("attention", 255),        # likewise, for the second pass over values that are not finite
     ("_persistent", 200),      # one block of 256 threads: the largest of its kernels, and the tables
     ("gacc_gemm_f32", 168),    # 64 sums, and two buffers on their way
     ("gacc_gemm", 136),
@@ -48,7 +48,7 @@ def main():
         for kernel, _, stores, loads, registers in kernels:
             print(f"{registers:>4}  {kernel}")
             # Causal attention's second pass (values that are not finite) may keep two words out of registers there.
-            spill = 32 if target in ("sm_86", "sm_89") and "attention" in kernel and "grad" not in kernel else 0
+            spill = 32 if target in ("sm_80", "sm_86", "sm_89") and "attention" in kernel and "grad" not in kernel else 0
             harness.expect(int(stores) <= spill and int(loads) <= spill, f"{kernel} spills: {stores} bytes are stored, {loads} read back")
             most = next(most for pattern, most in LIMITS if pattern in kernel)
             harness.expect(int(registers) <= most, f"{kernel} takes {registers} registers of {most}")
