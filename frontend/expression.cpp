@@ -32,7 +32,8 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 class Evaluator {
  public:
-  Evaluator(std::string_view text, const Lookup& lookup) : text_(text), lookup_(lookup) {}
+  Evaluator(std::string_view text, const Lookup& lookup, const std::map<std::string, Evaluated>& named)
+      : text_(text), lookup_(lookup), named_(named) {}
 
   Evaluated run() {
     out_.value = choice();
@@ -249,9 +250,14 @@ class Evaluator {
     if (name == "null" || name == "none") return {};
     if (name == "unknown") return unknown();
     if (take("(")) return call(name);
-    if (reading_) out_.read.insert(name);
+    const auto known = named_.find(name);
+    const bool is_named = known != named_.end();
+    if (reading_ && is_named)
+      out_.read.insert(known->second.read.begin(), known->second.read.end());
+    else if (reading_)
+      out_.read.insert(name);
     if (!live_) return {};
-    Value value = lookup_(name);
+    Value value = is_named ? known->second.value : lookup_(name);
     if (value.is_null()) value.absent = name;
     return value;
   }
@@ -291,6 +297,7 @@ class Evaluator {
   static constexpr int kMostNested = 100;
   std::string_view text_;
   const Lookup& lookup_;
+  const std::map<std::string, Evaluated>& named_;
   size_t at_ = 0;
   bool live_ = true, reading_ = true;
   int depth_ = 0;
@@ -299,8 +306,9 @@ class Evaluator {
 
 }  // namespace
 
-Evaluated evaluate(std::string_view expression, const Lookup& lookup) {
-  return Evaluator(expression, lookup).run();
+Evaluated evaluate(std::string_view expression, const Lookup& lookup,
+                   const std::map<std::string, Evaluated>& named) {
+  return Evaluator(expression, lookup, named).run();
 }
 
 }  // namespace gacc::frontend

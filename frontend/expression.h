@@ -7,7 +7,9 @@
 // read. sqrt(x), activation(x): the name of transformers' activation here, every(list, x): whether all are x.
 #pragma once
 #include <functional>
+#include <map>
 #include <set>
+#include <string>
 
 #include "frontend/config_json.h"
 
@@ -21,6 +23,8 @@ struct Evaluated {
 
 // The value of a name; null when it is absent.
 using Lookup = std::function<ConfigValue(const std::string& name)>;
-Evaluated evaluate(std::string_view expression, const Lookup& lookup);
+// Evaluates an expression. `named`: expressions that have names of their own; what they read is read with them.
+Evaluated evaluate(std::string_view expression, const Lookup& lookup,
+                   const std::map<std::string, Evaluated>& named = {});
 
 }  // namespace gacc::frontend

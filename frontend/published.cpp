@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
 #include "frontend/expression.h"
 #include "frontend/model_file.h"
@@ -18,7 +19,7 @@ namespace {
 constexpr std::string_view kOpen = "${";
 // Keys of a family that are no model file's.
 constexpr std::string_view kMatch = "match", kIgnored = "ignored", kRequire = "require",
-                           kPositions = "positions";
+                           kPositions = "positions", kLet = "let";
 constexpr std::string_view kWhen = "when";  // of any table: false leaves it out
 
 // The texts of a list, or the one text.
@@ -40,12 +41,14 @@ class Reading {
 
   // The family's tree with values in the place of expressions.
   Node run(const Node& family) {
+    name_expressions(family.find(kLet));
     choose_context(family.find(kPositions));
     for (const std::string& condition : texts_of(family.find(kRequire)))
       require(condition, family.find(kRequire)->at);
     Node model = family;
     std::erase_if(model.entries, [](const Entry& entry) {
-      return entry.key == kMatch || entry.key == kIgnored || entry.key == kRequire || entry.key == kPositions;
+      constexpr std::string_view own[] = {kMatch, kIgnored, kRequire, kPositions, kLet};
+      return std::ranges::count(own, entry.key) > 0;
     });
     fill(model);
     refuse_unread(texts_of(family.find(kIgnored)));
@@ -76,12 +79,20 @@ class Reading {
   }
 
   Evaluated value(std::string_view expression, const Location& at) {
-    Evaluated result = evaluate(expression, [this](const std::string& name) { return lookup(name); });
+    Evaluated result = evaluate(
+        expression, [this](const std::string& name) { return lookup(name); }, named_);
     if (!result.problem.empty())
       error(result.problem.starts_with("there is no") ? Kind::missing_key : Kind::unsupported,
             "{}; {}:{} has `{}`", result.problem, family_, at.line, expression);
     read_.insert(result.read.begin(), result.read.end());
     return result;
+  }
+
+  // Evaluates what the family gives names to; an expression may use the names before it.
+  void name_expressions(const Node* let) {
+    if (let == nullptr) return;
+    for (const Entry& entry : let->entries)
+      named_.insert_or_assign(entry.key, value(inner(entry.value.text), entry.value.at));
   }
 
   // The window: what was asked for, else the smaller of 1024 and the model's positions.
@@ -209,7 +220,8 @@ class Reading {
   const PublishedOptions& options_;
   const std::string& family_;
   int64_t context_ = 0;
-  std::set<std::string> positions_;  // the names that bound the window
+  std::map<std::string, Evaluated> named_;  // by `let`
+  std::set<std::string> positions_;         // the names that bound the window
   std::set<std::string> read_;
   std::string problems_;
 };
