@@ -9,7 +9,10 @@
 
 namespace gacc::ir {
 
-enum class DType : uint8_t { f32, f16, bf16, i32 };
+enum class DType : uint8_t {
+#define GACC_DTYPE(name, bytes) name,
+#include "ir/dtypes.def"
+};
 std::string_view dtype_text(DType dtype);  // "f32"
 std::optional<DType> parse_dtype(std::string_view text);
 int64_t dtype_bytes(DType dtype);
