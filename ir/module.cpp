@@ -131,13 +131,6 @@ std::optional<Type> whole_type(const Module& module, const Buffer& buffer) {
   return whole == buffer.type ? std::nullopt : std::optional(whole);
 }
 
-Module unscheduled(Module module) {
-  module.phase = Phase::planned;
-  module.target.clear();
-  for (const RegionKind kind : all_regions) module.region(kind).schedule.reset();
-  return module;
-}
-
 ParamRule optimizer_rule(const Module& module, const Buffer& parameter) {
   const Settings& settings = module.settings;
   const bool decays = *settings.optimizer.decay == "all" || parameter.type.shape.size() > 1;

@@ -201,9 +201,6 @@ int64_t sharing_ranks(const Settings& settings);
 // Returns the type of the tensor that a sharded buffer has rows of; nothing for a buffer that is not sharded.
 std::optional<Type> whole_type(const Module& module, const Buffer& buffer);
 
-// A scheduled module as it was planned: what an artifact keeps, which is the same for all devices.
-Module unscheduled(Module module);
-
 // The settings of [optimizer] for one parameter: those of its group, else those by its rank, else those for all.
 struct ParamRule {
   double weight_decay = 0;

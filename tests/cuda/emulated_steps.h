@@ -28,12 +28,20 @@ inline ir::Module planned(const std::string& text) {
   return std::move(*module);
 }
 
+// Returns a scheduled module as it was planned, so that other passes can schedule it.
+inline ir::Module unscheduled(ir::Module module) {
+  module.phase = ir::Phase::planned;
+  module.target.clear();
+  for (const ir::RegionKind kind : ir::all_regions) module.region(kind).schedule.reset();
+  return module;
+}
+
 // The artifact with all launches as they are planned (`merged` false), or as gaccc merges them; on one stream
 // or as gaccc has them on two.
 inline Artifact artifact_of(const ir::Module& module, bool merged, std::string_view target = "sm_80",
                             bool streams = true) {
   Artifact artifact;
-  ir::Module as = ir::unscheduled(module);
+  ir::Module as = unscheduled(module);
   passes::PipelineOptions options;
   options.options.target = target;
   options.passes = {"select"};
