@@ -45,27 +45,8 @@ constexpr Bounded bounded[] = {
     {"log_softmax", "is never above 0"},
 };
 
-// The kinds of warnings come after those of errors.
-enum : uint8_t {
-#define X(name, text) error_##name,
-#include "ir/diag.def"
-#undef X
-  error_kinds
-};
-enum class Warning : uint8_t {
-#define X(name, text) name,
-#include "ir/warnings.def"
-#undef X
-};
-constexpr Kind kind_of(Warning warning) {
-  return static_cast<Kind>(error_kinds + static_cast<uint8_t>(warning));
-}
-constexpr Kind kinds[] = {
-    Kind::unused_input,
-#define X(name, text) kind_of(Warning::name),
-#include "ir/warnings.def"
-#undef X
-};
+constexpr Kind kinds[] = {Kind::unused_input, Kind::activation_twice, Kind::bounded_logits, Kind::not_causal,
+                          Kind::one_class};
 
 class Warnings {
  public:
@@ -80,7 +61,7 @@ class Warnings {
       if (!classes && name != "bce_with_logits") continue;
       logits(op, classes);
       if (classes && region_[*ir::as_value(op.operands.front())].type.shape.back() == 1)
-        warn(kind_of(Warning::one_class), op.at,
+        warn(Kind::one_class, op.at,
              "cross_entropy of one class is always 0; for yes or no take bce_with_logits");
       if (classes) next_tokens(op);
     }
@@ -113,12 +94,12 @@ class Warnings {
     if (last == nullptr) return;
     const std::string_view name = last->info->name, type = model_.loss.type->schema.name;
     if (classes ? name == "softmax" || name == "log_softmax" : name == "sigmoid")
-      return warn(kind_of(Warning::activation_twice), last->at,
+      return warn(Kind::activation_twice, last->at,
                   "the loss takes this {}, and {} makes its own of what it gets; leave it out", name, type);
     const auto found = std::ranges::find(bounded, name, &Bounded::op);
     if (found != std::end(bounded))
-      warn(kind_of(Warning::bounded_logits), last->at,
-           "{} takes logits, which may be any number; {} {}: leave it out", type, name, found->means);
+      warn(Kind::bounded_logits, last->at, "{} takes logits, which may be any number; {} {}: leave it out",
+           type, name, found->means);
   }
 
   // Targets of the tokens' own type and number of values are the tokens that come next.
@@ -138,7 +119,7 @@ class Warnings {
       if (causal == nullptr || std::get<bool>(*causal)) continue;
       if (region_[op.results.front()].type.shape[1] != logits[1]) continue;
       warn(
-          kind_of(Warning::not_causal), op.at,
+          Kind::not_causal, op.at,
           "this attention sees later positions, and with them the tokens that `{}` asks for, if they are the "
           "next ones; set `causal = true`",
           region_[*target].name);
