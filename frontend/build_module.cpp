@@ -31,7 +31,7 @@ void build_predict(ir::Module& module, const ModelFile& model, Parameters& param
   const std::optional<ir::ValueId> what = predicted(layers, layers.run(), diag);
   if (!what) return;
   if (const std::span<const Node> asked = model.predicted(); !asked.empty())
-    module.settings.of_types["predict.layer"] = asked.front().text;
+    module.settings.predict.layer = asked.front().text;
   layers.b.yield({.role = "output", .metric = {}, .of = {}, .what = *what});
   ir::remove_dead(region);
   std::erase_if(region.inputs, [&](ir::ValueId input) { return !ir::is_read(region, input); });

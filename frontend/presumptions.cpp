@@ -83,15 +83,14 @@ std::string json_text(const Node& value) {
 
 void note_presumptions(const ModelFile& model, const Parameters& parameters, ir::Module& module, Diag& diag) {
   if (diag.failed()) return;
-  ir::Attrs& notes = module.settings.of_types;
   ir::Texts tied, owners;
   for (const auto& [name, owner] : parameters.ties) {
     tied.push_back(name);
     owners.push_back(owner);
   }
   if (!tied.empty()) {
-    notes["load.tied"] = tied;
-    notes["load.owners"] = owners;
+    module.results.load_tied = tied;
+    module.results.load_owners = owners;
   }
   const auto attends = [](const ir::Op& op) { return op.info->name.starts_with("attention"); };
   Facts facts;
@@ -115,7 +114,7 @@ void note_presumptions(const ModelFile& model, const Parameters& parameters, ir:
                    "`load.config.{}` must be a string, a number, true or false", entry.key);
       facts.add("config." + entry.key, value);
     }
-  if (!facts.all.empty()) notes["load.presumes"] = facts.all;
+  if (!facts.all.empty()) module.results.load_presumes = facts.all;
 }
 
 }  // namespace gacc::frontend

@@ -19,13 +19,6 @@ namespace {
 // Fails where a file could not be put in place later, long before there is anything to write.
 Status check_writable(const std::string& path) { return path.empty() ? Status() : AtomicFile().open(path); }
 
-// Returns the layer that [predict] names, or "".
-std::string predicted_layer(const ir::Module& module) {
-  const auto& said = module.settings.of_types;
-  const auto found = said.find("predict.layer");
-  return found == said.end() ? "" : std::get<std::string>(found->second);
-}
-
 }  // namespace
 
 void print_text(std::string_view text) {
@@ -147,7 +140,7 @@ Status Run::prepare() {
     GACC_TRY(checkpoint.check(artifact, data, options, lr_of_model_));
   }
   if (given.mode() == Mode::predict)
-    outputs = GACC_TRY(output_form(plan, predicted_layer(module), given.predict, facts));
+    outputs = GACC_TRY(output_form(plan, *module.settings.predict.layer, given.predict, facts));
   find_units();
   if (given.trains()) {
     if (resumes && log.is_open() && !log.continues())

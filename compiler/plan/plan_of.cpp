@@ -68,16 +68,8 @@ std::vector<PlanAdapter> adapters_of(const ir::Settings& settings) {
   return all;
 }
 
-// Returns what the frontend notes of weights from elsewhere.
-ir::Texts note(const ir::Settings& settings, std::string_view key) {
-  const auto found = settings.of_types.find(key);
-  const ir::Texts* texts =
-      found == settings.of_types.end() ? nullptr : std::get_if<ir::Texts>(&found->second);
-  return texts == nullptr ? ir::Texts{} : *texts;
-}
-
-std::vector<PlanTie> ties_of(const ir::Settings& settings) {
-  const ir::Texts names = note(settings, "load.tied"), owners = note(settings, "load.owners");
+std::vector<PlanTie> ties_of(const ir::Results& results) {
+  const ir::Texts &names = *results.load_tied, &owners = *results.load_owners;
   std::vector<PlanTie> ties;
   for (size_t i = 0; i < std::min(names.size(), owners.size()); ++i) ties.push_back({names[i], owners[i]});
   return ties;
@@ -200,8 +192,8 @@ Plan plan_of(const ir::Module& module) {
   plan.predict = predict_of(module);
   plan.load = load_of(settings);
   plan.adapters = adapters_of(settings);
-  plan.ties = ties_of(settings);
-  plan.presumes = note(settings, "load.presumes");
+  plan.ties = ties_of(module.results);
+  plan.presumes = *module.results.load_presumes;
   add_inputs(module, plan);
   add_buffers(module, plan);
   for (const auto& [key, value] : ir::given(settings, module.results))

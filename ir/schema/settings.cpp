@@ -82,10 +82,8 @@ void each_result(R& results, const F& f) {
 constexpr std::string_view kInputs = "inputs.";
 constexpr int64_t kMostNumbered = 100000;
 
-// Also predict.layer, which only some models say: the layer that predictions are of.
 bool is_of_type(std::string_view key) {
-  return key.starts_with("optimizer.") || key.starts_with("schedule.") || key.starts_with("loss.") ||
-         key.starts_with("load.") || key == "predict.layer";
+  return key.starts_with("optimizer.") || key.starts_with("schedule.") || key.starts_with("loss.");
 }
 
 // Entries of lists, whose keys are PREFIX + N + "." + FIELD: the fields, and what the list is called.

@@ -27,10 +27,8 @@ class SettingsVerifier {
     for (const Buffer& buffer : module_.buffers) given_list(buffer);
     for (const LoadSettings& each : settings_.loads) load(each);
     for (const AdapterSettings& each : settings_.adapters) adapter(each);
-    if (const auto owners = settings_.of_types.find("load.owners"); owners != settings_.of_types.end())
-      if (const auto* names = std::get_if<Texts>(&owners->second))
-        for (const std::string& name : *names)
-          if (parameter(name) == nullptr) broken("load.owners names `{}`, which is no parameter", name);
+    for (const std::string& name : *module_.results.load_owners)
+      if (parameter(name) == nullptr) broken("load.owners names `{}`, which is no parameter", name);
     if (*module_.results.predict_needs > 0 && !module_.predict.yields.empty())
       broken("predict.needs is {}, and there is a prediction", *module_.results.predict_needs);
     precision();
@@ -135,14 +133,12 @@ class SettingsVerifier {
     return id && module_[*id].kind == BufferKind::param ? &module_[*id] : nullptr;
   }
 
-  // Whether a file of weights can have it: a parameter, a running statistic, or the name that a weight has of a
+  // Tells whether a file of weights can have it: a parameter, a running statistic, or the name that a weight has of a
   // layer which shares another's.
   bool is_loaded(const std::string& name) const {
     if (const auto id = module_.find_buffer(name))
       return module_[*id].role == BufferRole::weight || module_[*id].role == BufferRole::statistic;
-    const auto tied = settings_.of_types.find("load.tied");
-    const Texts* names = tied == settings_.of_types.end() ? nullptr : std::get_if<Texts>(&tied->second);
-    return names != nullptr && std::ranges::count(*names, name) > 0;
+    return std::ranges::count(*module_.results.load_tied, name) > 0;
   }
 
   void load(const LoadSettings& load) {

@@ -80,6 +80,8 @@ TEST(Text, SettingsAreKnownAndOfTheirType) {
         std::pair("train.shuffle = 1", "setting `train.shuffle` must be true or false"),
         std::pair("precision.compute = \"f8\"", "setting `precision.compute` must be an element type"),
         std::pair("model.metrics = \"accuracy\"", "setting `model.metrics` must be a list of texts"),
+        std::pair("load.owner = [\"w\"]", "there is no setting `load.owner`; did you mean \"load.owners\"?"),
+        std::pair("load.tied = 3", "setting `load.tied` must be a list of texts"),
         std::pair("inputs.x.scale = 1", "an input has no setting `scale`"),
         std::pair("optimizer.groups.x.lr_factor = 1.0", "does not name a group"),
         std::pair("optimizer.groups.100000.lr_factor = 1.0", "does not name a group"),
