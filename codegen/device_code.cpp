@@ -64,15 +64,15 @@ std::unique_ptr<llvm::TargetMachine> device_machine(std::string_view target) {
 }
 
 // The distinct built-in products, in the order of first use.
-std::vector<GemmKernel> choose_products(const ir::Module& module, const Program& program,
+std::vector<GemmKernel> choose_products(const ir::Module& module, const ModuleKernels& program,
                                         const GpuTarget& gpu) {
   std::vector<GemmKernel> products;
   for (const ir::RegionKind kind : ir::all_regions) {
     const ir::Region& region = module.region(kind);
-    std::map<int32_t, const ir::Call*> scheduled;
+    std::map<int32_t, const ir::CallSite*> scheduled;
     if (region.schedule)
-      for (const ir::Call* call : ir::calls(*region.schedule)) scheduled[call->kernel] = call;
-    for (const Call& call : program.calls(kind)) {
+      for (const ir::CallSite* call : ir::calls(*region.schedule)) scheduled[call->kernel] = call;
+    for (const BodyCall& call : program.calls(kind)) {
       if (call.kernel.form != ir::KernelForm::gemm) continue;
       const GemmKernel kernel =
           region.schedule ? built_in(module, region, *scheduled.at(call.kernel.number), program, gpu)
@@ -127,7 +127,7 @@ std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view 
   const auto must = [&](bool good) {
     if (!good) throw Unfit(problem);
   };
-  std::optional<Program> program = make_program(module, Purpose::device, problem, gpu);
+  std::optional<ModuleKernels> program = make_program(module, Purpose::device, problem, gpu);
   must(program.has_value());
   const std::unique_ptr<llvm::TargetMachine> machine = device_machine(target);
 

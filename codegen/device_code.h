@@ -13,11 +13,11 @@
 namespace gacc::codegen {
 
 using namespace kernels;
-using kernels::Program;  // not the runtime's
+using kernels::ModuleKernels;
 
 struct DeviceCode {
   // Its functions are entries of their names. Their parameters, 8 bytes each: operands, then extents.
-  Program program;
+  ModuleKernels program;
   std::vector<GemmKernel> products;   // built-in kernels of the matrix products; entries under their names
   std::vector<PlanProgram> programs;  // of a scheduled module
   std::string ptx;

@@ -25,13 +25,13 @@ PlanArgument argument(const ir::Extent& extent) {
 
 class Writer {
  public:
-  Writer(const ir::Module& module, const ir::Region& region, const kernels::Program& program)
+  Writer(const ir::Module& module, const ir::Region& region, const kernels::ModuleKernels& program)
       : module_(module),
         region_(region),
         program_(program),
         gpu_(module.target),
         schedule_(*region.schedule) {
-    for (const ir::Call* call : ir::calls(schedule_)) by_kernel_[call->kernel] = call;
+    for (const ir::CallSite* call : ir::calls(schedule_)) by_kernel_[call->kernel] = call;
   }
 
   PlanProgram program() const {
@@ -39,10 +39,10 @@ class Writer {
     std::map<int32_t, int64_t> line;        // of a kernel's own launch
     std::map<std::string, int64_t> phases;  // of a merged kernel: its launches so far
     for (const ir::Launch& launch : schedule_.launches) {
-      for (const ir::Call* call : ir::calls(launch))
+      for (const ir::CallSite* call : ir::calls(launch))
         line[call->kernel] = static_cast<int64_t>(program.launches.size());
       PlanLaunch& written = program.launches.emplace_back();
-      if (const ir::Call* call = std::get_if<ir::Call>(&launch)) {
+      if (const ir::CallSite* call = std::get_if<ir::CallSite>(&launch)) {
         written = own(*call);
       } else {
         const ir::Merged& merged = std::get<ir::Merged>(launch);
@@ -52,7 +52,7 @@ class Writer {
       written.stream = ir::branch(launch).stream;
       if (const std::optional<int32_t>& after = ir::branch(launch).after) written.after = line.at(*after);
     }
-    for (const ir::Call* call : ir::calls(schedule_)) {
+    for (const ir::CallSite* call : ir::calls(schedule_)) {
       const ir::ProductCall* product = ir::as_product(*call);
       if (product == nullptr) continue;
       PlanLaunch& launch = program.launches[static_cast<size_t>(line.at(call->kernel))];
@@ -67,7 +67,7 @@ class Writer {
           several(persistent.function, persistent.block, persistent.blocks, ir::by_level(schedule_));
       program.persistent_required = persistent.required;
       std::map<int32_t, int64_t> level;
-      for (const ir::Call* call : ir::calls(schedule_)) {
+      for (const ir::CallSite* call : ir::calls(schedule_)) {
         if (!call->level) continue;
         level[call->kernel] = *call->level;
         const ir::ProductCall* product = ir::as_product(*call);
@@ -78,9 +78,9 @@ class Writer {
     return program;
   }
 
-  std::vector<PlanTask> phase(const std::vector<const ir::Call*>& calls, int64_t block) const {
+  std::vector<PlanTask> phase(const std::vector<const ir::CallSite*>& calls, int64_t block) const {
     std::vector<PlanTask> tasks;
-    for (const ir::Call* call : calls) tasks.push_back(task(*call, block));
+    for (const ir::CallSite* call : calls) tasks.push_back(task(*call, block));
     return tasks;
   }
 
@@ -89,7 +89,7 @@ class Writer {
   std::vector<PlanValue> values(const std::map<int32_t, int64_t>& times) const {
     std::vector<int> each;  // -1: a reshape
     std::vector<ir::Kernel> kernels;
-    for (const kernels::Call& call : program_.calls(region_.kind)) {
+    for (const kernels::BodyCall& call : program_.calls(region_.kind)) {
       const auto time = times.find(call.kernel.number);
       each.push_back(time == times.end() ? -1 : static_cast<int>(time->second));
       kernels.push_back(call.kernel);
@@ -109,7 +109,7 @@ class Writer {
   // Returns true if a later run reads it.
   bool stays(ir::ValueId value) const {
     return std::ranges::any_of(region_.yields, [&](const ir::Yield& yield) {
-      return yield.role == "rows" && yield.what == ir::Operand(value);
+      return yield.role == ir::YieldRole::rows && yield.what == ir::Operand(value);
     });
   }
 
@@ -117,7 +117,7 @@ class Writer {
     return {PlanArgument::Kind::address, ir::arena_offset(module_, region_, operand).value()};
   }
 
-  PlanLaunch own(const ir::Call& call) const {
+  PlanLaunch own(const ir::CallSite& call) const {
     PlanLaunch launch;
     if (const ir::ProductCall* product = ir::as_product(call)) {
       write_product(call, *product, launch);
@@ -133,7 +133,7 @@ class Writer {
     return launch;
   }
 
-  void write_product(const ir::Call& call, const ir::ProductCall& product, PlanLaunch& launch) const {
+  void write_product(const ir::CallSite& call, const ir::ProductCall& product, PlanLaunch& launch) const {
     const kernels::GemmKernel kernel = kernels::built_in(module_, region_, call, program_, gpu_);
     launch.a = address(product.a).offset;
     launch.b = address(product.b).offset;
@@ -163,7 +163,7 @@ class Writer {
   }
 
   PlanLaunch several(const std::string& function, int64_t block, int64_t blocks,
-                     const std::vector<std::vector<const ir::Call*>>& levels) const {
+                     const std::vector<std::vector<const ir::CallSite*>>& levels) const {
     PlanLaunch launch;
     launch.kernel = function;
     launch.arguments = {{PlanArgument::Kind::address, 0}, {PlanArgument::Kind::extent, 0, 1, true}};
@@ -172,15 +172,15 @@ class Writer {
     launch.resident = true;
     launch.cooperative = levels.size() > 1;
     std::set<int64_t> touches;
-    for (const std::vector<const ir::Call*>& level : levels)
-      for (const ir::Call* call : level)
+    for (const std::vector<const ir::CallSite*>& level : levels)
+      for (const ir::CallSite* call : level)
         for (const PlanArgument& argument : task(*call, block).arguments)
           if (argument.kind == PlanArgument::Kind::address) touches.insert(argument.offset);
     launch.touches.assign(touches.begin(), touches.end());
     return launch;
   }
 
-  PlanTask task(const ir::Call& call, int64_t block) const {
+  PlanTask task(const ir::CallSite& call, int64_t block) const {
     const PlanLaunch launch = own(call);
     const auto count = [](const PlanArgument& a, int64_t by) {
       return PlanTask::Count{a.extent, by, a.times_batch};
@@ -200,15 +200,15 @@ class Writer {
 
   const ir::Module& module_;
   const ir::Region& region_;
-  const kernels::Program& program_;
+  const kernels::ModuleKernels& program_;
   const kernels::GpuTarget gpu_;
   const ir::Schedule& schedule_;
-  std::map<int32_t, const ir::Call*> by_kernel_;
+  std::map<int32_t, const ir::CallSite*> by_kernel_;
 };
 
 }  // namespace
 
-std::vector<PlanProgram> plan_programs(const ir::Module& module, const kernels::Program& program) {
+std::vector<PlanProgram> plan_programs(const ir::Module& module, const kernels::ModuleKernels& program) {
   std::vector<PlanProgram> programs;
   for (const ir::RegionKind kind : ir::all_regions) {
     const ir::Region& region = module.region(kind);
@@ -220,7 +220,7 @@ std::vector<PlanProgram> plan_programs(const ir::Module& module, const kernels::
   return programs;
 }
 
-std::vector<PlanMerged> plan_merged(const ir::Module& module, const kernels::Program& program) {
+std::vector<PlanMerged> plan_merged(const ir::Module& module, const kernels::ModuleKernels& program) {
   std::vector<PlanMerged> all;
   for (const ir::Region* region :
        {&module.update, &module.step, &module.close, &module.norms, &module.ratios, &module.clear}) {
@@ -228,7 +228,7 @@ std::vector<PlanMerged> plan_merged(const ir::Module& module, const kernels::Pro
     const Writer writer(module, *region, program);
     if (const auto& persistent = region->schedule->persistent) {
       PlanMerged& merged = all.emplace_back(PlanMerged{persistent->function, persistent->block, true, {}});
-      for (const std::vector<const ir::Call*>& level : ir::by_level(*region->schedule))
+      for (const std::vector<const ir::CallSite*>& level : ir::by_level(*region->schedule))
         merged.phases.push_back(writer.phase(level, persistent->block));
     }
     const size_t own = all.size();  // where the region's launches begin

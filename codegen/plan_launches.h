@@ -11,7 +11,7 @@
 namespace gacc {
 
 // Returns the launches of each region of a scheduled module. `program` is the module's for its target.
-std::vector<PlanProgram> plan_programs(const ir::Module& module, const kernels::Program& program);
+std::vector<PlanProgram> plan_programs(const ir::Module& module, const kernels::ModuleKernels& program);
 
 // A call as a part of a kernel that does several (codegen/gpu/merged_kernel.h): an entry, its arguments, and how many
 // blocks of work it has, a product of two numbers.
@@ -39,6 +39,6 @@ struct PlanMerged {
   std::vector<std::vector<PlanTask>> phases;
 };
 // Returns them in the order in which their code is emitted.
-std::vector<PlanMerged> plan_merged(const ir::Module& module, const kernels::Program& program);
+std::vector<PlanMerged> plan_merged(const ir::Module& module, const kernels::ModuleKernels& program);
 
 }  // namespace gacc

@@ -37,7 +37,7 @@ Result<ir::Module> check_artifact(Artifact& artifact, const std::string& name) {
   if (const std::string_view target = target_of(artifact.ptx); module->target != target)
     return unsound(fmt::format("it is for {}, the PTX for {}", module->target, target));
   std::string problem;
-  const std::optional<kernels::Program> program =
+  const std::optional<kernels::ModuleKernels> program =
       kernels::make_program(*module, kernels::Purpose::device, problem, kernels::GpuTarget(module->target));
   if (!program) return unsound(problem);
   problem = passes::check_schedule(*module, *program);

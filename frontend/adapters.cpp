@@ -48,7 +48,7 @@ const Values* LayerContext::adapting() const {
 
 ir::ValueId LayerContext::adapter(const Values& by, const std::string& name, ir::ValueId x, int64_t out,
                                   std::string weight, int64_t begin) {
-  Value standard_start;
+  KeyValue standard_start;
   standard_start.value = std::string("default");
   const int64_t in = b.type(x).shape.back(), rank = by.integer("rank");
   const double alpha = by.has("alpha") ? by.real("alpha") : static_cast<double>(rank);

@@ -32,7 +32,7 @@ void build_predict(ir::Module& module, const ModelFile& model, Parameters& param
   if (!what) return;
   if (const std::span<const Node> asked = model.predicted(); !asked.empty())
     module.settings.predict.layer = asked.front().text;
-  layers.b.yield({.role = "output", .metric = {}, .of = {}, .what = *what});
+  layers.b.yield({.role = ir::YieldRole::output, .metric = {}, .of = {}, .what = *what});
   ir::remove_dead(region);
   std::erase_if(region.inputs, [&](ir::ValueId input) { return !ir::is_read(region, input); });
   ir::compact(region);

@@ -255,7 +255,7 @@ void LayerLowering::check_products(const LayerSpec& spec, size_t first_op) {
 
 // --- what the code of layers works with
 
-ir::Attrs Lowering::attrs_of(std::string_view op, ir::Attrs others) const {
+ir::Attrs LoweringContext::attrs_of(std::string_view op, ir::Attrs others) const {
   for (const ir::AttrSpec& attr : ir::find_op(op)->attrs)
     if (keys.lists(attr.name) && keys.has(attr.name)) others.emplace(attr.name, *keys[attr.name].value);
   return others;
@@ -327,7 +327,7 @@ void LayerContext::choose_rows(int64_t rows, const Location& at) {
 
 bool LayerContext::trains(int64_t copy) const {
   if (scope_.frozen) return false;
-  const Value& said = keys["trainable"];
+  const KeyValue& said = keys["trainable"];
   if (said.node == nullptr) return scope_.trained || !model.adapts;
   const bool list = said.good && said.node->is_list();
   return list ? said.node->items[static_cast<size_t>(copy) % said.node->items.size()].flag

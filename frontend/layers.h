@@ -93,7 +93,7 @@ class LayerLowering {
 
 // The context in which the code of a layer or loss runs. It gives up on an error by an exception:
 // `throw Refused(error(...).note(...))`.
-struct Lowering {
+struct LoweringContext {
   LayerLowering& layers;
   const Values& keys;
   const Flow input;
@@ -119,11 +119,11 @@ struct Lowering {
 };
 
 // One layer while it is lowered: what the code of a layer type works with.
-class LayerContext : public Lowering {
+class LayerContext : public LoweringContext {
  public:
   LayerContext(LayerLowering& all, const LayerSpec& spec, std::vector<Flow> inputs,
                const LayerLowering::Scope& scope)
-      : Lowering{all, spec.keys, inputs.front()},
+      : LoweringContext{all, spec.keys, inputs.front()},
         spec(spec),
         inputs(std::move(inputs)),
         path(scope.prefix + spec.name),

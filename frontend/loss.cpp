@@ -40,7 +40,8 @@ void LossContext::need_metrics() {
 
 void LossContext::add_metric(const std::string& name, ir::Operand each) {
   if (!ir::is_float(b.type(each).dtype)) each = b.make("cast", name + ".real", {each});
-  b.yield({.role = "metric", .metric = name, .of = {}, .what = b.make("total_sum", name, {each})});
+  b.yield(
+      {.role = ir::YieldRole::metric, .metric = name, .of = {}, .what = b.make("total_sum", name, {each})});
 }
 
 ir::BufferId LossContext::table(const std::string& name, const std::vector<double>& values,
@@ -61,8 +62,8 @@ void LossContext::need_weights(std::string_view key, int64_t columns) {
 }
 
 void LossContext::sum(ir::ValueId each, ir::ValueId counted) {
-  b.yield({.role = "loss", .metric = {}, .of = {}, .what = b.make("total_sum", "loss", {each})});
-  b.yield({.role = "count", .metric = {}, .of = {}, .what = b.make("total_sum", "count", {counted})});
+  b.yield({.role = ir::YieldRole::loss, .what = b.make("total_sum", "loss", {each})});
+  b.yield({.role = ir::YieldRole::count, .what = b.make("total_sum", "count", {counted})});
 }
 
 ir::Operand LossContext::reshaped(std::string_view suffix, const ir::Shape& shape) {

@@ -10,7 +10,7 @@ void lower_loss(LayerLowering& layers, Flow output, bool metrics);
 
 // One loss while it is lowered: what the code of a loss works with. The division by the count of the whole
 // window is update's.
-struct LossContext : Lowering {
+struct LossContext : LoweringContext {
   Flow target;
   bool metrics;  // whether they are measured in this region
 

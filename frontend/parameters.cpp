@@ -17,7 +17,7 @@ struct Start {
   double amount = 0;
 };
 
-Start start_of(const Value& init) {
+Start start_of(const KeyValue& init) {
   if (init.node == nullptr || !init.node->is_table()) return {std::get<std::string>(*init.value)};
   if (init.node->entries.empty()) return {"default"};  // reported
   const auto& [key, _, value] = init.node->entries.front();
@@ -43,8 +43,8 @@ std::vector<ir::Operand> Parameters::sample_words() {
           module_.named(ir::Named::samples_high)};
 }
 
-ir::BufferId Parameters::get(const std::string& name, ir::Shape shape, const Value& init, Standard standard,
-                             Fan fan, bool trainable, const Location& at) {
+ir::BufferId Parameters::get(const std::string& name, ir::Shape shape, const KeyValue& init,
+                             Standard standard, Fan fan, bool trainable, const Location& at) {
   if (const auto found = by_name_.find(name); found != by_name_.end()) return found->second;
   const int64_t count = ir::fits(shape, 1) ? ir::elements(shape, 1) : kMaxElements;
   if (count > kMaxElements - elements_ || count >= kMaxElements)
@@ -82,7 +82,7 @@ ir::BufferId Parameters::statistic(const std::string& name, int64_t size, double
   return buffer;
 }
 
-void Parameters::start(ir::BufferId buffer, const Value& init, Standard standard, Fan fan,
+void Parameters::start(ir::BufferId buffer, const KeyValue& init, Standard standard, Fan fan,
                        const Location& at) {
   ir::Builder b(module_, module_.init, diag_);
   b.location = at;

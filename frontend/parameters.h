@@ -29,7 +29,7 @@ class Parameters {
 
   // The parameter `name`, created at its first mention and found again by the eval region. Refused when the
   // initialiser does not fit it or the model grows too large.
-  ir::BufferId get(const std::string& name, ir::Shape shape, const Value& init, Standard standard, Fan fan,
+  ir::BufferId get(const std::string& name, ir::Shape shape, const KeyValue& init, Standard standard, Fan fan,
                    bool trainable, const Location& at);
   // Returns the operands of ops that draw numbers for samples: the seed, and the ordinal of the micro-batch's first
   // sample, each low word, high word. The ordinal's buffers are made at the first call; `step` advances them.
@@ -48,7 +48,7 @@ class Parameters {
   std::vector<std::pair<std::string, std::string>> ties{};
 
  private:
-  void start(ir::BufferId buffer, const Value& init, Standard standard, Fan fan, const Location& at);
+  void start(ir::BufferId buffer, const KeyValue& init, Standard standard, Fan fan, const Location& at);
 
   ir::Module& module_;
   Diag& diag_;

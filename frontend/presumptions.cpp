@@ -58,7 +58,7 @@ void add_scaling(const std::vector<LayerSpec>& layers, Facts& facts) {
     const Values* scaling = rope == nullptr ? nullptr : rope->find("scaling");
     if (scaling == nullptr || scaling->type == nullptr) continue;
     facts.add("scaling.rope_type", scaling->type->name);
-    for (const Value& each : scaling->values)
+    for (const KeyValue& each : scaling->values)
       if (each.value) facts.add(fmt::format("scaling.{}", each.key->name), json_text(*each.value));
   }
 }

@@ -58,7 +58,7 @@ void check_starts(const LayerSpec& layer, Diag& diag) {
 
 // A list is for the copies of a repeated block, one each.
 void check_trainable(const Values& keys, Diag& diag) {
-  const Value& said = keys["trainable"];
+  const KeyValue& said = keys["trainable"];
   if (said.node == nullptr || !said.good || !said.node->is_list()) return;
   const size_t found = said.node->items.size();
   const bool repeats = keys.lists("repeat") && keys.has("repeat");
@@ -91,7 +91,7 @@ LayerSpec read_layer(const Node& node, const std::string& name, Diag& diag) {
   if (layer.type->check != nullptr) layer.type->check(keys, diag);
   // Keys that say nothing about the output may be wrong, and later layers can still be checked.
   layer.valid = diag.reports().size() == before;
-  for (const Value& value : keys.values) {
+  for (const KeyValue& value : keys.values) {
     const bool own = find_key(tables::layer.keys, value.key->name) == nullptr;
     if (own || value.key->name.starts_with("input")) layer.valid &= value.good;
   }

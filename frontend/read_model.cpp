@@ -74,7 +74,7 @@ InputSpec read_input(const Entry& entry, ir::Settings& all, Diag& diag) {
   return input;
 }
 
-void read_loss(const Value& value, ModelFile& model, Diag& diag) {
+void read_loss(const KeyValue& value, ModelFile& model, Diag& diag) {
   const size_t before = diag.reports().size();
   LossSpec& loss = model.loss;
   loss.keys = value.tables.front();
@@ -95,7 +95,7 @@ ModelFile read_model(const Node& root, Diag& diag) {
   ModelFile model{.file = read_table(root, tables::file, diag, tables::file.title(), "")};
   const Values& file = model.file;
   if (const Values* keys = file.find("model")) read_name_and_metrics(*keys, model.settings, diag);
-  if (const Value& inputs = file["inputs"]; inputs.good) {
+  if (const KeyValue& inputs = file["inputs"]; inputs.good) {
     for (const Entry& entry : inputs.node->entries) {
       if (model.inputs.size() >= kMaxInputs) {
         diag.error(Kind::out_of_range, entry.key_at, "more than {} inputs", kMaxInputs);
@@ -106,7 +106,7 @@ ModelFile read_model(const Node& root, Diag& diag) {
     if (inputs.node->entries.empty())
       diag.error(Kind::missing_key, inputs.node->at, "a model needs at least one [inputs.NAME]");
   }
-  if (const Value& layers = file["layers"]; layers.good) {
+  if (const KeyValue& layers = file["layers"]; layers.good) {
     if (layers.node->items.empty()) diag.error(Kind::missing_key, layers.node->at, "the model has no layers");
     model.layers = read_layers(*layers.node, model.inputs, diag);
   }

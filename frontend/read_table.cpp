@@ -30,14 +30,14 @@ Words words_of(const Key& key) {
   return words;
 }
 
-const Value& Values::operator[](std::string_view key) const {
-  const auto found = std::ranges::find(values, key, [](const Value& value) { return value.key->name; });
+const KeyValue& Values::operator[](std::string_view key) const {
+  const auto found = std::ranges::find(values, key, [](const KeyValue& value) { return value.key->name; });
   if (found != values.end()) return *found;
   throw std::logic_error(fmt::format("the schema of {}{} has no such key", path, key));
 }
 
 bool Values::lists(std::string_view key) const {
-  return std::ranges::any_of(values, [&](const Value& value) { return value.key->name == key; });
+  return std::ranges::any_of(values, [&](const KeyValue& value) { return value.key->name == key; });
 }
 
 const Location& Values::at(std::string_view key) const {
@@ -46,7 +46,7 @@ const Location& Values::at(std::string_view key) const {
 }
 
 std::span<const Node> Values::nodes(std::string_view key) const {
-  const Value& value = (*this)[key];
+  const KeyValue& value = (*this)[key];
   if (value.node == nullptr || !value.good) return {};
   return value.node->is_list() ? std::span(value.node->items) : std::span(value.node, 1);
 }
@@ -65,7 +65,7 @@ Values Values::table(std::string_view key) const {
 
 void Values::store(ir::Settings& settings) const {
   ir::Results none;
-  for (const Value& value : values) {
+  for (const KeyValue& value : values) {
     if (!value.value || value.key->form == Form::table) continue;
     if (value.key->implied && value.value == value.key->fallback.value) continue;
     set(settings, none, name(value.key->name), *value.value);  // not "auto" for a number
@@ -319,7 +319,7 @@ class TableReader {
   }
 
   // What the file says of a key: a value, or tables; nothing where later readers look at the node.
-  void read(const Node& node, const Key& key, Value& value) {
+  void read(const Node& node, const Key& key, KeyValue& value) {
     using enum Node::Form;
     const Taken as = taken[static_cast<size_t>(key.form)];
     const Words words = words_of(key);
@@ -359,8 +359,8 @@ class TableReader {
     }
   }
 
-  Value value(const Key& key) {
-    Value value;
+  KeyValue value(const Key& key) {
+    KeyValue value;
     value.key = &key;
     value.node = node_.find(key.name);
     if (value.node != nullptr) read(*value.node, key, value);

@@ -26,7 +26,7 @@ class Values;
 
 // A key of a table that was read. Without a node it is not in the file; without a value there is no default
 // either, or what the file says is wrong, and reported.
-struct Value {
+struct KeyValue {
   const Key* key = nullptr;
   const Node* node = nullptr;
   std::optional<ir::Attr> value = std::nullopt;
@@ -38,12 +38,12 @@ struct Value {
 class Values {
  public:
   const TypeSchema* type = nullptr;  // nothing in a table without types, or when its type is wrong
-  std::vector<Value> values;
+  std::vector<KeyValue> values;
   Location place{};    // of the table
   Location type_at{};  // of its type; of the table when there is none
   std::string path{};  // "train.": before the names of its keys, in messages
 
-  const Value& operator[](std::string_view key) const;
+  const KeyValue& operator[](std::string_view key) const;
   bool lists(std::string_view key) const;  // whether the schema does
   bool given(std::string_view key) const { return (*this)[key].node != nullptr; }
   bool has(std::string_view key) const { return (*this)[key].value.has_value(); }

@@ -20,7 +20,7 @@ enum class BufferRole : uint8_t {
 };
 
 // How the copies of several ranks become one (buffers.def).
-enum class RankCombine : uint8_t { none, sum, ordered, apart };
+enum class RankCombine : uint8_t { none, sum, ordered, per_rank };
 
 struct RoleInfo {
   std::string_view text;

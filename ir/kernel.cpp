@@ -7,12 +7,6 @@
 
 namespace gacc::ir {
 
-std::string_view form_text(KernelForm form) {
-  constexpr std::string_view texts[] = {"pointwise", "rowwise", "column_reduce", "total_reduce",
-                                        "gemm",      "alias",   "special"};
-  return texts[static_cast<size_t>(form)];
-}
-
 int64_t columns(const Shape& domain) { return domain.empty() || domain.back() == kBatch ? 1 : domain.back(); }
 
 int64_t rows(const Shape& domain, int64_t batch) { return elements(domain, batch) / columns(domain); }
@@ -66,8 +60,8 @@ std::optional<KernelForm> own_form(Lowering lowering) {
       return KernelForm::gemm;
     case Lowering::alias:
       return KernelForm::alias;
-    case Lowering::special:
-      return KernelForm::special;
+    case Lowering::handwritten:
+      return KernelForm::handwritten;
     default:
       return std::nullopt;
   }
@@ -257,7 +251,7 @@ void add_traffic(const Region& region, const std::vector<bool>& wanted, Kernel& 
     for (size_t i = 0; i < op.operands.size(); ++i)
       if (op.info->is_written(i)) add_once(kernel.writes, op.operands[i]);
     for (const ValueId result : op.results)
-      if (wanted[index(result)] || kernel.form == KernelForm::special) add_once(kernel.writes, result);
+      if (wanted[index(result)] || kernel.form == KernelForm::handwritten) add_once(kernel.writes, result);
   }
 }
 

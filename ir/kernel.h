@@ -27,8 +27,7 @@
 
 namespace gacc::ir {
 
-enum class KernelForm : uint8_t { pointwise, rowwise, column_reduce, total_reduce, gemm, alias, special };
-std::string_view form_text(KernelForm form);
+enum class KernelForm : uint8_t { pointwise, rowwise, column_reduce, total_reduce, gemm, alias, handwritten };
 
 // How an operand's element is found from (row, column) of the domain [rows, columns]:
 //   element row * columns + column              the domain's own shape
@@ -88,7 +87,7 @@ class KernelNumbers {
   std::map<int32_t, size_t> places_;
 };
 
-// Tells whether these ops (indices in program order) may form one kernel; codegen accepts exactly what this
+// Returns true if these ops (indices in program order) may form one kernel; codegen accepts exactly what this
 // accepts.
 bool may_fuse(const Module& module, const Region& region, const std::vector<size_t>& ops);
 // Makes the kernel that these ops would be by themselves, which stores `results`; nothing where they form none.

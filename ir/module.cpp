@@ -21,6 +21,18 @@ std::optional<Phase> parse_phase(std::string_view text) {
   return std::nullopt;
 }
 
+namespace {
+constexpr std::string_view kYieldRoles[] = {"loss", "count", "weights", "grad", "metric", "output", "rows"};
+}
+
+std::string_view yield_role_text(YieldRole role) { return kYieldRoles[static_cast<size_t>(role)]; }
+
+std::optional<YieldRole> parse_yield_role(std::string_view text) {
+  const auto found = std::ranges::find(kYieldRoles, text);
+  if (found == std::end(kYieldRoles)) return std::nullopt;
+  return static_cast<YieldRole>(found - std::begin(kYieldRoles));
+}
+
 Origin natural_origin(RegionKind kind) {
   if (kind == RegionKind::init) return Origin::init;
   constexpr RegionKind updates[] = {RegionKind::update, RegionKind::norms, RegionKind::ratios,
@@ -123,12 +135,12 @@ int64_t sharing_ranks(const Settings& settings) {
   return *settings.memory.shard == "optimizer" ? *settings.train.ranks : 0;
 }
 
-std::optional<Type> whole_type(const Module& module, const Buffer& buffer) {
+std::optional<Type> full_length_type(const Module& module, const Buffer& buffer) {
   const bool slice = buffer.role == BufferRole::slice || buffer.role == BufferRole::master ||
                      buffer.role == BufferRole::moment;
   if (!slice || sharing_ranks(module.settings) == 0) return std::nullopt;
-  Type whole{buffer.type.dtype, module[*buffer.of].type.shape};
-  return whole == buffer.type ? std::nullopt : std::optional(whole);
+  Type full_length{buffer.type.dtype, module[*buffer.of].type.shape};
+  return full_length == buffer.type ? std::nullopt : std::optional(full_length);
 }
 
 ParamRule optimizer_rule(const Module& module, const Buffer& parameter) {

@@ -46,8 +46,8 @@ struct Buffer {
   Location at{};
 };
 
-// Bytes at whose multiples things begin in the arena. cuBLAS and vector loads want 256. A buffer of
-// one number is read as that number alone; a step has up to a dozen, which so share a kilobyte.
+// Bytes at whose multiples things begin in the arena. cuBLAS and vector loads want 256. A buffer of one number is
+// read as that number alone; a step has up to a dozen, which so share a kilobyte.
 inline constexpr int64_t kArenaAlignment = 256, kNumberAlignment = 16;
 int64_t alignment(const Buffer& buffer);
 constexpr int64_t aligned(int64_t bytes, int64_t to = kArenaAlignment) { return (bytes + to - 1) / to * to; }
@@ -55,12 +55,11 @@ constexpr int64_t aligned(int64_t bytes, int64_t to = kArenaAlignment) { return 
 struct Value {
   std::string name{};  // unique in its region
   Type type{};
-  std::optional<int64_t>
-      offset{};  // bytes from the start of the arena, once planned; none for register values
+  std::optional<int64_t> offset{};  // bytes from the start of the arena, once planned; none: in registers
 };
 
-// The reason that an op is there. forward: it computes what the model says; gradient: the derivative of that; init and
-// update: the ops of those regions.
+// The reason that an op is there. forward: it computes what the model says; gradient: the derivative of that; init
+// and update: the ops of those regions.
 enum class Origin : uint8_t { forward, gradient, init, update };
 std::string_view origin_text(Origin origin);
 
@@ -93,12 +92,17 @@ struct Op {
   Location at{};
 };
 
-// A value that a region hands out. role: "loss" and "count" (f32 sum, i32 count), "grad" (of buffer), "metric"
-// (named); of predict and answer "output" and "rows".
+// The meaning of a yielded value. loss: the f32 sum; count: the i32 number of its elements; weights: the f32 sum of
+// their weights; grad: the gradient of a parameter; metric: a named f32 sum; output, rows: those of predict and answer.
+enum class YieldRole : uint8_t { loss, count, weights, grad, metric, output, rows };
+std::string_view yield_role_text(YieldRole role);  // "loss", as in IR text
+std::optional<YieldRole> parse_yield_role(std::string_view text);
+
+// A value that a region hands out.
 struct Yield {
-  std::string role;
-  std::string metric{};  // role "metric": "accuracy"
-  BufferId of{};         // role "grad"
+  YieldRole role = YieldRole::loss;
+  std::string metric{};  // of a metric: "accuracy"
+  BufferId of{};         // of a grad: the parameter
   Operand what{};
 };
 
@@ -133,8 +137,8 @@ constexpr bool is_batched(RegionKind kind) {
   };
   return answers[static_cast<size_t>(kind)];
 }
-Origin natural_origin(
-    RegionKind kind);  // of ops that nothing else is said of: forward but for init and update
+// Returns the origin that IR text leaves out: forward but for init and update.
+Origin natural_origin(RegionKind kind);
 
 struct RegionFacts;
 
@@ -198,8 +202,8 @@ struct Module {
 BufferId storage_of(const Module& module, BufferId buffer);
 // Returns the number of ranks that share the optimizer's state (memory.shard), or 0.
 int64_t sharing_ranks(const Settings& settings);
-// Returns the type of the tensor that a sharded buffer has rows of; nothing for a buffer that is not sharded.
-std::optional<Type> whole_type(const Module& module, const Buffer& buffer);
+// Returns the type of the full-length tensor of which this buffer has one rank's rows; nothing for other buffers.
+std::optional<Type> full_length_type(const Module& module, const Buffer& buffer);
 
 // The settings of [optimizer] for one parameter: those of its group, else those by its rank, else those for all.
 struct ParamRule {

@@ -13,10 +13,6 @@
 
 namespace gacc::ir {
 
-#define X(identifier, name) extern const OpInfo op_##identifier;
-#include "ir/ops.def"
-#undef X
-
 namespace {
 
 [[noreturn]] void broken_table(const OpInfo& info, std::string_view what) {
@@ -39,7 +35,8 @@ Types infer_half(const OpView& op) {
   const size_t last = op.op.operands.size() - 1;
   expect_write(op, 0);
   const Type copy = op.operand(last);
-  if (as_buffer(op.op.operands[last]) == nullptr || !is_half(copy.dtype) || copy.shape != op.operand(0).shape)
+  if (as_buffer(op.op.operands[last]) == nullptr || !is_narrow(copy.dtype) ||
+      copy.shape != op.operand(0).shape)
     refuse(op, Kind::type_mismatch, {0, last}, "the copy is a half buffer of that shape");
   return op.op.info->half_of->infer(op);
 }
@@ -79,8 +76,9 @@ struct Table {
     made.summary = texts.emplace_back(fmt::format(
         "as `{}`; operand {}, a half buffer, becomes the new operand 0, rounded", info.name, info.operands));
     made.operands = info.operands + 1;
-    made.writes |= 1U << info.operands;
-    made.discards |= 1U << info.operands;
+    const auto copy = static_cast<unsigned>(info.operands);
+    made.writes |= operand_bits({copy});
+    made.discards |= operand_bits({copy});
     made.infer = infer_half;
     made.formula = [](const FormulaView& view) {
       view.op.op.info->half_of->formula(view);
@@ -121,6 +119,11 @@ const std::vector<const OpInfo*>& all_ops() { return table().ops; }
 const OpInfo* find_op(std::string_view name) {
   const auto found = table().by_name.find(name);
   return found == table().by_name.end() ? nullptr : found->second;
+}
+
+const OpInfo* accumulating(const OpInfo& info) {
+  const OpInfo* found = find_op(std::string(info.name) + ".acc");
+  return found != nullptr && found->accumulates ? found : nullptr;
 }
 
 const Attr* find_attr(const Op& op, std::string_view name) {

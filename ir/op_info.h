@@ -1,5 +1,5 @@
 // The op table. ops.def names the ops; ops/<family>.cpp defines one OpInfo each, which says all that the op
-// means. Passes and codegen ask the table and never switch over op names.
+// means. Passes and codegen ask the table and never compare names: an op of the list is `&op_add`.
 #pragma once
 #include <functional>
 #include <span>
@@ -30,7 +30,7 @@ enum class Recompute : uint8_t { cheap, costly, never };
 //   gemm          op(A) @ op(B)
 //   alias         the result is its operand's storage under another shape; no launch
 //   composite     no lowering of its own: `expand` writes it in the other kinds
-//   special       a kernel of its own, described and emitted under the op's name (codegen/emit/kernels.cpp)
+//   handwritten   a loop nest written by hand (kernels/handwritten.h, codegen/emit/handwritten/)
 enum class Lowering : uint8_t {
   pointwise,
   row_reduce,
@@ -39,7 +39,7 @@ enum class Lowering : uint8_t {
   gemm,
   alias,
   composite,
-  special
+  handwritten
 };
 enum class Combine : uint8_t { sum, max, min };  // of the reduce kinds; max and min propagate NaN
 
@@ -84,18 +84,25 @@ struct FormulaView {
 
 using Types = std::vector<Type>;  // of an op's results
 
+// A set of operands by number, as bits.
+constexpr uint32_t operand_bits(std::initializer_list<unsigned> operands) {
+  uint32_t bits = 0;
+  for (const unsigned operand : operands) bits |= 1U << operand;
+  return bits;
+}
+
 struct OpInfo {
   std::string_view name, summary;
   int operands = 1;              // exact count; -n: n or more
-  uint32_t writes = 0;           // bit i: operand i is a buffer that this op writes (it may read it as well)
+  uint32_t writes = 0;           // operand_bits: buffers that this op writes (it may read them as well)
   int results = writes ? 0 : 1;  // what writes has none, is never cloned, and ends the flow of gradients
-  uint32_t discards = 0;         // bit i: operand i is written without being read
+  uint32_t discards = 0;         // operand_bits: those of `writes` that are not read
   bool is_written(size_t operand) const { return (writes >> operand & 1U) != 0; }
   bool is_read(size_t operand) const { return (discards >> operand & 1U) == 0; }
   bool keeps_f32(size_t operand) const { return (keeps >> operand & 1U) != 0; }
-  uint32_t keeps = 0;   // bit i: operand i stays f32 where the op computes in half precision (statistics)
+  uint32_t keeps = 0;   // operand_bits: stay f32 where the op computes in half precision (statistics)
   bool copies = false;  // every element of the result is one of the operands', as it was
-  // Composite and special: what the results have at an index of their first two axes follows from what the
+  // Composite and handwritten: what the results have at an index of their first two axes follows from what the
   // operands have there, where those axes are theirs (ir/positions.h).
   bool local = false;
   // Ops that take rows or classes by number: the operand with the numbers, which are 0 .. numbered - 1.
@@ -125,15 +132,23 @@ struct OpInfo {
   // Pointwise ops that set a parameter: the table then also knows NAME.half, which does the same and writes
   // the new operand 0 to a further buffer as well, of half type, its last operand.
   bool half_copy = false;
-  const OpInfo* gradient_of = nullptr;  // set in a NAME.grad that the table made from NAME's derivative
+  bool accumulates = false;             // NAME.acc: adds what NAME computes to operand 0, a buffer
+  const OpInfo* gradient_of = nullptr;  // NAME.grad: computes an operand's gradient of this op
   const OpInfo* half_of = nullptr;      // set in a NAME.half that the table made from NAME
+  // Returns true if the table made it from the derivative of another op.
+  bool is_derived() const { return gradient_of != nullptr && gradient_of->derivative != nullptr; }
 };
+
+#define X(identifier, name) extern const OpInfo op_##identifier;
+#include "ir/ops.def"
+#undef X
 
 const std::vector<const OpInfo*>& all_ops();   // ops.def order, each followed by its NAME.grad and NAME.half
 const OpInfo* find_op(std::string_view name);  // null when there is none
-const Attr* find_attr(
-    const Op& op,
-    std::string_view name);  // the op's own or the table's default; null when the op has no such attribute
+// Returns the op that adds what this one computes to a buffer; null when there is none.
+const OpInfo* accumulating(const OpInfo& info);
+// Returns the op's own attribute or the table's default; null when the op has no such attribute.
+const Attr* find_attr(const Op& op, std::string_view name);
 
 // The types of an op's results as its operands and attributes give them; or a diagnostic at op.at and nothing.
 std::optional<Types> infer_types(const OpView& op, Diag& diag);

@@ -46,7 +46,7 @@ ProductCall product_of(const Module& module, const Region& region, const Op& op)
 std::optional<BufferId> bias_of(const Module& module, const Region& region, const Op& op,
                                 const StorageRoots& root, const Operand& c) {
   const ValueId* product = as_value(c);
-  if (product == nullptr || op.info->name != "add" || op.when) return std::nullopt;
+  if (product == nullptr || op.info != &op_add || op.when) return std::nullopt;
   const Type& type = region[*product].type;
   if (type.dtype != DType::f32 || type.shape.empty()) return std::nullopt;
   const bool in_place = arena_offset(module, region, op.results[0]) == region[*product].offset;

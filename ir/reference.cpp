@@ -128,7 +128,7 @@ void run(const OpView& op, int64_t batch, const std::vector<const Tensor*>& oper
 }
 
 void round(DType dtype, std::vector<double>& values) {
-  if (!is_half(dtype)) return;
+  if (!is_narrow(dtype)) return;
   for (double& value : values) value = rounded(dtype, value);
 }
 

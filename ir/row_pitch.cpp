@@ -18,7 +18,7 @@ bool may_have_pitch(const Region& region, const std::vector<Kernel>& kernels, Va
     const bool meets =
         std::ranges::any_of(kernel.reads, is_value) || std::ranges::any_of(kernel.writes, is_value);
     if (!meets || kernel.form == KernelForm::gemm) return true;
-    return kernel.form != KernelForm::special && kernel.inner == 0 && shape == kernel.domain;
+    return kernel.form != KernelForm::handwritten && kernel.inner == 0 && shape == kernel.domain;
   });
 }
 

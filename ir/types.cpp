@@ -10,39 +10,20 @@
 
 namespace gacc::ir {
 
-namespace {
-constexpr std::string_view kDTypes[] = {
-#define GACC_DTYPE(name, bytes) #name,
-#include "ir/dtypes.def"
-};
-}  // namespace
-
-std::string_view dtype_text(DType dtype) { return kDTypes[static_cast<size_t>(dtype)]; }
-
 std::optional<DType> parse_dtype(std::string_view text) {
-  const auto found = std::ranges::find(kDTypes, text);
+  const auto found = std::ranges::find(kDTypes, text, &DTypeInfo::text);
   if (found == std::end(kDTypes)) return std::nullopt;
   return static_cast<DType>(found - std::begin(kDTypes));
 }
 
-int64_t dtype_bytes(DType dtype) {
-  constexpr int64_t sizes[] = {
-#define GACC_DTYPE(name, bytes) bytes,
-#include "ir/dtypes.def"
-  };
-  return sizes[static_cast<size_t>(dtype)];
-}
-
 double rounded(DType dtype, double value) {
-  if (!is_half(dtype) || value == 0 || !std::isfinite(value)) return value;
-  // Digits after the leading one, the exponent of the smallest normal number, and of the first power of two
-  // that is out of range. Below the normal numbers the spacing stays that of the smallest.
-  const int digits = dtype == DType::f16 ? 10 : 7, smallest = dtype == DType::f16 ? -14 : -126,
-            beyond = dtype == DType::f16 ? 16 : 128;
-  const int exponent = std::max(std::ilogb(value), smallest);
-  const double spacing = std::ldexp(1.0, exponent - digits);
+  if (!is_narrow(dtype) || value == 0 || !std::isfinite(value)) return value;
+  // Below the normal numbers the spacing stays that of the smallest.
+  const DTypeInfo& info = dtype_info(dtype);
+  const int exponent = std::max(std::ilogb(value), info.smallest);
+  const double spacing = std::ldexp(1.0, exponent - info.mantissa);
   const double result = std::nearbyint(value / spacing) * spacing;  // exact but for the rounding meant
-  return std::fabs(result) >= std::ldexp(1.0, beyond) ? std::copysign(INFINITY, value) : result;
+  return std::fabs(result) >= std::ldexp(1.0, info.beyond) ? std::copysign(INFINITY, value) : result;
 }
 
 std::optional<int64_t> checked_mul(int64_t a, int64_t b) {
@@ -89,7 +70,7 @@ std::string shape_text(const Shape& shape) {
 
 namespace {
 
-// Whether `small` reaches every element of `big` in one of the ways a kernel indexes.
+// Returns true if `small` reaches every element of `big` in one of the ways a kernel indexes.
 bool broadcasts_to(const Shape& small, const Shape& big) {
   return small.size() <= big.size() && access(small, big);
 }

@@ -10,15 +10,31 @@
 namespace gacc::ir {
 
 enum class DType : uint8_t {
-#define GACC_DTYPE(name, bytes) name,
+#define GACC_DTYPE(name, ...) name,
 #include "ir/dtypes.def"
 };
-std::string_view dtype_text(DType dtype);  // "f32"
+// The properties of an element type. Code asks for these and not for a type, so that a further type is a further row.
+struct DTypeInfo {
+  std::string_view text;  // in IR, plans and PTX
+  int bits;               // in memory
+  DType computes_in;      // the type of its values in registers, and of their sums
+  // Floating point: explicit bits of the significand, the exponent of the smallest normal number, and that of the first
+  // power of two beyond its range.
+  int mantissa, smallest, beyond;
+};
+inline constexpr DTypeInfo kDTypes[] = {
+#define GACC_DTYPE(name, bits, computes_in, mantissa, smallest, beyond) \
+  {#name, bits, DType::computes_in, mantissa, smallest, beyond},
+#include "ir/dtypes.def"
+};
+constexpr const DTypeInfo& dtype_info(DType dtype) { return kDTypes[static_cast<size_t>(dtype)]; }
+constexpr std::string_view dtype_text(DType dtype) { return dtype_info(dtype).text; }
+constexpr int64_t dtype_bytes(DType dtype) { return dtype_info(dtype).bits / 8; }
+constexpr bool is_float(DType dtype) { return dtype_info(dtype).computes_in == DType::f32; }
+// Returns true for a type whose values are widened when they are loaded and rounded when they are stored.
+constexpr bool is_narrow(DType dtype) { return dtype_info(dtype).computes_in != dtype; }
 std::optional<DType> parse_dtype(std::string_view text);
-int64_t dtype_bytes(DType dtype);
-inline bool is_float(DType dtype) { return dtype != DType::i32; }
-inline bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
-// The nearest number that a half type has, ties to even, infinite beyond its largest; other types: `value`.
+// Returns the nearest number that a narrow type has, ties to even, infinite beyond its largest; other types: `value`.
 double rounded(DType dtype, double value);
 
 constexpr int64_t kBatch = -1;  // the symbolic extent, written B; only ever the first dimension

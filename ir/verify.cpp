@@ -82,7 +82,7 @@ class Verifier {
       }
       if (buffer.type.pitch != 0) broken("R25", buffer.at, "buffer `@{}` has a pitch", buffer.name);
       const bool frozen = buffer.kind == BufferKind::param && !buffer.trainable;
-      if (is_half(buffer.type.dtype) && buffer.kind != BufferKind::state && !frozen)
+      if (is_narrow(buffer.type.dtype) && buffer.kind != BufferKind::state && !frozen)
         broken("R13", buffer.at, "`@{}` is {}; trained parameters and accumulators are f32", buffer.name,
                dtype_text(buffer.type.dtype));
       place(buffer.at, "@" + buffer.name, buffer.type, 1, buffer.offset, at_least(Phase::planned),
@@ -151,7 +151,7 @@ class Verifier {
     if (role.suffix != "*" && buffer.name != owner.name + std::string(role.suffix))
       wrong(fmt::format(" of `@{0}`, and not the name `@{0}{1}`", owner.name, role.suffix));
     const bool frozen = buffer.role == BufferRole::weight && !buffer.trainable;  // of either type
-    const bool half = is_half(buffer.type.dtype);
+    const bool half = is_narrow(buffer.type.dtype);
     if ((half != (buffer.role == BufferRole::half) && !(half && frozen)) || !is_float(buffer.type.dtype))
       wrong(fmt::format(" and cannot be {}", dtype_text(buffer.type.dtype)));
   }
@@ -223,8 +223,7 @@ class Verifier {
       if (as_number(*op.when) != nullptr || type.dtype != DType::i32 || elements(type.shape, 2) != 1)
         broken("R5", op.at, "when() takes one i32, not {}", type_text(type));
     }
-    if (at_least(Phase::scaled) && info.name == "seed")
-      broken("R12", op.at, "the loss scale is not in `seed`");
+    if (at_least(Phase::scaled) && &info == &op_seed) broken("R12", op.at, "the loss scale is not in `seed`");
     if (at_least(Phase::half)) precision(region, op);
     const auto types = infer_types({module_, region, op}, diag_);
     if (!types) return;
@@ -260,8 +259,8 @@ class Verifier {
 
   // Returns true if the op adds to a buffer and never shares a kernel: then others of its kind may add to it as well.
   static bool adds_alone(const Op& op) {
-    const bool alone = op.info->lowering == Lowering::gemm || op.info->lowering == Lowering::special;
-    return alone && op.info->name.ends_with(".acc");
+    const bool alone = op.info->lowering == Lowering::gemm || op.info->lowering == Lowering::handwritten;
+    return alone && op.info->accumulates;
   }
 
   // R6: a buffer is written at most once, and never read after that; or several ops add to it, one by one
@@ -289,10 +288,10 @@ class Verifier {
       for (size_t i = 0; i < op.operands.size(); ++i) {
         if (!op.info->is_written(i)) continue;
         const Buffer& buffer = module_[*as_buffer(op.operands[i])];
-        const bool acc = op.info->name.ends_with(".acc");
+        const bool acc = op.info->accumulates;
         const bool ordinal =
-            op.info->name == "samples.advance" && (buffer.name == named_info(Named::samples_low).name ||
-                                                   buffer.name == named_info(Named::samples_high).name);
+            op.info == &op_samples_advance && (buffer.name == named_info(Named::samples_low).name ||
+                                               buffer.name == named_info(Named::samples_high).name);
         const bool sum = buffer.kind == BufferKind::accum &&
                          (buffer.role == BufferRole::node || role_info(buffer.role).combines());
         const auto slice_of = [&](BufferRole role) {
@@ -333,13 +332,14 @@ class Verifier {
     }
     if (region.ops.empty() && region.yields.empty()) return;  // a module may lack eval
     struct Sum {
-      std::string_view role, name;
+      YieldRole role;
+      std::string_view name;
       DType dtype;
       int found = 0;
     };
-    Sum sums[] = {{"loss", "loss", DType::f32},
-                  {"count", "count", DType::i32},
-                  {"weights", "sum of weights", DType::f32}};
+    Sum sums[] = {{YieldRole::loss, "loss", DType::f32},
+                  {YieldRole::count, "count", DType::i32},
+                  {YieldRole::weights, "sum of weights", DType::f32}};
     std::set<int32_t> grads;
     for (const Yield& yield : region.yields) {
       const Type type = operand_type(module_, region, yield.what);
@@ -350,7 +350,7 @@ class Verifier {
         if (type != Type{sum->dtype, {}})
           broken("R10", region.at, "the {} {} is {}, not {}[]", sum->name, what, type_text(type),
                  dtype_text(sum->dtype));
-      } else if (yield.role == "grad") {
+      } else if (yield.role == YieldRole::grad) {
         const Buffer& buffer = module_[yield.of];
         if (module_.phase != Phase::gradient || region.kind != RegionKind::step)
           broken("R10", region.at, "gradients are yielded by step in phase gradient only");
@@ -361,11 +361,12 @@ class Verifier {
                  type_text(type), type_text(buffer.type));
         if (!grads.insert(yield.of.index).second)
           broken("R10", region.at, "`@{}` has two gradients", buffer.name);
-      } else if (yield.role == "metric") {
+      } else if (yield.role == YieldRole::metric) {
         if (region.kind != RegionKind::eval || type != Type{DType::f32, {}})
           broken("R10", region.at, "a metric is an f32[] of eval");
       } else {
-        broken("R10", region.at, "there is no yield role `{}`", yield.role);
+        broken("R10", region.at, "{} has no yield of the role `{}`", region_text(region.kind),
+               yield_role_text(yield.role));
       }
     }
     const int weights = sums[2].found;
@@ -379,11 +380,12 @@ class Verifier {
   // Checks predict's one yield, in every phase.
   void output(const Region& region) {
     if (!is_there(region)) return;  // a module may lack it
-    const std::string_view role = is_there(module_.answer) ? "rows" : "output";
+    const YieldRole role = is_there(module_.answer) ? YieldRole::rows : YieldRole::output;
     const bool one = region.yields.size() == 1 && region.yields.front().role == role;
     if (!one)
-      return broken("R10", region.at, "predict yields one {}", role == "rows" ? "value, as rows" : role);
-    if (role == "output") output(region, region.yields.front().what);
+      return broken("R10", region.at, "predict yields one {}",
+                    role == YieldRole::rows ? "value, as rows" : yield_role_text(role));
+    if (role == YieldRole::output) output(region, region.yields.front().what);
   }
   void output(const Region& region, const Operand& what) {
     const Type type = operand_type(module_, region, what);
@@ -420,7 +422,7 @@ class Verifier {
       broken("R26", region.at, "predict.batch is {}; parts are of one sample", module_.most_samples(region));
     const std::vector<Yield>& from = module_.predict.yields;
     const ValueId* rows = from.size() == 1 ? as_value(from.front().what) : nullptr;
-    if (rows == nullptr || from.front().role != "rows")
+    if (rows == nullptr || from.front().role != YieldRole::rows)
       return broken("R26", region.at, "there is an answer, and predict yields no rows");
     const Value& left = module_.predict[*rows];
     if (left.type.shape.size() != 3)
@@ -440,7 +442,7 @@ class Verifier {
                     "`%{}` is {}; the numbers of a part of {} rows are i32[B,n], n a divisor", numbers.name,
                     type_text(numbers.type), positions);
     const std::vector<Yield>& yields = region.yields;
-    if (yields.size() != 2 || yields[0].role != "output" || yields[1].role != "rows" ||
+    if (yields.size() != 2 || yields[0].role != YieldRole::output || yields[1].role != YieldRole::rows ||
         yields[1].what != Operand(region.inputs[0]))
       return broken("R26", region.at, "answer yields the output of its rows, and the table, as rows");
     output(region, yields[0].what);

@@ -13,7 +13,7 @@ bool of_half(const ir::Module& module, const ir::Region& region, const Operand& 
              const std::vector<bool>& half) {
   if (ir::as_number(operand) != nullptr) return false;
   if (const ir::ValueId* value = ir::as_value(operand)) return half[index(*value)];
-  return ir::is_half(ir::operand_type(module, region, operand).dtype);
+  return ir::is_narrow(ir::operand_type(module, region, operand).dtype);
 }
 
 // Returns true if a relative error of argument `i` is no larger in the result.
@@ -36,7 +36,7 @@ bool passes_error(ScalarOp op, size_t i) {
 
 std::vector<bool> half_values(const ir::Module& module, const ir::Region& region) {
   std::vector<bool> half;
-  for (const ir::Value& value : region.values) half.push_back(ir::is_half(value.type.dtype));
+  for (const ir::Value& value : region.values) half.push_back(ir::is_narrow(value.type.dtype));
   for (const ir::Op& op : region.ops) {
     if (op.info->lowering != ir::Lowering::pointwise) continue;
     const bool from = std::ranges::any_of(
@@ -53,14 +53,14 @@ std::vector<int32_t> approximate_nodes(const ir::OpView& op, const ir::ScalarPro
   const auto& nodes = formula.nodes;
   std::vector<bool> hidden(nodes.size(), true);  // by the rounding of every result that it reaches
   for (size_t r = 0; r < types.size(); ++r)
-    if (!ir::is_half(types[r])) hidden[static_cast<size_t>(formula.results[r])] = false;
+    if (!ir::is_narrow(types[r])) hidden[static_cast<size_t>(formula.results[r])] = false;
   for (size_t n = nodes.size(); n-- > 0;) {
     for (size_t i = 0; i < std::size(nodes[n].args) && nodes[n].args[i] >= 0; ++i)
       if (!hidden[n] || !passes_error(nodes[n].op, i)) hidden[static_cast<size_t>(nodes[n].args[i])] = false;
   }
   const bool any = std::ranges::any_of(
       op.op.operands, [&](const Operand& operand) { return of_half(op.module, op.region, operand, half); });
-  const bool functions = any || std::ranges::all_of(types, ir::is_half);
+  const bool functions = any || std::ranges::all_of(types, ir::is_narrow);
   std::vector<int32_t> approximate;
   for (size_t n = 0; n < nodes.size(); ++n) {
     const ScalarOp what = nodes[n].op;

@@ -59,7 +59,7 @@ int64_t choose_implicit(int64_t m, int64_t n, int64_t count, bool mma, bool copi
 // The rest of a product, done with C while it is in registers: all of a pointwise function of the program, one of whose
 // operands is C, rounded to its type.
 struct GemmEpilogue {
-  int32_t function = 0;  // in Program::functions ...
+  int32_t function = 0;  // in ModuleKernels::functions ...
   std::string name{};    // ... and its name there
   int32_t slot = 0;      // which of its slots is C
   bool keeps = false;    // C is needed elsewhere and stored, too

@@ -14,6 +14,7 @@
 #include "ir/schedule/launch_order.h"
 #include "kernels/gemm.h"
 #include "kernels/select.h"
+#include "kernels/specialisation.h"
 
 namespace gacc::kernels {
 
@@ -23,11 +24,12 @@ using ir::Access;
 using ir::KernelForm;
 using ir::Lowering;
 
-constexpr double kAccess = 2;     // instructions of a load or store, with its address
-constexpr double kThread = 12;    // of a thread, before its first element
-constexpr double kIteration = 4;  // of an iteration of a loop
-constexpr double kExchange = 10;  // of a reduction over a warp
-constexpr double kRow = 20;       // of what a row has once, in each of its threads
+// Instructions, counted in the PTX of shakespeare_gpt for sm_80: of kernels `add_acc` and `mul_row_sum`.
+constexpr double kAccess = 2;     // a load or store: the sum that is its address, and itself
+constexpr double kThread = 12;    // a thread beside its accesses: parameters, index, the test against the end
+constexpr double kIteration = 4;  // a turn of a loop: the index of its elements, the step, the test, the jump
+constexpr double kExchange = 10;  // a reduction over a warp: five exchanges, each with an operation
+constexpr double kRow = 20;       // a row, in each thread: its address, first column, lanes onto one sum
 // Iterations of a loop that ptxas unrolls, and loads together. A store in the loop keeps the next loads behind it.
 constexpr double kUnrolled = 4;
 
@@ -120,7 +122,7 @@ class FormulaWork {
       const double here = along(slot) ? body_.vector * one : one;
       if (along(slot)) {
         loaded += here;
-        conversions += ir::is_half(slot.dtype) ? 1 : 0;
+        conversions += ir::is_narrow(slot.dtype) ? 1 : 0;
       }
       // A row's own value is loaded before the loop over its elements.
       if (along(slot) || body_.form != KernelForm::rowwise) accesses += std::ceil(here / 16);
@@ -135,7 +137,7 @@ class FormulaWork {
       stored_.insert(i);
       work_.stores.add(width(slot), bytes_[static_cast<size_t>(i)]);
       stores += std::ceil(body_.vector * ir::dtype_bytes(slot.dtype) / 16.0);
-      conversions += ir::is_half(slot.dtype) ? 1 : 0;
+      conversions += ir::is_narrow(slot.dtype) ? 1 : 0;
     }
     if (fits_cache(again)) work_.cached += again;
     const bool loop = body_.form != KernelForm::pointwise;
@@ -174,7 +176,7 @@ class FormulaWork {
 };
 
 ProductWork product_work(const ir::Module& module, const ir::Region& region, const ir::Kernel& product,
-                         const ir::Call& call, const GpuTarget& gpu) {
+                         const ir::CallSite& call, const GpuTarget& gpu) {
   const int64_t batch = module.micro_batch();
   const ir::ProductCall& from = *ir::as_product(call);
   const GemmKernel kernel = choose_gemm(module, region, product, gpu);
@@ -202,8 +204,8 @@ int64_t flops_of(const ir::Module& module, const ir::Region& region, const ir::K
 
 // Work of one launch at the full micro-batch. `from` is the kernel's call, and `body` what that calls, null for a
 // product. Of training in an arena of no more bytes than the second-level cache has, all lies there.
-Work work_of(const Machine& machine, const ir::Module& module, const ir::Region& region, const Call& from,
-             const Body* body, const ir::Call& call, const GpuTarget& gpu, int64_t arena) {
+Work work_of(const Machine& machine, const ir::Module& module, const ir::Region& region, const BodyCall& from,
+             const Body* body, const ir::CallSite& call, const GpuTarget& gpu, int64_t arena) {
   const int64_t batch = module.micro_batch();
   Work work;
   work.blocks = ir::blocks(call, batch);
@@ -220,8 +222,8 @@ Work work_of(const Machine& machine, const ir::Module& module, const ir::Region&
   }
   // A body that asks for so many blocks leaves a thread at most so many registers.
   if (body->resident > 0) work.registers = Machine::kRegisters / (body->resident * work.threads);
-  if (body->form == KernelForm::special) {
-    special_work({module, region, region.ops[from.kernel.members.front().op]}, *body, work);
+  if (body->form == KernelForm::handwritten) {
+    handwritten_work({module, region, region.ops[from.kernel.members.front().op]}, *body, work);
   } else {
     const ir::KernelCall& kernel = *ir::as_kernel(call);
     std::vector<double> bytes;
@@ -234,12 +236,12 @@ Work work_of(const Machine& machine, const ir::Module& module, const ir::Region&
 
 class RegionCosts {
  public:
-  RegionCosts(const ir::Module& module, const ir::Region& region, const Program& program,
+  RegionCosts(const ir::Module& module, const ir::Region& region, const ModuleKernels& program,
               const Machine& machine)
       : module_(module), region_(region), program_(program), machine_(machine), batch_(module.micro_batch()) {
     cost_.persistent = region.schedule->persistent.has_value();
     for (const auto& level : ir::by_level(*region.schedule)) calls_of_level_.push_back(level.size());
-    for (const ir::Call* call : ir::calls(*region.schedule)) {
+    for (const ir::CallSite* call : ir::calls(*region.schedule)) {
       const ir::ProductCall* product = ir::as_product(*call);
       if (product == nullptr) continue;
       if (product->then) done_by_own_.insert(product->then->kernel);
@@ -268,7 +270,7 @@ class RegionCosts {
     longest_ = -1;
     cost.stream = ir::branch(launch).stream;
     cost_.two_streams = cost_.two_streams || cost.stream != 0;
-    if (const ir::Call* call = std::get_if<ir::Call>(&launch)) {
+    if (const ir::CallSite* call = std::get_if<ir::CallSite>(&launch)) {
       const ir::ProductCall* product = ir::as_product(*call);
       cost.name = product == nullptr ? ir::as_kernel(*call)->function
                                      : fmt::format("product {}x{}x{}", product->m.at(batch_),
@@ -281,7 +283,7 @@ class RegionCosts {
       cost.name = merged.function;
       cost.blocks = merged.blocks;
       cost.threads = merged.block;
-      for (const ir::Call& part : merged.parts) add_call(part, cost);
+      for (const ir::CallSite& part : merged.parts) add_call(part, cost);
       const bool alike =
           std::ranges::all_of(cost.works, [](const Work& work) { return !work.product && !work.attention; });
       if (alike) cost.seconds = cost.own = side_by_side_seconds(machine_, cost.works);
@@ -311,13 +313,13 @@ class RegionCosts {
   }
 
   // Returns the share of a level's calls that are these.
-  double part_of_level(const std::vector<const ir::Call*>& calls) const {
+  double part_of_level(const std::vector<const ir::CallSite*>& calls) const {
     const std::optional<int32_t>& level = calls.front()->level;
     return level ? static_cast<double>(calls.size()) / calls_of_level_[static_cast<size_t>(*level)] : 0;
   }
 
-  void add_call(const ir::Call& call, LaunchCost& cost) {
-    const Call& from = program_.call(region_.kind, call.kernel);
+  void add_call(const ir::CallSite& call, LaunchCost& cost) {
+    const BodyCall& from = program_.call(region_.kind, call.kernel);
     const Body* body = from.function < 0 ? nullptr : &program_.functions[static_cast<size_t>(from.function)];
     const Work work = work_of(machine_, module_, region_, from, body, call, GpuTarget(module_.target),
                               module_.arena_bytes.value_or(0));
@@ -345,7 +347,7 @@ class RegionCosts {
 
   const ir::Module& module_;
   const ir::Region& region_;
-  const Program& program_;
+  const ModuleKernels& program_;
   const Machine& machine_;
   int64_t batch_;
   std::set<int32_t> done_by_own_, done_by_library_;  // kernels that the product before them does
@@ -357,7 +359,7 @@ class RegionCosts {
 
 }  // namespace
 
-RegionCost region_cost(const ir::Module& module, const ir::Region& region, const Program& program,
+RegionCost region_cost(const ir::Module& module, const ir::Region& region, const ModuleKernels& program,
                        const Machine& machine) {
   return RegionCosts(module, region, program, machine).run();
 }
@@ -369,13 +371,13 @@ KernelEstimator::KernelEstimator(const ir::Module& module, const ir::Region& reg
       machine_(machine(target)),
       gpu_(target),
       arena_(arena),
-      instances_(module, region, Purpose::device, gpu_) {}
+      specialiser_(module, region, Purpose::device, gpu_) {}
 
 double KernelEstimator::seconds(const ir::Kernel& kernel) const try {
   if (kernel.form == KernelForm::alias) return 0;
-  const Instance instance = instances_.make(kernel);
-  const ir::Call call = select_kernel(module_, region_, instance.call, &instance.body, gpu_);
-  const Work work = work_of(machine_, module_, region_, instance.call, &instance.body, call, gpu_, arena_);
+  const Specialisation made = specialiser_.make(kernel);
+  const ir::CallSite call = select_kernel(module_, region_, made.call, &made.body, gpu_);
+  const Work work = work_of(machine_, module_, region_, made.call, &made.body, call, gpu_, arena_);
   return estimate(machine_, work, Engine::library).seconds + machine_.gap;
 } catch (const Unfit&) {
   return 0;  // `select` refuses it, and says why

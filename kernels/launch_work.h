@@ -4,14 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "kernels/instance.h"
 #include "kernels/launch_cost.h"
+#include "kernels/specialisation.h"
 
 namespace gacc::kernels {
 
-// Adds what is not the same for all kernels, for a hand-written one (special_work.cpp). `work` has
+// Adds what is not the same for all kernels, for a hand-written one (handwritten_work.cpp). `work` has
 // the grid and `moved`.
-void special_work(const ir::OpView& op, const Body& body, Work& work);
+void handwritten_work(const ir::OpView& op, const Body& body, Work& work);
 
 // A launch of a region with its estimate.
 struct LaunchCost {
@@ -27,7 +27,7 @@ struct LaunchCost {
   std::vector<Work> works{};  // of each call: more than one where calls are merged
 };
 
-// How the region runs: all of it as one kernel, or launch by launch with products by that engine.
+// The estimate of a region, run as one kernel or launch by launch.
 struct RegionCost {
   bool persistent = false;
   bool two_streams = false;
@@ -36,7 +36,7 @@ struct RegionCost {
 };
 
 // Estimates a scheduled region at the full micro-batch. `program` is the module's for its target.
-RegionCost region_cost(const ir::Module& module, const ir::Region& region, const Program& program,
+RegionCost region_cost(const ir::Module& module, const ir::Region& region, const ModuleKernels& program,
                        const Machine& machine);
 
 // Estimates the kernels of a fused region before there is a schedule, each as the launch that `select` would make
@@ -57,7 +57,7 @@ class KernelEstimator {
   const Machine& machine_;
   const GpuTarget gpu_;
   const int64_t arena_;
-  const Instances instances_;
+  const Specialiser specialiser_;
 };
 
 }  // namespace gacc::kernels

@@ -1,4 +1,4 @@
-// Where a figure is from:
+// Sources of the figures:
 //
 //   SMs, warps, blocks, shared memory, lanes, `half`: NVIDIA's data sheets and the CUDA programming guide.
 //   copy, l2, waits, gap, barrier: RRZE-HPC/gpu-benches (gpu-stream, gpu-l2-cache, gpu-latency,

@@ -11,8 +11,8 @@
 
 #include "ir/region_facts.h"
 #include "kernels/approximate.h"
-#include "kernels/instance.h"
-#include "kernels/special.h"
+#include "kernels/handwritten.h"
+#include "kernels/specialisation.h"
 
 namespace gacc::kernels {
 
@@ -27,20 +27,20 @@ int64_t constant_bits(const ir::ScalarNode& node) {
   return static_cast<uint32_t>(static_cast<int64_t>(node.value));
 }
 
-// A kernel with an emitter of its own. Slots are the op's operands as they stand, then its results, so that
+// A hand-written kernel. Slots are the op's operands as they stand, then its results, so that
 // the emitter knows them by number.
-Instance special_instance(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel,
-                          Purpose purpose, const GpuTarget& gpu) {
+Specialisation handwritten_kernel(const ir::Module& module, const ir::Region& region,
+                                  const ir::Kernel& kernel, Purpose purpose, const GpuTarget& gpu) {
   const ir::Op& op = region.ops[kernel.members.front().op];
   for (size_t i = 0; i < op.operands.size(); ++i)
     if (ir::as_number(op.operands[i]) != nullptr)
       throw Unfit(fmt::format("`{}`: operand {} must lie in memory", op.info->name, i));
-  Instance instance = describe_special({module, region, op}, purpose, gpu);
-  Call& call = instance.call;
-  Body& body = instance.body;
+  Specialisation made = describe_handwritten({module, region, op}, purpose, gpu);
+  BodyCall& call = made.call;
+  Body& body = made.body;
   call.kernel = kernel;
   call.unit = Unit::rows;
-  body.form = KernelForm::special;
+  body.form = KernelForm::handwritten;
   body.extents = static_cast<int32_t>(call.extents.size());
   body.block = call.block;
   body.wide_index = body.wide_index && purpose == Purpose::device;
@@ -53,7 +53,7 @@ Instance special_instance(const ir::Module& module, const ir::Region& region, co
     add(op.operands[i], op.info->is_read(i), op.info->is_written(i));
   for (const ir::ValueId result : op.results) add(result, false, true);
   if (op.when) add(*op.when, true, false);
-  return instance;
+  return made;
 }
 
 std::string source_key(const Source& source) {
@@ -66,8 +66,9 @@ std::string body_key(const Body& body) {
   std::string key = fmt::format("{} {} {} {} {} {} {} {} {} {} {}|", static_cast<int>(body.form), body.flat,
                                 body.stages, body.vector, body.gaps, body.wide_index, body.team, body.block,
                                 body.side, body.extents, body.chunk);
-  if (!body.special.empty())
-    key += fmt::format("{} {} {} {}|", body.special, body.block, body.cost, fmt::join(body.parameters, ","));
+  if (body.op != nullptr)
+    key += fmt::format("{} {} {} {} {}|", body.op->name, body.by_tiles, body.block, body.cost,
+                       fmt::join(body.shape.key(), ","));
   key += fmt::format("{} {}|", body.rows_of_sample, body.samples);
   for (const Slot& slot : body.slots) {
     key += fmt::format("{}.{}.{}.{}.{}{};", static_cast<int>(slot.dtype), static_cast<int>(slot.access),
@@ -100,8 +101,8 @@ std::string body_name(const ir::Region& region, const ir::Kernel& kernel, size_t
 }
 
 // A matrix product, or a value that lies where another does: nothing is emitted for it.
-Call call_without_body(const ir::Kernel& kernel) {
-  Call call;
+BodyCall call_without_body(const ir::Kernel& kernel) {
+  BodyCall call;
   call.kernel = kernel;
   call.operands = kernel.reads;
   for (const Operand& operand : kernel.writes)
@@ -115,15 +116,15 @@ class ProgramBuilder {
   ProgramBuilder(const ir::Module& module, Purpose purpose, const GpuTarget& gpu)
       : module_(module), purpose_(purpose), gpu_(gpu) {}
 
-  Program build() {
+  ModuleKernels build() {
     for (const ir::RegionKind kind : ir::all_regions) {
       const ir::Region& region = module_.region(kind);
       const ir::Facts facts = ir::facts(module_, region);
       if (!facts->problem.empty()) throw Unfit(facts->problem);
-      std::vector<Call>& calls = program_.regions[static_cast<size_t>(kind)];
+      std::vector<BodyCall>& calls = program_.regions[static_cast<size_t>(kind)];
       calls.reserve(facts->kernels.size());  // uses point into it
-      const Instances instances(module_, region, purpose_, gpu_);
-      for (const ir::Kernel& kernel : facts->kernels) add(region, instances.make(kernel), calls);
+      const Specialiser specialiser(module_, region, purpose_, gpu_);
+      for (const ir::Kernel& kernel : facts->kernels) add(region, specialiser.make(kernel), calls);
     }
     for (size_t f = 0; f < program_.functions.size(); ++f) lift_constants(program_.functions[f], uses_[f]);
     return std::move(program_);
@@ -133,14 +134,14 @@ class ProgramBuilder {
   // The calls of a function and the bits of its constants in each.
   struct Uses {
     std::vector<std::pair<int32_t, int32_t>> constants;  // (member, node)
-    std::vector<Call*> calls;
+    std::vector<BodyCall*> calls;
     std::vector<std::vector<int64_t>> bits;  // of each call, of each constant
   };
 
-  void add(const ir::Region& region, Instance instance, std::vector<Call>& calls) {
-    auto& [call, body, constants] = instance;
+  void add(const ir::Region& region, Specialisation made, std::vector<BodyCall>& calls) {
+    auto& [call, body, constants] = made;
     const KernelForm form = call.kernel.form;
-    const bool library_call = form == KernelForm::special && body.special.empty();
+    const bool library_call = form == KernelForm::handwritten && body.op == nullptr;
     if (form == KernelForm::gemm || form == KernelForm::alias || library_call)
       return calls.push_back(std::move(call));
     std::vector<int64_t> bits;
@@ -178,30 +179,30 @@ class ProgramBuilder {
   const ir::Module& module_;
   Purpose purpose_;
   GpuTarget gpu_;
-  Program program_;
+  ModuleKernels program_;
   std::map<std::string, int32_t> known_;  // body key -> function
   std::vector<Uses> uses_;                // of each function
 };
 
 }  // namespace
 
-Instances::Instances(const ir::Module& module, const ir::Region& region, Purpose purpose,
-                     const GpuTarget& gpu)
+Specialiser::Specialiser(const ir::Module& module, const ir::Region& region, Purpose purpose,
+                         const GpuTarget& gpu)
     : module_(module), region_(region), purpose_(purpose), gpu_(gpu) {
   if (purpose_ == Purpose::device && gpu_.capability > 0) half_ = half_values(module_, region_);
 }
 
-Instance Instances::make(const ir::Kernel& kernel) const {
+Specialisation Specialiser::make(const ir::Kernel& kernel) const {
   if (kernel.form == KernelForm::gemm || kernel.form == KernelForm::alias)
     return {call_without_body(kernel), {}, {}};
-  Instance instance = kernel.form == KernelForm::special
-                          ? special_instance(module_, region_, kernel, purpose_, gpu_)
-                          : make_instance(module_, region_, kernel, purpose_);
-  if (!half_.empty()) approximate(kernel, instance.body);
-  return instance;
+  Specialisation made = kernel.form == KernelForm::handwritten
+                            ? handwritten_kernel(module_, region_, kernel, purpose_, gpu_)
+                            : specialise(module_, region_, kernel, purpose_);
+  if (!half_.empty()) approximate(kernel, made.body);
+  return made;
 }
 
-void Instances::approximate(const ir::Kernel& kernel, Body& body) const {
+void Specialiser::approximate(const ir::Kernel& kernel, Body& body) const {
   for (size_t m = 0; m < body.members.size(); ++m) {
     Member& member = body.members[m];
     if (member.kind != ir::Lowering::pointwise) continue;
@@ -216,8 +217,8 @@ int Body::stage_of(const Member& member) const {
   return member.kind == ir::Lowering::pointwise && overwrites ? stages - 1 : member.stage;
 }
 
-std::optional<Program> make_program(const ir::Module& module, Purpose purpose, std::string& problem,
-                                    const GpuTarget& gpu) try {
+std::optional<ModuleKernels> make_program(const ir::Module& module, Purpose purpose, std::string& problem,
+                                          const GpuTarget& gpu) try {
   return ProgramBuilder(module, purpose, gpu).build();
 } catch (const Unfit& unfit) {
   problem = unfit.what();

@@ -1,7 +1,6 @@
-// A fused module as functions and calls, before any LLVM is involved: the distinct kernel bodies, and for each
-// region the calls of them. Both targets, the host plug-in and the plan writer work from this
-// description. It is a pure function of the module, so a cached object file and a fresh one answer to the
-// same calls.
+// A fused module as functions and calls, before any LLVM is involved: the distinct kernel bodies, and for each region
+// the calls of them. All targets, the host plug-in and the plan writer work from this description. It is a pure
+// function of the module, so a cached object file and a fresh one answer to the same calls.
 //
 // Bodies know neither names nor extents: kernels that do the same work on other shapes share one function.
 // Constants that differ between otherwise equal kernels (a parameter's random stream, its scale) become
@@ -16,13 +15,14 @@
 #include <vector>
 
 #include "ir/kernel.h"
+#include "kernels/compiled_shape.h"
 #include "kernels/gpu_target.h"
 
 namespace gacc::kernels {
 
 using ir::Extent;
 
-// The kind of a function's work items. A range of items may be cut anywhere at a multiple of Call::tile; the
+// The kind of a function's work items. A range of items may be cut anywhere at a multiple of BodyCall::tile; the
 // result does not depend on the cuts.
 enum class Unit : uint8_t { elements, rows, parts };
 
@@ -92,10 +92,13 @@ struct Body {
   // total_reduce, column_reduce: index of the rows (flat: elements) of one part among the extents. Behind it,
   // on the host, stand a column_reduce's columns of one item.
   int32_t chunk = -1;
-  std::string special{};              // special: the op's name, by which its emitter is found ...
-  std::vector<int64_t> parameters{};  // ... and what it is compiled for (kernels/special.h)
-  std::string name{};                 // for people: "add_relu"; unique by a number in Program::functions
-  int cost = 0;                       // rough scalar operations for an element: chooses unrolling and tiles
+  // Hand-written kernels (kernels/handwritten.h): the op, whether its code is that of products in tiles, and what it
+  // is compiled for.
+  const ir::OpInfo* op = nullptr;
+  bool by_tiles = false;
+  CompiledShape shape{};
+  std::string name{};  // for people: "add_relu"; unique by a number in ModuleKernels::functions
+  int cost = 0;        // rough scalar operations for an element: chooses unrolling and tiles
 
   // Returns the stage in which a member stores. Later stages compute values again from memory, so a store that
   // overwrites an operand waits for the last stage.
@@ -103,13 +106,12 @@ struct Body {
 };
 
 // One kernel of a region: function(operands, extents, [begin, end)).
-struct Call {
-  // In Program::functions; -1 for kernels that emit no code: gemm, alias, and on the host a special that is a
-  // library call.
+struct BodyCall {
+  // In ModuleKernels::functions; -1 for kernels that emit no code: gemm, alias, and on the host a library call.
   int32_t function = -1;
   ir::Kernel kernel{};
   std::vector<ir::Operand> operands{};  // values and buffers, no duplicates: reads, then writes not read
-                                        // (special: the op's operands as they stand, then its results)
+                                        // (handwritten: the op's operands as they stand, then its results)
   std::vector<Extent> extents{};        // rows, columns, ... as the function takes them
   Unit unit = Unit::elements;           // host: what [begin, end) counts ...
   Extent items{};    // ... and how many there are. device: work items; blocks = ceil(items / per_block)
@@ -117,14 +119,16 @@ struct Call {
   int64_t block = 0, per_block = 1;  // device: threads of a block, items of a block
 };
 
-struct Program {
+// The kernels of a module.
+struct ModuleKernels {
   std::vector<Body> functions;  // distinct, in order of first use
-  std::array<std::vector<Call>, std::size(ir::all_regions)>
-      regions;  // by ir::RegionKind, one Call per kernel of ir::kernels, in order
-  const std::vector<Call>& calls(ir::RegionKind kind) const { return regions[static_cast<size_t>(kind)]; }
+  std::array<std::vector<BodyCall>, std::size(ir::all_regions)>
+      regions;  // by ir::RegionKind, one BodyCall per kernel of ir::kernels, in order
+  const std::vector<BodyCall>& calls(ir::RegionKind kind) const { return regions[static_cast<size_t>(kind)]; }
   // Returns the call of the kernel with this number, which the region has.
-  const Call& call(ir::RegionKind kind, int32_t number) const {
-    return *std::ranges::find_if(calls(kind), [&](const Call& call) { return call.kernel.number == number; });
+  const BodyCall& call(ir::RegionKind kind, int32_t number) const {
+    return *std::ranges::find_if(calls(kind),
+                                 [&](const BodyCall& call) { return call.kernel.number == number; });
   }
 };
 
@@ -142,9 +146,9 @@ struct Unfit : std::runtime_error {
   using runtime_error::runtime_error;
 };
 
-// The program of a fused (or planned) module; nothing and a sentence in `problem` when a group of ops is no
-// kernel. `gpu`: what kernels may count on.
-std::optional<Program> make_program(const ir::Module& module, Purpose purpose, std::string& problem,
-                                    const GpuTarget& gpu = GpuTarget(0));
+// Makes the kernels of a fused (or planned) module; nothing and a sentence in `problem` when a group of ops is no
+// kernel. `gpu`: the instructions that kernels may use.
+std::optional<ModuleKernels> make_program(const ir::Module& module, Purpose purpose, std::string& problem,
+                                          const GpuTarget& gpu = GpuTarget(0));
 
 }  // namespace gacc::kernels

@@ -24,8 +24,8 @@ ir::ProductCall select_product(const ir::Module& module, const ir::Region& regio
 
 }  // namespace
 
-GemmKernel built_in(const ir::Module& module, const ir::Region& region, const ir::Call& product,
-                    const Program& program, const GpuTarget& gpu) {
+GemmKernel built_in(const ir::Module& module, const ir::Region& region, const ir::CallSite& product,
+                    const ModuleKernels& program, const GpuTarget& gpu) {
   GemmKernel kernel = choose_gemm(module, region, program.call(region.kind, product.kernel).kernel, gpu);
   if (const std::optional<ir::Then>& then = ir::as_product(product)->then) {
     const int32_t function = program.call(region.kind, then->kernel).function;
@@ -35,9 +35,9 @@ GemmKernel built_in(const ir::Module& module, const ir::Region& region, const ir
   return kernel;
 }
 
-ir::Call select_kernel(const ir::Module& module, const ir::Region& region, const Call& from, const Body* body,
-                       const GpuTarget& gpu) {
-  ir::Call call;
+ir::CallSite select_kernel(const ir::Module& module, const ir::Region& region, const BodyCall& from,
+                           const Body* body, const GpuTarget& gpu) {
+  ir::CallSite call;
   call.kernel = from.kernel.number;
   if (from.kernel.form == ir::KernelForm::gemm)
     call.what = select_product(module, region, from.kernel, gpu);
@@ -47,13 +47,14 @@ ir::Call select_kernel(const ir::Module& module, const ir::Region& region, const
   return call;
 }
 
-std::optional<ir::Schedule> select(const ir::Module& module, const ir::Region& region, const Program& program,
-                                   const GpuTarget& gpu, std::string& problem) try {
+std::optional<ir::Schedule> select(const ir::Module& module, const ir::Region& region,
+                                   const ModuleKernels& program, const GpuTarget& gpu,
+                                   std::string& problem) try {
   ir::Schedule schedule;
-  for (const Call& from : program.calls(region.kind)) {
+  for (const BodyCall& from : program.calls(region.kind)) {
     if (from.kernel.form == ir::KernelForm::alias) continue;
     const Body* body = from.function < 0 ? nullptr : &program.functions[static_cast<size_t>(from.function)];
-    ir::Call call = select_kernel(module, region, from, body, gpu);
+    ir::CallSite call = select_kernel(module, region, from, body, gpu);
     call.level = static_cast<int32_t>(schedule.launches.size());
     schedule.launches.emplace_back(std::move(call));
   }

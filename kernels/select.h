@@ -12,16 +12,16 @@ namespace gacc::kernels {
 // One call for each kernel but reshapes, in order, each at a level of its own: the function or the tile, and
 // what follows from them. `program` is the module's for this GPU. Nothing and a sentence in `problem` when a
 // product has no launch.
-std::optional<ir::Schedule> select(const ir::Module& module, const ir::Region& region, const Program& program,
-                                   const GpuTarget& gpu, std::string& problem);
+std::optional<ir::Schedule> select(const ir::Module& module, const ir::Region& region,
+                                   const ModuleKernels& program, const GpuTarget& gpu, std::string& problem);
 
 // Makes the launch of one kernel that is no reshape, at no level. `from` is its call, and `body` what that calls,
 // null for a product. Unfit is thrown for a product that has no launch.
-ir::Call select_kernel(const ir::Module& module, const ir::Region& region, const Call& from, const Body* body,
-                       const GpuTarget& gpu);
+ir::CallSite select_kernel(const ir::Module& module, const ir::Region& region, const BodyCall& from,
+                           const Body* body, const GpuTarget& gpu);
 
 // The built-in kernel of a product of a scheduled module, with what it does of the kernel behind it.
-GemmKernel built_in(const ir::Module& module, const ir::Region& region, const ir::Call& product,
-                    const Program& program, const GpuTarget& gpu);
+GemmKernel built_in(const ir::Module& module, const ir::Region& region, const ir::CallSite& product,
+                    const ModuleKernels& program, const GpuTarget& gpu);
 
 }  // namespace gacc::kernels

@@ -36,7 +36,7 @@ size_t uses(const Region& region, const Operand& operand) {
 
 // The `.acc` form that may take the op's place when nobody else reads its result.
 const OpInfo* accumulating(const Region& region, const Op& op) {
-  const OpInfo* acc = find_op(std::string(op.info->name) + ".acc");
+  const OpInfo* acc = accumulating(*op.info);
   const bool fits = acc != nullptr && acc->operands == op.info->operands + 1 && acc->results == 0 &&
                     op.results.size() == 1 && uses(region, op.results.front()) == 1;
   return fits ? acc : nullptr;
@@ -55,9 +55,9 @@ bool find_terms(const Region& region, const Operand& what, std::vector<size_t>& 
   const size_t maker = maker_of(region, what);
   if (maker == region.ops.size()) return false;
   const Op& op = region.ops[maker];
-  if (op.info->name != "add") {
+  if (op.info != &op_add) {
     terms.push_back(maker);
-    const bool alone = op.info->lowering == Lowering::gemm || op.info->lowering == Lowering::special;
+    const bool alone = op.info->lowering == Lowering::gemm || op.info->lowering == Lowering::handwritten;
     return alone && accumulating(region, op) != nullptr;
   }
   sums.push_back(maker);
@@ -95,10 +95,10 @@ size_t made_by(const Region& region, const Operand& what) {
 
 void add_micro_squares(Module& module, std::vector<Trained>& trained, Diag& diag) {
   Operand count = 0.0;  // or the weight, where there is one
-  const bool weighted =
-      std::ranges::any_of(module.step.yields, [](const Yield& yield) { return yield.role == "weights"; });
+  const bool weighted = std::ranges::any_of(
+      module.step.yields, [](const Yield& yield) { return yield.role == YieldRole::weights; });
   for (const Yield& yield : module.step.yields)
-    if (yield.role == "weights" || (yield.role == "count" && !weighted)) count = yield.what;
+    if (yield.role == YieldRole::weights || (yield.role == YieldRole::count && !weighted)) count = yield.what;
   // A launch's own mean gradient is an unscaled one.
   std::optional<ValueId> unscale;
   if (scaling_of(module).seeded()) {
@@ -109,7 +109,7 @@ void add_micro_squares(Module& module, std::vector<Trained>& trained, Diag& diag
   }
   size_t next = 0;
   for (const Yield& yield : module.step.yields) {
-    if (yield.role != "grad") continue;
+    if (yield.role != YieldRole::grad) continue;
     Trained& one = trained[next++];
     one.squares = module.belonging(one.parameter, BufferRole::squares);
     Builder build(module, module.step, diag);
@@ -146,7 +146,7 @@ void clear_in_init(Module& module, Diag& diag) {
 bool accumulate(Module& module, const Options&, Diag& diag) {
   std::vector<Trained> trained;
   for (const Yield& yield : module.step.yields) {
-    if (yield.role != "grad") continue;
+    if (yield.role != YieldRole::grad) continue;
     trained.push_back({yield.of, module.belonging(yield.of, BufferRole::gradient)});
   }
   if (*module.settings.optimizer.second_moment == "micro") add_micro_squares(module, trained, diag);
@@ -154,10 +154,10 @@ bool accumulate(Module& module, const Options&, Diag& diag) {
   while (!module.step.yields.empty()) {  // uses() counts what is still to come
     const Yield yield = module.step.yields.front();
     BufferId into{};
-    if (yield.role == "grad") into = trained[next++].gradient;
-    if (yield.role == "loss") into = module.named(Named::loss_sum);
-    if (yield.role == "count") into = module.named(Named::loss_count);
-    if (yield.role == "weights") into = module.named(Named::loss_weight);
+    if (yield.role == YieldRole::grad) into = trained[next++].gradient;
+    if (yield.role == YieldRole::loss) into = module.named(Named::loss_sum);
+    if (yield.role == YieldRole::count) into = module.named(Named::loss_count);
+    if (yield.role == YieldRole::weights) into = module.named(Named::loss_weight);
     add_to(module, module.step, into, yield.what, diag);
     module.step.yields.erase(module.step.yields.begin());
   }
@@ -168,10 +168,12 @@ bool accumulate(Module& module, const Options&, Diag& diag) {
   }
   while (!module.eval.yields.empty()) {
     const Yield yield = module.eval.yields.front();
-    const std::string name = "eval." + (yield.role == "metric" ? yield.metric : yield.role);
-    const BufferId sum = module.need_buffer({.name = name,
-                                             .role = BufferRole::evaluation,
-                                             .type = {yield.role == "count" ? DType::i32 : DType::f32, {}}});
+    const bool named = yield.role == YieldRole::metric;
+    const std::string name = "eval." + (named ? yield.metric : std::string(yield_role_text(yield.role)));
+    const BufferId sum =
+        module.need_buffer({.name = name,
+                            .role = BufferRole::evaluation,
+                            .type = {yield.role == YieldRole::count ? DType::i32 : DType::f32, {}}});
     add_to(module, module.eval, sum, yield.what, diag);
     module.eval.yields.erase(module.eval.yields.begin());
   }

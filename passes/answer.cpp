@@ -82,10 +82,10 @@ void cut_predict(Module& module, const RowCut& cut, int64_t size, Diag& diag) {
     answer.ops.push_back(std::move(op));
   }
   const ValueId output = *as_value(predict.yields.front().what);
-  answer.yields = {Yield{.role = "output", .what = moved[index(output)]},
-                   Yield{.role = "rows", .what = table}};
+  answer.yields = {Yield{.role = YieldRole::output, .what = moved[index(output)]},
+                   Yield{.role = YieldRole::rows, .what = table}};
   predict.ops.resize(cut.op);
-  predict.yields = {Yield{.role = "rows", .what = cut.rows}};
+  predict.yields = {Yield{.role = YieldRole::rows, .what = cut.rows}};
   compact(predict);
 }
 

@@ -36,7 +36,7 @@ class Autodiff {
 
   bool run() {
     const auto loss = std::ranges::find_if(step_.yields,  // there is one (R10)
-                                           [](const Yield& yield) { return yield.role == "loss"; });
+                                           [](const Yield& yield) { return yield.role == YieldRole::loss; });
     find_active();
     const Location loss_at = made_at(loss->what);
     const Operand start = seed(loss->what, loss_at);
@@ -51,7 +51,7 @@ class Autodiff {
     for (size_t i = 0; i < module_.buffers.size(); ++i) {
       const BufferId id{static_cast<int32_t>(i)};
       if (const std::optional<Operand> gradient = total(id)) {
-        build_.yield({.role = "grad", .of = id, .what = *gradient});
+        build_.yield({.role = YieldRole::grad, .of = id, .what = *gradient});
         any = true;
       }
     }

@@ -192,8 +192,8 @@ class Loss {
     int64_t bytes = 0;
     // As one rank has them that shares nothing: the number of ranks must not change a bit.
     for (const Buffer& buffer : module_.buffers)
-      if (role_info(buffer.role).combine != RankCombine::apart)
-        bytes += type_bytes(whole_type(module_, buffer).value_or(buffer.type), 1);
+      if (role_info(buffer.role).combine != RankCombine::per_rank)
+        bytes += type_bytes(full_length_type(module_, buffer).value_or(buffer.type), 1);
     for (size_t i = 0; i < lives.size(); ++i)
       bytes += lives[i] ? type_bytes(region_.values[i].type, module_.micro_batch()) : 0;
     return bytes;

@@ -21,12 +21,12 @@ using namespace ir;
 
 // `op` with this number as operand `at` is its other operand.
 struct Identity {
-  std::string_view op;
+  const OpInfo* op;
   size_t at;
   double number;
 };
-constexpr Identity kIdentities[] = {{"add", 0, 0}, {"add", 1, 0}, {"sub", 1, 0},
-                                    {"mul", 0, 1}, {"mul", 1, 1}, {"div", 1, 1}};
+constexpr Identity kIdentities[] = {{&op_add, 0, 0}, {&op_add, 1, 0}, {&op_sub, 1, 0},
+                                    {&op_mul, 0, 1}, {&op_mul, 1, 1}, {&op_div, 1, 1}};
 
 std::optional<Operand> constant(const Module& module, const Region& region, const Op& op) {
   const bool numbers = !op.operands.empty() && std::ranges::all_of(op.operands, [](const Operand& o) {
@@ -52,13 +52,13 @@ std::optional<Operand> identity(const Module& module, const Region& region, cons
     return operand_type(module, region, operand) == result;
   };
   for (const Identity& rule : kIdentities) {
-    if (op.info->name != rule.op) continue;
+    if (op.info != rule.op) continue;
     const double* number = as_number(op.operands[rule.at]);
     const Operand& other = op.operands[1 - rule.at];
     if (number != nullptr && *number == rule.number && same_type(other)) return other;
   }
   const bool renames =
-      op.info->lowering == Lowering::alias || op.info->name == "cast" || op.info->name == "broadcast";
+      op.info->lowering == Lowering::alias || op.info == &op_cast || op.info == &op_broadcast;
   if (renames && same_type(op.operands.front())) return op.operands.front();
   return std::nullopt;
 }
@@ -86,7 +86,7 @@ void fold_region(const Module& module, Region& region) {
   for (Op& op : region.ops) {
     replaced.apply(op);
     skip_broadcasts(module, region, repeated, op);
-    if (op.info->name == "broadcast") repeated[index(op.results.front())] = op.operands.front();
+    if (op.info == &op_broadcast) repeated[index(op.results.front())] = op.operands.front();
     if (op.info->lowering == Lowering::alias) {
       if (const ValueId* value = as_value(op.operands.front())) {
         if (const auto& original = reshaped[index(*value)]) op.operands.front() = *original;

@@ -16,7 +16,7 @@
 #include <map>
 
 #include "ir/kernel.h"
-#include "kernels/instance.h"
+#include "kernels/specialisation.h"
 #include "passes/analysis/rewrite.h"
 #include "passes/fuse.h"
 
@@ -83,7 +83,7 @@ void hoist_scalars(Region& region) {
 struct Group {
   std::vector<size_t> ops;          // indices in program order
   std::vector<Operand> operands{};  // what they touch, without duplicates
-  bool alone = false;               // gemm, alias, special
+  bool alone = false;               // gemm, alias, handwritten
   bool in_place = false;            // a member writes what another reads
 };
 
@@ -132,7 +132,7 @@ class Fuser {
   void place(size_t index) {
     const Op& op = region_.ops[index];
     const bool alone = comes_last(op) || op.info->lowering == Lowering::gemm ||
-                       op.info->lowering == Lowering::alias || op.info->lowering == Lowering::special;
+                       op.info->lowering == Lowering::alias || op.info->lowering == Lowering::handwritten;
     if (!alone) domains_[index] = domain_of(op);
     const size_t first = first_possible(op);
     size_t best = groups_.size();
@@ -254,9 +254,9 @@ class Fuser {
   // A half value that only the gradient reads as f32: made with the half value, the f32 one, twice as large,
   // would be kept until then.
   bool kept_wide(const Op& op, const Group& group) const {
-    return op.info->name == "cast" && op.origin == Origin::gradient &&
+    return op.info == &op_cast && op.origin == Origin::gradient &&
            region_.ops[group.ops.front()].origin == Origin::forward &&
-           is_half(operand_type(module_, region_, op.operands.front()).dtype);
+           is_narrow(operand_type(module_, region_, op.operands.front()).dtype);
   }
 
   // A sum over few rows of what a product can make itself (pass epilogues) and other kernels read, too: an

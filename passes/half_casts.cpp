@@ -121,7 +121,7 @@ class HalfCasts {
     half_.assign(region.values.size(), std::nullopt);
     std::vector<Op> old = std::exchange(region.ops, {});
     for (const ValueId input : region.inputs) {
-      if (is_half(region[input].type.dtype) || !wanted_[index(input)]) continue;
+      if (is_narrow(region[input].type.dtype) || !wanted_[index(input)]) continue;
       Builder build(module_, region, diag_);
       half_[index(input)] = cast(build, input, dtype_, ".h");
     }
@@ -137,7 +137,8 @@ class HalfCasts {
     }
     for (Yield& yield : region.yields) {
       const ValueId* value = as_value(yield.what);
-      if (yield.role != "output" || value == nullptr || !is_half(region[*value].type.dtype)) continue;
+      if (yield.role != YieldRole::output || value == nullptr || !is_narrow(region[*value].type.dtype))
+        continue;
       Builder build(module_, region, diag_);
       yield.what = cast(build, *value, DType::f32, ".f");
     }
@@ -159,7 +160,7 @@ class HalfCasts {
     const bool kept_out = op.keep_f32 && op.info->precision != Precision::f32;
     op.keep_f32 = false;
     for (size_t i = 0; i < op.operands.size() && kept_out; ++i) {
-      if (!is_real(op, i) || !is_half(operand_type(module_, *region_, op.operands[i]).dtype)) continue;
+      if (!is_real(op, i) || !is_narrow(operand_type(module_, *region_, op.operands[i]).dtype)) continue;
       if (op.info->precision == Precision::follow && !gives_half(op)) break;
       Builder build = Builder(module_, *region_, diag_).like(op);
       op.operands[i] = cast(build, op.operands[i], DType::f32, ".f");
@@ -185,14 +186,14 @@ class HalfCasts {
 
   bool gives_half(const Op& op) const {
     const auto types = infer_types({module_, *region_, op}, diag_);
-    return types && std::ranges::any_of(*types, [](const Type& type) { return is_half(type.dtype); });
+    return types && std::ranges::any_of(*types, [](const Type& type) { return is_narrow(type.dtype); });
   }
 
   // The half value or copy that there is.
   std::optional<Operand> half_of(const Operand& operand) const {
     const ValueId* value = as_value(operand);
     if (value == nullptr) return std::nullopt;
-    if (is_half((*region_)[*value].type.dtype)) return operand;
+    if (is_narrow((*region_)[*value].type.dtype)) return operand;
     const std::optional<ValueId>& copy = half_[index(*value)];
     return copy ? std::optional<Operand>(*copy) : std::nullopt;
   }
@@ -226,7 +227,7 @@ class HalfCasts {
 
   // --- half copies of parameters
   BufferId copy_of(BufferId master) {
-    if (is_half(module_[master].type.dtype)) return master;
+    if (is_narrow(module_[master].type.dtype)) return master;
     std::optional<BufferId>& copy = copies_[index(master)];
     if (!copy)
       copy = module_.belonging(master, BufferRole::half, {}, Type{dtype_, module_[master].type.shape});
@@ -269,7 +270,7 @@ bool half_casts(Module& module, const Options&, Diag& diag) {
       for (Op& op : module.region(kind).ops) op.keep_f32 = false;
     return true;
   }
-  if (!is_half(compute)) {
+  if (!is_narrow(compute)) {
     diag.error(Kind::unknown_value, {},
                "precision.compute is \"{}\"; it must be \"f32\", \"f16\" or \"bf16\"", dtype_text(compute));
     return false;

@@ -33,7 +33,7 @@ std::vector<bool> read_rounded(const Region& region, DType half) {
   for (const Yield& yield : region.yields) as_it_is(yield.what);
   for (size_t k = region.ops.size(); k-- > 0;) {
     const Op& op = region.ops[k];
-    const bool casts = op.info->name == "cast" && region[op.results.front()].type.dtype == half;
+    const bool casts = op.info == &op_cast && region[op.results.front()].type.dtype == half;
     if (casts || (only_copies(op) && rounded[index(op.results.front())])) continue;
     op.each_operand(as_it_is);
   }
@@ -66,7 +66,7 @@ void halve(Region& region, DType half, const std::set<std::string>& inputs) {
 
 bool half_inputs(Module& module, const Options&, Diag&) {
   const DType half = *module.settings.precision.compute;
-  if (!is_half(half)) return true;
+  if (!is_narrow(half)) return true;
   std::set<std::string> rounded, kept;
   for (const RegionKind kind : kReaders) {
     const Region& region = module.region(kind);

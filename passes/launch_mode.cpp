@@ -9,8 +9,8 @@
 #include "ir/cost.h"
 #include "ir/region_facts.h"
 #include "ir/text/size_text.h"
-#include "kernels/instance.h"
 #include "kernels/select.h"
+#include "kernels/specialisation.h"
 #include "passes/pass.h"
 #include "passes/schedule/schedule.h"
 
@@ -65,16 +65,16 @@ struct OneKernel {
 
 OneKernel as_one(const ir::Module& module, const ir::Region& region, const Options& options) try {
   const kernels::GpuTarget gpu(options.target);
-  const kernels::Instances instances(module, region, kernels::Purpose::device, gpu);
-  std::vector<ir::Call> calls;
+  const kernels::Specialiser specialiser(module, region, kernels::Purpose::device, gpu);
+  std::vector<ir::CallSite> calls;
   for (const ir::Kernel& kernel : ir::facts(module, region)->kernels) {
     if (kernel.form == ir::KernelForm::alias) continue;
-    kernels::Instance instance = instances.make(kernel);
-    instance.body.name = fmt::format("`{}`", region.ops[kernel.members.front().op].info->name);
-    calls.push_back(kernels::select_kernel(module, region, instance.call, &instance.body, gpu));
+    kernels::Specialisation made = specialiser.make(kernel);
+    made.body.name = fmt::format("`{}`", region.ops[kernel.members.front().op].info->name);
+    calls.push_back(kernels::select_kernel(module, region, made.call, &made.body, gpu));
   }
-  std::vector<const ir::Call*> all;
-  for (const ir::Call& call : calls) all.push_back(&call);
+  std::vector<const ir::CallSite*> all;
+  for (const ir::CallSite& call : calls) all.push_back(&call);
   return {ir::merged_block({all}), cannot_share(all, module.micro_batch())};
 } catch (const kernels::Unfit& unfit) {
   return {0, unfit.what()};

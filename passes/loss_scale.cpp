@@ -79,7 +79,7 @@ class LossScale {
     Replacements replaced(region);
     for (Op& op : old) {
       replaced.apply(op);
-      if (op.info != find_op("seed")) {
+      if (op.info != &op_seed) {
         region.ops.push_back(std::move(op));
         continue;
       }

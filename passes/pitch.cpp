@@ -31,7 +31,7 @@ void set_pitches(const ir::Module& module, ir::Region& region) {
           values[shape.back()].insert(value->index);
           if (kernel.form == ir::KernelForm::gemm) gain.insert(shape.back());
         }
-        const bool own = kernel.form == ir::KernelForm::gemm || kernel.form == ir::KernelForm::special;
+        const bool own = kernel.form == ir::KernelForm::gemm || kernel.form == ir::KernelForm::handwritten;
         if (!own && ir::access(shape, kernel.domain) == ir::Access::suffix) lose.insert(shape.back());
       }
     }

@@ -124,7 +124,7 @@ class Sharder {
     Builder clear(module_, module_.clear, diag_);
     for (Region* region : {&module_.init, &update_}) {
       std::erase_if(region->ops, [&](const Op& op) {
-        const BufferId* buffer = op.info->name == "fill" ? as_buffer(op.operands.front()) : nullptr;
+        const BufferId* buffer = op.info == &op_fill ? as_buffer(op.operands.front()) : nullptr;
         if (buffer == nullptr || module_[*buffer].kind != BufferKind::accum) return false;
         return slices_.contains(*buffer);
       });

@@ -6,14 +6,14 @@
 namespace gacc {
 
 enum class DType : uint8_t {
-#define GACC_DTYPE(name, bytes) name,
+#define GACC_DTYPE(name, ...) name,
 #include "ir/dtypes.def"
 };
 
 // Returns "f32". The text ends in a zero byte.
 constexpr std::string_view dtype_text(DType type) {
   constexpr std::string_view texts[] = {
-#define GACC_DTYPE(name, bytes) #name,
+#define GACC_DTYPE(name, ...) #name,
 #include "ir/dtypes.def"
   };
   return texts[static_cast<size_t>(type)];
@@ -21,12 +21,10 @@ constexpr std::string_view dtype_text(DType type) {
 
 constexpr int64_t dtype_bytes(DType type) {
   constexpr int64_t sizes[] = {
-#define GACC_DTYPE(name, bytes) bytes,
+#define GACC_DTYPE(name, bits, ...) bits / 8,
 #include "ir/dtypes.def"
   };
   return sizes[static_cast<size_t>(type)];
 }
-
-constexpr bool is_half(DType type) { return type == DType::f16 || type == DType::bf16; }
 
 }  // namespace gacc

@@ -327,12 +327,15 @@ int64_t elements_of(const std::vector<int64_t>& shape);
 const std::vector<int64_t>& whole_shape(const PlanBuffer& buffer);
 int64_t whole_bytes(const PlanBuffer& buffer);
 
+// How the copies of several ranks become one (ir/buffers.def).
+enum class CopiesOfRanks : uint8_t { none, sum, ordered, per_rank };
+
 struct RoleRow {
   BufferKind kind;
-  std::string_view combine;
+  CopiesOfRanks combine;
 };
 inline constexpr RoleRow buffer_roles[] = {
-#define ROLE(id, kind, suffix, combine) {BufferKind::kind, #combine},
+#define ROLE(id, kind, suffix, combine) {BufferKind::kind, CopiesOfRanks::combine},
 #define NAMED(id, name, role, dtype)
 #include "ir/buffers.def"
 };

@@ -3,7 +3,7 @@
 // Order: at every point all memory is read before anything is written, because a result may lie in the bytes
 // of an operand (ir::may_reuse).
 #include "codegen/emit/evaluator.h"
-#include "codegen/emit/special/emitters.h"
+#include "codegen/emit/handwritten/emitters.h"
 
 namespace gacc::codegen {
 
@@ -11,31 +11,31 @@ namespace {
 
 using ir::Lowering;
 
-// Kernels of their own (kernels/special.h): their loop nests, by the op's name.
+// The loop nests of hand-written kernels (kernels/handwritten.h).
 struct Emitter {
-  std::string_view op;
+  const ir::OpInfo* op;
   void (*emit)(Target& target);
 };
 
 constexpr Emitter kEmitters[] = {
-    {"attention", emit_attention},
-    {"attention.dropout", emit_attention},
-    {"attention.grad", emit_attention_gradient},
-    {"attention.dropout.grad", emit_attention_gradient},
-    {"rope", emit_rope},
-    {"max_pool2d", emit_max_pool},
-    {"max_pool2d.grad", emit_max_pool_gradient},
-    {"permute", emit_permute},
-    {"concat", emit_concat},
-    {"slice", emit_slice},
-    {"embedding", emit_embedding},
-    {"embedding.grad", emit_embedding_gradient},
-    {"embedding.grad.acc", emit_embedding_gradient},
-    {"avg_pool2d", emit_mean_pool},
-    {"avg_pool2d.grad", emit_mean_pool_gradient},
-    {"conv2d", emit_conv},
-    {"conv2d.grad", emit_conv_images},
-    {"conv2d.weight_grad", emit_conv_weight},
+    {&ir::op_attention, emit_attention},
+    {&ir::op_attention_dropout, emit_attention},
+    {&ir::op_attention_grad, emit_attention_gradient},
+    {&ir::op_attention_dropout_grad, emit_attention_gradient},
+    {&ir::op_rope, emit_rope},
+    {&ir::op_max_pool2d, emit_max_pool},
+    {&ir::op_max_pool2d_grad, emit_max_pool_gradient},
+    {&ir::op_permute, emit_permute},
+    {&ir::op_concat, emit_concat},
+    {&ir::op_slice, emit_slice},
+    {&ir::op_embedding, emit_embedding},
+    {&ir::op_embedding_grad, emit_embedding_gradient},
+    {&ir::op_embedding_grad_acc, emit_embedding_gradient},
+    {&ir::op_avg_pool2d, emit_mean_pool},
+    {&ir::op_avg_pool2d_grad, emit_mean_pool_gradient},
+    {&ir::op_conv2d, emit_conv},
+    {&ir::op_conv2d_grad, emit_conv_images},
+    {&ir::op_conv2d_weight_grad, emit_conv_weight},
 };
 
 class KernelEmitter {
@@ -53,8 +53,8 @@ class KernelEmitter {
       case ir::KernelForm::rowwise:
         rowwise();
         break;
-      case ir::KernelForm::special:
-        known = special();
+      case ir::KernelForm::handwritten:
+        known = handwritten();
         break;
       case ir::KernelForm::column_reduce:
         column_reduce();
@@ -221,9 +221,9 @@ class KernelEmitter {
   }
 
   // False when there is no emitter, which is a bug.
-  bool special() {
-    if (t_.emit_own()) return true;
-    const auto* found = std::ranges::find(kEmitters, body_.special, &Emitter::op);
+  bool handwritten() {
+    if (body_.by_tiles) return t_.emit_by_tiles();
+    const auto* found = std::ranges::find(kEmitters, body_.op, &Emitter::op);
     if (found == std::end(kEmitters)) return false;
     found->emit(t_);
     return true;
@@ -255,7 +255,7 @@ class KernelEmitter {
 
 bool emit_kernel(Target& target, const std::string& name, std::string& problem) {
   if (KernelEmitter(target).emit(name)) return true;
-  problem = "nothing emits `" + target.body.special + "`";
+  problem = "nothing emits `" + std::string(target.body.op->name) + "`";
   return false;
 }
 

@@ -12,7 +12,7 @@
 
 namespace gacc::codegen {
 
-// How exact a function is. f32: see each. half: by a GPU's approximate units, with an error that the
+// The accuracy of a function. f32: see each. half: by the machine's fast instructions, with an error that the
 // rounding to a half type hides (docs/gpu.md, "Functions of half precision").
 enum class Accuracy : uint8_t { f32, half };
 

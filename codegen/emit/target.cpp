@@ -119,7 +119,7 @@ Value* Target::load(int32_t slot, Value* index, const Point& point) {
   Value* value = point.mask == nullptr ? static_cast<Value*>(b.CreateAlignedLoad(type, address, align))
                                        : b.CreateMaskedLoad(type, address, align, point.mask,
                                                             llvm::Constant::getNullValue(type));
-  return is_half(dtype) ? half.widen(value, dtype) : value;
+  return is_narrow(dtype) ? half.widen(value, dtype) : value;
 }
 
 Point Target::spread(const Point& point, unsigned count) {
@@ -161,7 +161,7 @@ Value* Target::gather(int32_t slot, Value* base, Value* offset, Value* mask) {
   Value* start = b.CreateInBoundsGEP(element, operands[static_cast<size_t>(slot)], base);
   Value* places = b.CreateGEP(element, start, b.CreateSExt(offset, Math::with_lanes(b.getInt64Ty(), lanes)));
   Value* value = b.CreateMaskedGather(type, places, alignment({}, dtype), mask, zero(type));
-  if (!is_half(dtype)) return value;
+  if (!is_narrow(dtype)) return value;
   value = half.widen(value, dtype);
   return b.CreateSelect(mask, value, zero(value->getType()));
 }
@@ -169,7 +169,7 @@ Value* Target::gather(int32_t slot, Value* base, Value* offset, Value* mask) {
 void Target::store(int32_t slot, Value* index, Value* value, const Point& point) {
   const ir::DType dtype = body.slots[static_cast<size_t>(slot)].dtype;
   value = splat(value, point.lanes);
-  if (is_half(dtype)) value = half.narrow(value, dtype);
+  if (is_narrow(dtype)) value = half.narrow(value, dtype);
   Value* address = b.CreateInBoundsGEP(memory_type(dtype), operands[static_cast<size_t>(slot)], index);
   if (point.mask == nullptr)
     b.CreateAlignedStore(value, address, alignment(point, dtype));

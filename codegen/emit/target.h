@@ -1,6 +1,6 @@
-// The machine as kernel emitters see it: where arguments are, and the schedule, i.e. how rows, columns
-// and parts are walked and how partial results of a row are brought together. The host's target walks vectors of
-// lanes in loops; a GPU's is one thread of many. Kernels themselves (kernels.cpp) are written once.
+// The machine as kernel emitters see it: arguments, instructions, and the schedule, i.e. how rows, columns and parts
+// are walked and how partial results of a row are brought together. The host's target walks vectors of lanes in
+// loops; a GPU's is one thread of many. Kernels themselves (kernels.cpp) are written once.
 #pragma once
 #include <functional>
 #include <memory>
@@ -111,16 +111,16 @@ class Target {
     return b.CreateTrunc(b.CreateZExtOrTrunc(index, b.getInt64Ty()), b.getInt32Ty());
   }
   Value* smaller(Value* x, Value* y) { return b.CreateSelect(b.CreateICmpULT(x, y), x, y); }  // unsigned
-  // A kernel of its own that only this target has, between begin and end, by body.special; false: none.
-  virtual bool emit_own() { return false; }
+  // Emits a hand-written kernel by_tiles, between begin and end; false: this target has none for the op.
+  virtual bool emit_by_tiles() { return false; }
   const Threads& threads() const { return *instructions->threads(); }  // of a GPU
 
   // Returns the value as a result of this type holds it: of half types the nearest one, as f32.
-  Value* round(Value* value, ir::DType dtype) { return is_half(dtype) ? half.round(value, dtype) : value; }
+  Value* round(Value* value, ir::DType dtype) { return is_narrow(dtype) ? half.round(value, dtype) : value; }
 
   // Returns the type of values in registers: float for all reals.
   llvm::Type* type_of(ir::DType dtype) {
-    return dtype == ir::DType::i32 ? static_cast<llvm::Type*>(b.getInt32Ty()) : b.getFloatTy();
+    return ir::is_float(dtype) ? b.getFloatTy() : static_cast<llvm::Type*>(b.getInt32Ty());
   }
   Value* splat(Value* value, unsigned lanes);
   Value* iota(llvm::Type* element, unsigned lanes);  // 0, 1, 2, ... (0 for one lane)
@@ -154,7 +154,9 @@ class Target {
 
   // The lanes of `point`, each `count` times.
   Point spread(const Point& point, unsigned count);
-  llvm::Type* memory_type(ir::DType dtype) { return is_half(dtype) ? b.getInt16Ty() : type_of(dtype); }
+  llvm::Type* memory_type(ir::DType dtype) {
+    return is_narrow(dtype) ? b.getIntNTy(static_cast<unsigned>(ir::dtype_info(dtype).bits)) : type_of(dtype);
+  }
   virtual llvm::Align alignment(const Point& point, ir::DType dtype) const = 0;
   unsigned lanes_ = 1, copies_ = 1;  // of accumulators
   // Reduces the lanes of a vector pairwise: halves onto halves.

@@ -206,7 +206,7 @@ class MmaAttention : AttentionTiles {
 
 void emit_attention_mma(Target& target) {
   MmaAttention attention(target);
-  if (target.body.special.ends_with(".grad.mma"))
+  if (target.body.op->gradient_of != nullptr)
     attention.gradient();
   else
     attention.forward();

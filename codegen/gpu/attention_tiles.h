@@ -1,4 +1,4 @@
-// What attention's kernels by tensor cores are made of (attention_mma.cpp): a block's place, its own rows in
+// The parts of attention's kernels by tensor cores (attention_mma.cpp): a block's place, its own rows in
 // registers, the tiles that pass by through shared memory, their products, masks and dropout.
 #pragma once
 #include <algorithm>
@@ -8,10 +8,10 @@
 #include <map>
 #include <optional>
 
-#include "codegen/emit/special/attention_dropout.h"
+#include "codegen/emit/handwritten/attention_dropout.h"
 #include "codegen/gpu/block_code.h"
 #include "codegen/nvptx/tensor_cores.h"
-#include "kernels/special/attention_call.h"
+#include "kernels/handwritten/attention_call.h"
 
 namespace gacc::codegen {
 
@@ -19,7 +19,7 @@ class AttentionTiles : protected BlockCode {
  protected:
   explicit AttentionTiles(Target& t)
       : BlockCode(t),
-        s_(AttentionShape::of(t.body)),
+        s_(t.body.shape.as<AttentionShape>()),
         type_(t.body.slots[0].dtype),
         cores_(t.b, type_, s_.modern),
         row_bytes_(static_cast<int>(s_.row_bytes())) {}

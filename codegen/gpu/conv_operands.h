@@ -8,7 +8,7 @@
 #pragma once
 #include "codegen/gpu/block_code.h"
 #include "kernels/gemm.h"
-#include "kernels/special/calls.h"
+#include "kernels/handwritten/calls.h"
 
 namespace gacc::codegen {
 
@@ -30,8 +30,8 @@ class ConvOperands : protected BlockCode {
  protected:
   explicit ConvOperands(Target& target)
       : BlockCode(target),
-        kind_(conv_kind(target.body.special)),
-        s_(ConvShape::of(target.body)),
+        kind_(conv_kind(*target.body.op)),
+        s_(target.body.shape.as<ConvShape>()),
         product_(ConvProduct::of(s_, kind_)),
         tile_(implicit_tile(s_.product)),
         mask_type_(s_.window.kernel[0] + s_.window.kernel[1] <= 30 ? b.getInt32Ty() : b.getInt64Ty()) {}
@@ -200,7 +200,7 @@ class ConvOperands : protected BlockCode {
   void store(Value* row_offset, Value* column_offset, Value* value, int count) {
     constexpr size_t kResult = 2;
     const ir::DType dtype = t_.body.slots[kResult].dtype;
-    if (ir::is_half(dtype)) value = t_.half.narrow(value, dtype);
+    if (ir::is_narrow(dtype)) value = t_.half.narrow(value, dtype);
     b.CreateAlignedStore(value, element(kResult, b.CreateAdd(row_offset, column_offset)),
                          aligned_to(count * static_cast<int>(ir::dtype_bytes(dtype))));
   }

@@ -240,7 +240,7 @@ class FfmaConv : ConvOperands {
 }  // namespace
 
 void emit_conv_product(Target& target) {
-  const ConvShape shape = ConvShape::of(target.body);
+  const auto shape = target.body.shape.as<ConvShape>();
   if (implicit_tile(shape.product).mma())
     MmaConv(target, shape.modern != 0).emit();
   else

@@ -208,12 +208,13 @@ class NvptxTarget final : public Target {
     return results[0];
   }
 
-  // By tensor cores, or in tiles.
-  bool emit_own() override {
-    const bool product = body.special.ends_with(".product"), attention = body.special.ends_with(".mma");
-    if (product) emit_conv_product(*this);
+  bool emit_by_tiles() override {
+    const ir::OpInfo* forward = body.op->gradient_of != nullptr ? body.op->gradient_of : body.op;
+    const bool convolution = forward == &ir::op_conv2d;
+    const bool attention = forward == &ir::op_attention || forward == &ir::op_attention_dropout;
+    if (convolution) emit_conv_product(*this);
     if (attention) emit_attention_mma(*this);
-    return product || attention;
+    return convolution || attention;
   }
 
   llvm::Align alignment(const Point& point, ir::DType dtype) const override {

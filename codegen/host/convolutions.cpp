@@ -17,7 +17,7 @@
 #include "codegen/host/library.h"
 #include "codegen/host/products.h"
 #include "ir/ops/image_window.h"
-#include "kernels/special/calls.h"
+#include "kernels/handwritten/calls.h"
 
 namespace gacc::host {
 
@@ -94,7 +94,7 @@ using kernels::ConvKind;
 class Convolution final : public LibraryCall {
  public:
   explicit Convolution(const ir::OpView& op)
-      : kind_(kernels::conv_kind(op.op.info->name)), type_(op.operand(0).dtype) {
+      : kind_(kernels::conv_kind(*op.op.info)), type_(op.operand(0).dtype) {
     const kernels::ConvShape shape = kernels::conv_shape(op);
     groups_ = shape.groups, in_ = shape.in, out_ = shape.out, part_ = shape.part;
     slide_.w = ir::window_of(op);
@@ -153,23 +153,24 @@ class Convolution final : public LibraryCall {
   int64_t depth() const { return in_ * taps_; }
 
   // As as_f32, with a copy in the thread's memory.
-  Matrix matrix(Use use, const char* from, int64_t first, int64_t rows, int64_t columns, int64_t step) const {
+  HostMatrix matrix(Use use, const char* from, int64_t first, int64_t rows, int64_t columns,
+                    int64_t step) const {
     float* copy = type_ == Element::f32 ? nullptr : scratch(use, rows * columns);
     return as_f32(type_, from, first, rows, columns, step, copy);
   }
   // The weight of a group: [O, K].
-  Matrix weights(const char* weight, int64_t group) const {
+  HostMatrix weights(const char* weight, int64_t group) const {
     return matrix(kWeight, weight, group * out_ * depth(), out_, depth(), depth());
   }
 
   // A tile of rows of places, from row `first` on, as matrix [many, channels x taps] @ columns. `at`: the
   // number of its sample and group.
-  bool product(const Matrix& rows, int64_t many, const char* x, int64_t channels, int64_t at, int64_t first,
-               char* result) const {
+  bool product(const HostMatrix& rows, int64_t many, const char* x, int64_t channels, int64_t at,
+               int64_t first, char* result) const {
     const bool half = type_ != Element::f32;
     const int64_t places = std::min(rows_, slide_.places[0] - first), count = places * slide_.places[1];
     const int64_t to = at * many * plane() + first * slide_.places[1];
-    const Matrix columns = unfold(x, at * channels * image(), channels, first, places);
+    const HostMatrix columns = unfold(x, at * channels * image(), channels, first, places);
     float* sums = half ? scratch(kPlaces, many * count) : reinterpret_cast<float*>(result) + to;
     if (!multiply({many, count, channels * taps_}, rows, columns, sums, half ? count : plane())) return false;
     if (half) round_rows(type_, sums, many, count, result, to, plane());
@@ -184,7 +185,7 @@ class Convolution final : public LibraryCall {
   // The images' gradient as the forward product of the turned window. Here dy are the images.
   bool images_of_columns(const char* dy, const char* weight, char* dx, int64_t batch, int64_t task) const {
     const int64_t group = task % groups_, begin = task / groups_ * samples_;
-    const Matrix w = weights(weight, group);
+    const HostMatrix w = weights(weight, group);
     const int64_t height = out_ * taps_;
     float* turned = scratch(kTurned, in_ * height);
     for (int64_t o = 0; o < out_; ++o) {
@@ -202,13 +203,13 @@ class Convolution final : public LibraryCall {
   bool images(const char* dy, const char* weight, char* dx, int64_t task) const {
     const int64_t size = in_ * image();
     const bool half = type_ != Element::f32;
-    Matrix w = weights(weight, task % groups_);
+    HostMatrix w = weights(weight, task % groups_);
     w.transposed = true;
     float* sums = half ? scratch(kImage, size) : reinterpret_cast<float*>(dx) + task * size;
     if (!whole_) std::fill_n(sums, size, 0.0f);
     for (int64_t first = 0; first < slide_.places[0]; first += rows_) {
       const int64_t rows = std::min(rows_, slide_.places[0] - first), count = rows * slide_.places[1];
-      const Matrix d =
+      const HostMatrix d =
           matrix(kPlaces, dy, task * out_ * plane() + first * slide_.places[1], out_, count, plane());
       float* columns = whole_ ? sums : scratch(kColumns, depth() * count);
       if (!multiply({depth(), count, out_}, w, d, columns, count)) return false;
@@ -232,8 +233,8 @@ class Convolution final : public LibraryCall {
       for (int64_t first = 0; first < slide_.places[0]; first += rows_, more = true) {
         const int64_t rows = std::min(rows_, slide_.places[0] - first), count = rows * slide_.places[1];
         const int64_t places = (sample * groups_ + group) * out_ * plane() + first * slide_.places[1];
-        const Matrix d = matrix(kPlaces, dy, places, out_, count, plane());
-        Matrix columns = unfold(x, from, channels, first, rows);
+        const HostMatrix d = matrix(kPlaces, dy, places, out_, count, plane());
+        HostMatrix columns = unfold(x, from, channels, first, rows);
         columns.transposed = true;
         if (!multiply({out_, channels * taps_, count}, d, columns, parts, depth(), more)) return false;
       }
@@ -243,10 +244,10 @@ class Convolution final : public LibraryCall {
 
   // The windows of `channels` images from element `start` on as columns[channels x kernel, rows x places];
   // zero outside of the image.
-  Matrix unfold(const char* x, int64_t start, int64_t channels, int64_t first, int64_t rows) const {
+  HostMatrix unfold(const char* x, int64_t start, int64_t channels, int64_t first, int64_t rows) const {
     const int64_t stride = slide_.w.stride[1], width = slide_.places[1];
     if (whole_) return {reinterpret_cast<const float*>(x) + start + first * width, image()};
-    const Matrix from = matrix(kImage, x, start, 1, channels * image(), 0);
+    const HostMatrix from = matrix(kImage, x, start, 1, channels * image(), 0);
     float* columns = scratch(kColumns, channels * taps_ * rows * width);
     slide_.walk(channels, first, rows, [&](int64_t to, bool there, int64_t at, const Slide::Run& run) {
       float* out = columns + to;
@@ -291,7 +292,8 @@ class Convolution final : public LibraryCall {
 }  // namespace
 
 std::unique_ptr<LibraryCall> make_library_call(const ir::OpView& op) {
-  if (!op.op.info->name.starts_with("conv2d")) return nullptr;
+  const ir::OpInfo& info = *op.op.info;
+  if (&info != &ir::op_conv2d && info.gradient_of != &ir::op_conv2d) return nullptr;
   return std::make_unique<Convolution>(op);
 }
 

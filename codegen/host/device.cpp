@@ -83,7 +83,7 @@ class HostDevice final : public Device {
     return Status::error("internal error: {} bytes at {} are outside the arena of {}", bytes, offset, size);
   }
 
-  Engine engine_;
+  HostEngine engine_;
   Status failure_;
 };
 

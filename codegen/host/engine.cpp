@@ -12,11 +12,11 @@
 
 namespace gacc::host {
 
-Arena::~Arena() {
+HostMemory::~HostMemory() {
   if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
 }
 
-Status Arena::allocate(int64_t bytes) {
+Status HostMemory::allocate(int64_t bytes) {
   const int64_t memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   bytes = std::max<int64_t>(bytes, 1);
   void* address = bytes > memory ? MAP_FAILED
@@ -31,7 +31,7 @@ Status Arena::allocate(int64_t bytes) {
   return {};
 }
 
-Status Engine::load(std::string_view text, const Cache& cache, std::string_view build) {
+Status HostEngine::load(std::string_view text, const Cache& cache, std::string_view build) {
   // Whoever opened the artifact has verified it (compiler/open_artifact.h).
   Diag diag("artifact", std::string(text));
   const std::optional<ir::Module> parsed = ir::parse(text, diag);
@@ -40,7 +40,7 @@ Status Engine::load(std::string_view text, const Cache& cache, std::string_view 
   const ir::Module& module = *parsed;
 
   std::string problem;
-  const std::optional<codegen::Program> program =
+  const std::optional<codegen::ModuleKernels> program =
       codegen::make_program(module, codegen::Purpose::host, problem);
   if (!program) return Status::error("internal error: {}", problem);
   const std::string key = codegen::host_key({build, text});
@@ -59,12 +59,13 @@ Status Engine::load(std::string_view text, const Cache& cache, std::string_view 
 
 // 1. Each kernel becomes a launch with the addresses of its operands; 2. consecutive launches that do not
 // touch each other's results become one wave.
-Status Engine::prepare(const ir::Module& module, const codegen::Program& program, ir::RegionKind kind) {
+Status HostEngine::prepare(const ir::Module& module, const codegen::ModuleKernels& program,
+                           ir::RegionKind kind) {
   Prepared& prepared = programs_[static_cast<size_t>(kind)];
   const ir::Region& region = module.region(kind);
-  const std::vector<codegen::Call>& calls = program.calls(kind);
+  const std::vector<codegen::BodyCall>& calls = program.calls(kind);
   std::vector<ir::Kernel> kernels;
-  for (const codegen::Call& call : calls) kernels.push_back(call.kernel);
+  for (const codegen::BodyCall& call : calls) kernels.push_back(call.kernel);
   size_t next = 0;
   for (const size_t end : ir::Dependence(module, region, kernels).wave_ends()) {
     Wave wave{prepared.launches.size(), 0, 0};
@@ -82,8 +83,8 @@ Status Engine::prepare(const ir::Module& module, const codegen::Program& program
   return {};
 }
 
-Status Engine::prepare_launch(const ir::OpView& at, const codegen::Call& call,
-                              const codegen::Program& program, Launch& launch) {
+Status HostEngine::prepare_launch(const ir::OpView& at, const codegen::BodyCall& call,
+                                  const codegen::ModuleKernels& program, Launch& launch) {
   std::vector<ir::Operand> operands = call.operands;
   launch.name = at.op.info->name;
   if (call.kernel.form == ir::KernelForm::gemm) {
@@ -105,7 +106,7 @@ Status Engine::prepare_launch(const ir::OpView& at, const codegen::Call& call,
   return {};
 }
 
-Status Engine::prepare_product(const ir::OpView& at, Launch& launch) {
+Status HostEngine::prepare_product(const ir::OpView& at, Launch& launch) {
   if (at.op.when) return Status::error("`{}` under a condition is not supported", launch.name);
   const ir::ProductCall& call = launch.product = ir::product_of(at.module, at.region, at.op);
   if (call.n.times_batch) return Status::error("internal error: a matrix product has B columns");
@@ -124,7 +125,7 @@ Status Engine::prepare_product(const ir::OpView& at, Launch& launch) {
   return scratch_.allocate(Gemm::kScratchBytes * pool_.threads());
 }
 
-Status Engine::add_operand(const ir::OpView& at, const ir::Operand& operand, Launch& launch) const {
+Status HostEngine::add_operand(const ir::OpView& at, const ir::Operand& operand, Launch& launch) const {
   const std::optional<int64_t> offset = ir::arena_offset(at.module, at.region, operand);
   if (!offset)
     return Status::error("internal error: {} of `{}` has no place",
@@ -137,7 +138,7 @@ Status Engine::add_operand(const ir::OpView& at, const ir::Operand& operand, Lau
   return {};
 }
 
-void Engine::set_batch(Prepared& prepared, int64_t batch) {
+void HostEngine::set_batch(Prepared& prepared, int64_t batch) {
   prepared.batch = batch;
   for (Wave& wave : prepared.waves) {
     wave.tasks = 0;
@@ -163,7 +164,7 @@ void Engine::set_batch(Prepared& prepared, int64_t batch) {
   }
 }
 
-void Engine::run_task(const Prepared& prepared, const Wave& wave, int64_t task) {
+void HostEngine::run_task(const Prepared& prepared, const Wave& wave, int64_t task) {
   size_t i = wave.last - 1;
   while (prepared.first_task[i] > task) --i;  // the last launch that begins at or before the task
   const Launch& launch = prepared.launches[i];
@@ -187,7 +188,7 @@ void Engine::run_task(const Prepared& prepared, const Wave& wave, int64_t task) 
     library_failed_.store(true, std::memory_order_relaxed);
 }
 
-void Engine::run_profiled(Program program, const Prepared& prepared) {
+void HostEngine::run_profiled(Program program, const Prepared& prepared) {
   using Clock = std::chrono::steady_clock;
   const auto microseconds = [](Clock::duration d) {
     return std::chrono::duration<double, std::micro>(d).count();
@@ -207,7 +208,7 @@ void Engine::run_profiled(Program program, const Prepared& prepared) {
   }
 }
 
-Status Engine::run(Program program, int64_t batch) {
+Status HostEngine::run(Program program, int64_t batch) {
   Prepared& prepared = programs_[static_cast<size_t>(program)];
   if (!takes_samples(program)) batch = prepared.most;
   if (batch < 1 || batch > prepared.most)

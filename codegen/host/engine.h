@@ -19,12 +19,12 @@
 namespace gacc::host {
 
 // Zeroed memory, aligned to a page and touched, so that no launch meets a page fault.
-class Arena {
+class HostMemory {
  public:
-  Arena() = default;
-  ~Arena();
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
+  HostMemory() = default;
+  ~HostMemory();
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
   Status allocate(int64_t bytes);
   char* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
@@ -34,9 +34,9 @@ class Arena {
   int64_t bytes_ = 0;
 };
 
-class Engine {
+class HostEngine {
  public:
-  explicit Engine(int threads) : pool_(threads) {}
+  explicit HostEngine(int threads) : pool_(threads) {}
 
   // `text`: a planned module. Its object comes from `cache` where it is there and valid. `build`: of the
   // emitters, whose objects are not another's.
@@ -48,7 +48,7 @@ class Engine {
   void start_profile() { profiling_ = true; }
   const std::vector<Timing>& timings() const { return timings_; }
 
-  const Arena& arena() const { return arena_; }
+  const HostMemory& arena() const { return arena_; }
   int threads() const { return pool_.threads(); }
 
  private:
@@ -80,10 +80,10 @@ class Engine {
     int64_t most = 0;   // samples
   };
 
-  Status prepare(const ir::Module& module, const codegen::Program& program, ir::RegionKind kind);
+  Status prepare(const ir::Module& module, const codegen::ModuleKernels& program, ir::RegionKind kind);
   // `at`: the kernel's first op.
-  Status prepare_launch(const ir::OpView& at, const codegen::Call& call, const codegen::Program& program,
-                        Launch& launch);
+  Status prepare_launch(const ir::OpView& at, const codegen::BodyCall& call,
+                        const codegen::ModuleKernels& program, Launch& launch);
   Status prepare_product(const ir::OpView& at, Launch& launch);
   // Its address, as one more of the launch's operands.
   Status add_operand(const ir::OpView& at, const ir::Operand& operand, Launch& launch) const;
@@ -92,8 +92,8 @@ class Engine {
   void run_task(const Prepared& prepared, const Wave& wave, int64_t task);
 
   Pool pool_;
-  Arena arena_;
-  Arena scratch_;  // Gemm::kScratchBytes a thread, where a product needs them
+  HostMemory arena_;
+  HostMemory scratch_;  // Gemm::kScratchBytes a thread, where a product needs them
   std::unique_ptr<codegen::HostCode> code_;
   std::array<Prepared, std::size(ir::all_regions)> programs_;  // by ir::RegionKind
   std::atomic<bool> library_failed_{false};

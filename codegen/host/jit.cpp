@@ -79,7 +79,7 @@ std::string_view host_vectors() {
   return lanes == 16 ? "avx512" : lanes == 8 ? "avx2" : "sse";
 }
 
-std::string compile_host(const Program& program, std::string& problem) {
+std::string compile_host(const ModuleKernels& program, std::string& problem) {
   const auto failed = [&](std::string why) {
     problem = std::move(why);
     return std::string();
@@ -119,7 +119,7 @@ std::string compile_host(const Program& program, std::string& problem) {
 HostCode::HostCode() = default;
 HostCode::~HostCode() = default;
 
-std::unique_ptr<HostCode> HostCode::load(std::string_view object, const Program& program,
+std::unique_ptr<HostCode> HostCode::load(std::string_view object, const ModuleKernels& program,
                                          std::string& problem) {
   const auto failed = [&](llvm::Error error) {
     problem = llvm::toString(std::move(error));

@@ -22,10 +22,10 @@ class LLJIT;
 namespace gacc::codegen {
 
 using namespace kernels;
-using kernels::Program;  // not the runtime's
+using kernels::ModuleKernels;
 
-// operands: the address of each Call::operands entry. extents: the values of Call::extents at this batch.
-// Works on items [begin, end) of Call::unit; both are multiples of Call::tile or the end itself.
+// operands: the address of each BodyCall::operands entry. extents: the values of BodyCall::extents at this batch.
+// Works on items [begin, end) of BodyCall::unit; both are multiples of BodyCall::tile or the end itself.
 using HostFunction = void (*)(char* const* operands, const int64_t* extents, int64_t begin, int64_t end);
 
 // 32 hexadecimal digits of what an object depends on: the parts given, the CPU, its features, LLVM and the
@@ -35,16 +35,16 @@ std::string host_key(std::initializer_list<std::string_view> parts);
 std::string_view host_vectors();
 
 // The object file of all functions of `program`; "" and a sentence in `problem` when LLVM fails.
-std::string compile_host(const Program& program, std::string& problem);
+std::string compile_host(const ModuleKernels& program, std::string& problem);
 
 class HostCode {
  public:
   // Links `object`, which compile_host made of an equal program on an equal machine (host_key). Null and a
   // sentence in `problem` when the bytes are not such an object.
-  static std::unique_ptr<HostCode> load(std::string_view object, const Program& program,
+  static std::unique_ptr<HostCode> load(std::string_view object, const ModuleKernels& program,
                                         std::string& problem);
   ~HostCode();
-  // index: Call::function, not negative. Valid as long as this lives.
+  // index: BodyCall::function, not negative. Valid as long as this lives.
   HostFunction function(int32_t index) const { return functions_[static_cast<size_t>(index)]; }
 
  private:

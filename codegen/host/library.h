@@ -1,4 +1,4 @@
-// Ops that on the host are a library call instead of generated code (kernels/special.h): a number of
+// Ops that on the host are a library call instead of generated code (kernels/handwritten.h): a number of
 // tasks, fixed by the shapes, that the pool hands out. A task computes its share of the results from start to
 // end on one thread, so results do not depend on the number of threads.
 #pragma once

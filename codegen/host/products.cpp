@@ -161,8 +161,8 @@ void Gemm::cut() {
   while (needs_scratch() && tile_m + tile_n > kMostTileSides) halve(tile_m > tile_n);
 }
 
-Matrix as_f32(Element type, const void* from, int64_t first, int64_t rows, int64_t columns, int64_t step,
-              float* copy) {
+HostMatrix as_f32(Element type, const void* from, int64_t first, int64_t rows, int64_t columns, int64_t step,
+                  float* copy) {
   if (type == Element::f32) return {static_cast<const float*>(from) + first, step};
   for (int64_t row = 0; row < rows; ++row)
     widen(half_type(type), static_cast<const uint16_t*>(from) + first + row * step, copy + row * columns,
@@ -176,7 +176,7 @@ void round_rows(Element type, const float* from, int64_t rows, int64_t columns, 
     narrow(half_type(type), from + row * columns, static_cast<uint16_t*>(to) + first + row * step, columns);
 }
 
-bool multiply(const ProductSize& size, const Matrix& a, const Matrix& b, float* c, int64_t step,
+bool multiply(const ProductSize& size, const HostMatrix& a, const HostMatrix& b, float* c, int64_t step,
               bool accumulate) {
   forbid_nested_threads();
   return dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', size.m, size.n, size.k, 1.0f, a.data,
@@ -207,10 +207,10 @@ bool Gemm::run(const void* a, const void* b, void* c, int64_t task, const Produc
   }
   for (int64_t p = 0; p < k; p += depth) {
     const int64_t here = std::min(depth, k - p);
-    Matrix block_a = transpose_a ? as_f32(type, a, p * a_row() + i, here, rows, a_row(), copy_a)
-                                 : as_f32(type, a, i * a_row() + p, rows, here, a_row(), copy_a);
-    Matrix block_b = transpose_b ? as_f32(type, b, j * b_row() + p, columns, here, b_row(), copy_b)
-                                 : as_f32(type, b, p * b_row() + j, here, columns, b_row(), copy_b);
+    HostMatrix block_a = transpose_a ? as_f32(type, a, p * a_row() + i, here, rows, a_row(), copy_a)
+                                     : as_f32(type, a, i * a_row() + p, rows, here, a_row(), copy_a);
+    HostMatrix block_b = transpose_b ? as_f32(type, b, j * b_row() + p, columns, here, b_row(), copy_b)
+                                     : as_f32(type, b, p * b_row() + j, here, columns, b_row(), copy_b);
     block_a.transposed = transpose_a, block_b.transposed = transpose_b;
     if (!multiply({rows, columns, here}, block_a, block_b, sums, rounds ? columns : c_row(),
                   accumulate || p > 0))

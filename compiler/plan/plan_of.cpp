@@ -80,7 +80,7 @@ void add_inputs(const ir::Module& module, Plan& plan) {
     const ir::Value& value = module.step[id];
     PlanInput input;
     input.name = value.name;
-    const bool half = ir::is_half(value.type.dtype);  // pass half-inputs
+    const bool half = ir::is_narrow(value.type.dtype);  // pass half-inputs
     input.dtype = half ? DType::f32 : shared(value.type.dtype);
     if (half) input.stored = shared(value.type.dtype);
     input.shape.assign(value.type.shape.begin() + (value.type.shape.empty() ? 0 : 1), value.type.shape.end());
@@ -122,7 +122,7 @@ void add_buffers(const ir::Module& module, Plan& plan) {
     entry.offset = buffer.offset.value_or(0);
     entry.bytes = ir::type_bytes(buffer.type, plan.micro_batch);
     entry.trainable = buffer.trainable;
-    if (const auto whole = ir::whole_type(module, buffer)) entry.whole = whole->shape;
+    if (const auto whole = ir::full_length_type(module, buffer)) entry.whole = whole->shape;
     const ir::BufferId id{static_cast<int32_t>(i)};
     if (const ir::BufferId storage = ir::storage_of(module, id); storage != id)
       entry.in = module[storage].name;

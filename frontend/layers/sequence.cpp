@@ -59,7 +59,7 @@ ir::ValueId with_rope(LayerContext& l, const Values& rope, ir::ValueId qkv, ir::
 // qkv with each head of queries and keys by the root of its mean square, times a weight for each channel.
 ir::ValueId with_norms(LayerContext& l, const Values& norm, ir::ValueId qkv, const ir::Attrs& heads,
                        int64_t channels) {
-  Value always_default;  // `init` is for the products' weights
+  KeyValue always_default;  // `init` is for the products' weights
   always_default.value = std::string("default");
   std::vector<ir::Operand> parts;
   for (const ir::ValueId part :

@@ -75,8 +75,7 @@ void lower(LossContext& l) {
   const ir::ValueId counted = results[3];
   l.sum(results[0], counted);
   if (weighted)
-    l.b.yield(
-        {.role = "weights", .metric = {}, .of = {}, .what = l.b.make("total_sum", "weight", {results[4]})});
+    l.b.yield({.role = ir::YieldRole::weights, .what = l.b.make("total_sum", "weight", {results[4]})});
   l.need_metrics();
   if (!l.metrics) return;
   for (const Node& metric : l.model.metrics()) {

@@ -209,7 +209,7 @@ OpInfo forward(std::string_view name, std::string_view summary, const std::vecto
             expect_operands(op, words);
             return results(op);
           },
-          .lowering = Lowering::special,
+          .lowering = Lowering::handwritten,
           .gradient = gradient,
           .reference = [](EvalView& view) { forward_reference(view, words); },
           .cost = [](const OpView& op) { return cost(op, 2); },
@@ -219,22 +219,24 @@ OpInfo forward(std::string_view name, std::string_view summary, const std::vecto
 }
 
 template <size_t words>
-OpInfo backward(std::string_view name, std::string_view summary, const std::vector<AttrSpec>& attrs) {
+OpInfo backward(const OpInfo& of, std::string_view name, std::string_view summary,
+                const std::vector<AttrSpec>& attrs) {
   return {.name = name,
           .summary = summary,
           .operands = words == 0 ? 4 : words + 4,
-          .keeps = 0b110,
+          .keeps = operand_bits({1, 2}),
           .attrs = attrs,
           .infer = [](const OpView& op) -> Types {
             expect_operands(op, words);
             return gradient_results(op);
           },
-          .lowering = Lowering::special,
+          .lowering = Lowering::handwritten,
           .reference = [](EvalView& view) { gradient_reference(view, words); },
           .cost = [](const OpView& op) { return cost(op, 7); },
           .precision = Precision::half,
           .recompute = Recompute::costly,
-          .differentiable = false};
+          .differentiable = false,
+          .gradient_of = &of};
 }
 
 }  // namespace
@@ -297,13 +299,13 @@ extern const OpInfo op_attention_dropout = forward<1>(
     kDropoutAttrs);
 
 extern const OpInfo op_attention_grad = backward<0>(
-    "attention.grad",
+    op_attention, "attention.grad",
     "d_qkv of `attention`; operands: qkv, statistics (its second result), delta [B,T,heads] (the sums of "
     "d_out * out), d_out",
     kHeadAttrs);
 
 extern const OpInfo op_attention_dropout_grad = backward<4>(
-    "attention.dropout.grad",
+    op_attention_dropout, "attention.dropout.grad",
     "d_qkv of `attention.dropout`; operands: qkv, statistics, delta, d_out, seed and ordinal as there",
     kDropoutAttrs);
 

@@ -255,7 +255,7 @@ extern const OpInfo op_moving_mean_acc{
         "change += momentum * (x - (statistic + change)): a running statistic that moves with every "
         "micro-batch and is committed by the update. Operands: change (written), statistic, x",
     .operands = 3,
-    .writes = 1,
+    .writes = operand_bits({0}),
     .attrs = {{"momentum", 0.1}},
     .infer = infer_moving,
     .formula =
@@ -264,6 +264,7 @@ extern const OpInfo op_moving_mean_acc{
           view.result(change + view.op.real("momentum") * (view.operand(2) - (view.operand(1) + change)));
         },
     .precision = Precision::f32,
+    .accumulates = true,
 };
 
 // The same with the unbiased variance x n / (n - 1); of one element alone it is taken as it is.
@@ -273,7 +274,7 @@ extern const OpInfo op_moving_variance_acc{
         "moving_mean.acc of the unbiased variance x * n / (n - 1), n at least 2. Operands: change (written), "
         "statistic, biased variance x, count n",
     .operands = 4,
-    .writes = 1,
+    .writes = operand_bits({0}),
     .attrs = {{"momentum", 0.1}},
     .infer = infer_moving,
     .formula =
@@ -283,6 +284,7 @@ extern const OpInfo op_moving_variance_acc{
           view.result(change + view.op.real("momentum") * (x - (view.operand(1) + change)));
         },
     .precision = Precision::f32,
+    .accumulates = true,
 };
 
 }  // namespace gacc::ir

@@ -68,14 +68,14 @@ DType common_dtype(const OpView& op, size_t first) {
     if (is_float(*found) && dtype == DType::f32) found = dtype;
   }
   for (size_t i = first; found && i < op.op.operands.size(); ++i) {
-    const bool widened = as_number(op.op.operands[i]) == nullptr && is_half(op.operand(i).dtype);
+    const bool widened = as_number(op.op.operands[i]) == nullptr && is_narrow(op.operand(i).dtype);
     if (!widened || found != DType::f32) expect_dtype(op, i, *found);
   }
   return found.value_or(DType::f32);
 }
 
 DType result_dtype(const OpView& op, DType dtype) {
-  return is_half(dtype) && op.op.info->precision == Precision::f32 ? DType::f32 : dtype;
+  return is_narrow(dtype) && op.op.info->precision == Precision::f32 ? DType::f32 : dtype;
 }
 
 void expect_writable(const OpView& op, size_t i, DType dtype) {

@@ -137,11 +137,11 @@ void weight_reference(EvalView& view) {
 Cost conv_cost(const OpView& op) {
   const int64_t batch = op.module.micro_batch();
   const Window2d w = window_of(op);
-  const bool forward = op.op.info->name == "conv2d";
+  const bool forward = op.op.info == &op_conv2d;
   const Shape places = forward ? op.result().shape : op.operand(0).shape;
-  const Shape images = forward                                    ? op.operand(0).shape
-                       : op.op.info->name == "conv2d.weight_grad" ? op.operand(1).shape
-                                                                  : op.result().shape;
+  const Shape images = forward                                ? op.operand(0).shape
+                       : op.op.info == &op_conv2d_weight_grad ? op.operand(1).shape
+                                                              : op.result().shape;
   const int64_t each = images[1] / op.integer("groups") * w.kernel[0] * w.kernel[1];
   return {.flops = 2 * elements(places, batch) * each,
           .bytes = type_bytes(op.operand(0), batch) + type_bytes(op.operand(1), batch) +
@@ -193,7 +193,7 @@ extern const OpInfo op_conv2d{
     .operands = 2,
     .attrs = attrs(),
     .infer = infer_forward,
-    .lowering = Lowering::special,
+    .lowering = Lowering::handwritten,
     .gradient = gradient,
     .reference = forward_reference,
     .cost = conv_cost,
@@ -208,12 +208,13 @@ extern const OpInfo op_conv2d_grad{
     .operands = 2,
     .attrs = attrs({{"size", std::vector<int64_t>{1, 1}}}),
     .infer = infer_images,
-    .lowering = Lowering::special,
+    .lowering = Lowering::handwritten,
     .reference = images_reference,
     .cost = conv_cost,
     .precision = Precision::half,
     .recompute = Recompute::costly,
     .differentiable = false,
+    .gradient_of = &op_conv2d,
 };
 
 extern const OpInfo op_conv2d_weight_grad{
@@ -224,12 +225,13 @@ extern const OpInfo op_conv2d_weight_grad{
     .operands = 2,
     .attrs = attrs({{"parts", int64_t{1}}}),
     .infer = infer_weight,
-    .lowering = Lowering::special,
+    .lowering = Lowering::handwritten,
     .reference = weight_reference,
     .cost = conv_cost,
     .precision = Precision::half,
     .recompute = Recompute::costly,
     .differentiable = false,
+    .gradient_of = &op_conv2d,
 };
 
 }  // namespace gacc::ir

@@ -56,7 +56,7 @@ extern const OpInfo op_samples_advance{
     .name = "samples.advance",
     .summary = "adds the samples of the micro-batch to the 64-bit ordinal (low, high)",
     .operands = 2,
-    .writes = 3,
+    .writes = operand_bits({0, 1}),
     .infer = [](const OpView& op) -> Types {
       expect_scalars(op, 0, 2, DType::i32);
       return {};

@@ -79,7 +79,7 @@ extern const OpInfo op_embedding{
     .numbers = 0,
     .numbered = [](const OpView& op) { return op.operand(1).shape.front(); },
     .infer = infer_embedding,
-    .lowering = Lowering::special,
+    .lowering = Lowering::handwritten,
     // d_table[r] = sum of dy over the tokens that are r
     .gradient =
         [](GradBuilder& g) {
@@ -115,11 +115,12 @@ extern const OpInfo op_embedding_grad{
       if (rows < 1 || !fits(shape, 1)) refuse(op, Kind::out_of_range, "a table has no {} rows", rows);
       return {{DType::f32, std::move(shape)}};
     },
-    .lowering = Lowering::special,
+    .lowering = Lowering::handwritten,
     .reference = [](EvalView& view) { scatter(view, 0); },
     .cost = [](const OpView& op) { return scatter_cost(op, 0); },
     .precision = Precision::half,
     .differentiable = false,
+    .gradient_of = &op_embedding,
 };
 
 extern const OpInfo op_embedding_grad_acc{
@@ -128,7 +129,7 @@ extern const OpInfo op_embedding_grad_acc{
         "row r of a buffer [rows, C] += dy of the tokens that are r, one after the other; operands: buffer, "
         "tokens i32 [..], dy [.., C]",
     .operands = 3,
-    .writes = 1,
+    .writes = operand_bits({0}),
     .numbers = 1,
     .numbered = table_rows,
     .attrs = {{"rows", int64_t{1}}},
@@ -140,10 +141,12 @@ extern const OpInfo op_embedding_grad_acc{
         refuse(op, Kind::shape_mismatch, {0}, "the sums are {}", shape_text(shape));
       return {};
     },
-    .lowering = Lowering::special,
+    .lowering = Lowering::handwritten,
     .reference = [](EvalView& view) { scatter(view, 1); },
     .cost = [](const OpView& op) { return scatter_cost(op, 1); },
     .precision = Precision::half,
+    .accumulates = true,
+    .gradient_of = &op_embedding,
 };
 
 }  // namespace gacc::ir

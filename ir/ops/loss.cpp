@@ -239,6 +239,7 @@ extern const OpInfo op_cross_entropy_grad{
         },
     .precision = Precision::f32,
     .differentiable = false,
+    .gradient_of = &op_cross_entropy,
 };
 
 extern const OpInfo op_weighted_cross_entropy{
@@ -292,6 +293,7 @@ extern const OpInfo op_weighted_cross_entropy_grad{
         },
     .precision = Precision::f32,
     .differentiable = false,
+    .gradient_of = &op_weighted_cross_entropy,
 };
 
 namespace {

@@ -121,7 +121,7 @@ extern const OpInfo op_matmul_acc{
     .name = "matmul.acc",
     .summary = "buffer += op(A) @ op(B), added in f32; operands: buffer (f32), A, B",
     .operands = 3,
-    .writes = 1,
+    .writes = operand_bits({0}),
     .attrs = {{"ta", false}, {"tb", false}},
     .infer = [](const OpView& op) -> Types {
       const Shape shape = product_shape(op, 1);
@@ -135,6 +135,7 @@ extern const OpInfo op_matmul_acc{
     .reference = [](EvalView& view) { multiply(view, 1); },
     .cost = [](const OpView& op) { return product_cost(op, 1); },
     .precision = Precision::half,
+    .accumulates = true,
 };
 
 }  // namespace gacc::ir

@@ -123,7 +123,7 @@ std::vector<Operand> expand_rms(Builder& b, const Op& op) {
   const Operand x = op.operands[0];
   const double eps = std::get<double>(*find_attr(op, "eps"));
   // The square of a half would be rounded to a half again.
-  const bool half = is_half(b.type(x).dtype);
+  const bool half = is_narrow(b.type(x).dtype);
   const Operand wide = half ? Operand(b.make("cast", name + ".wide", {x})) : x;
   const Operand squares = b.make("square", name + ".squares", {wide});
   const Operand mean = row_mean(b, name + ".total", name + ".mean_square", squares);

@@ -61,7 +61,7 @@ extern const OpInfo op_sgd{
     .name = "sgd",
     .summary = "w -= lr * (g + weight_decay * w); operands: w, g, lr",
     .operands = 3,
-    .writes = 1,
+    .writes = operand_bits({0}),
     .attrs = {{"weight_decay", 0.0}},
     .infer = infer_optimizer<1, 1>,
     .formula =
@@ -85,7 +85,7 @@ extern const OpInfo op_sgd_momentum{
         "m, with nesterov w -= lr * (g + momentum * m). Operands: w, m, g, lr, updates (i32: good updates "
         "before this one)",
     .operands = 5,
-    .writes = 3,
+    .writes = operand_bits({0, 1}),
     .attrs = {{"momentum", 0.0}, {"dampening", 0.0}, {"nesterov", false}, {"weight_decay", 0.0}},
     .infer =
         [](const OpView& op) {
@@ -124,7 +124,7 @@ extern const OpInfo op_adam{
         "c2) + eps). Weight decay adds weight_decay * w to g, or, decoupled, first takes lr * weight_decay * "
         "w from w. Operands: w, m, v, g, lr, c1 = 1 - beta1^t, c2 = 1 - beta2^t",
     .operands = 7,
-    .writes = 7,
+    .writes = operand_bits({0, 1, 2}),
     .attrs = {{"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8}, {"weight_decay", 0.0}, {"decoupled", false}},
     .infer = infer_optimizer<3, 3>,
     .formula =
@@ -145,7 +145,7 @@ extern const OpInfo op_adam_micro{
         "adam, but v = decay2 * v + (1 - beta2) * s. Operands: w, m, v, g, s (the sum of the launches' "
         "squared mean gradients), lr, c1 = 1 - beta1^t, c2 = 1 - beta2^(launches so far), decay2 = beta2^K",
     .operands = 9,
-    .writes = 7,
+    .writes = operand_bits({0, 1, 2}),
     .attrs = {{"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8}, {"weight_decay", 0.0}, {"decoupled", false}},
     .infer =
         [](const OpView& op) {
@@ -172,7 +172,7 @@ extern const OpInfo op_lion{
         "w = w (1 - lr * weight_decay) - lr * sign(beta1 * m + (1 - beta1) * g); m = beta2 * m + (1 - beta2) "
         "* g. Operands: w, m, g, lr",
     .operands = 4,
-    .writes = 3,
+    .writes = operand_bits({0, 1}),
     .attrs = {{"beta1", 0.9}, {"beta2", 0.99}, {"weight_decay", 0.0}},
     .infer = infer_optimizer<2, 1>,
     .formula =
@@ -225,7 +225,7 @@ extern const OpInfo op_lamb{
         "m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g^2; w -= step * r, with r of "
         "`lamb.direction`. Operands: w, m, v, g, step = lr * |w| / |r|, c1 = 1 - beta1^t, c2 = 1 - beta2^t",
     .operands = 7,
-    .writes = 7,
+    .writes = operand_bits({0, 1, 2}),
     .attrs = {{"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8}, {"weight_decay", 0.0}},
     .infer = infer_optimizer<3, 3>,
     .formula =

@@ -121,7 +121,7 @@ void mean_gradient_reference(EvalView& view) {
 Cost pool_cost(const OpView& op) {
   const int64_t batch = op.module.micro_batch();
   const Window2d w = window_of(op);
-  const bool gradient = op.op.info->name.ends_with(".grad");
+  const bool gradient = op.op.info->gradient_of != nullptr;
   const Type places = gradient ? op.operand(op.op.operands.size() - 1) : op.result();
   Cost cost{.flops = elements(places.shape, batch) * w.kernel[0] * w.kernel[1],
             .bytes = type_bytes(op.result(), batch)};
@@ -138,7 +138,7 @@ extern const OpInfo op_max_pool2d{
         "and W; padding: top, left, bottom, right, never the largest",
     .attrs = kPoolAttrs,
     .infer = infer_pool,
-    .lowering = Lowering::special,
+    .lowering = Lowering::handwritten,
     // d_x: each dy to the first largest element of its window
     .gradient =
         [](GradBuilder& g) {
@@ -157,10 +157,11 @@ extern const OpInfo op_max_pool2d_grad{
     .operands = 2,
     .attrs = kPoolAttrs,
     .infer = infer_max_gradient,
-    .lowering = Lowering::special,
+    .lowering = Lowering::handwritten,
     .reference = max_gradient_reference,
     .cost = pool_cost,
     .differentiable = false,
+    .gradient_of = &op_max_pool2d,
 };
 
 extern const OpInfo op_avg_pool2d{
@@ -170,7 +171,7 @@ extern const OpInfo op_avg_pool2d{
         "and W; padding: top, left, bottom, right",
     .attrs = kPoolAttrs,
     .infer = infer_pool,
-    .lowering = Lowering::special,
+    .lowering = Lowering::handwritten,
     // d_x: each dy, divided by the elements of a window, to all elements of its window
     .gradient =
         [](GradBuilder& g) {
@@ -190,10 +191,11 @@ extern const OpInfo op_avg_pool2d_grad{
         "and width of the images",
     .attrs = {kPoolAttrs[0], kPoolAttrs[1], kPoolAttrs[2], {"size", std::vector<int64_t>{1, 1}}},
     .infer = infer_mean_gradient,
-    .lowering = Lowering::special,
+    .lowering = Lowering::handwritten,
     .reference = mean_gradient_reference,
     .cost = pool_cost,
     .differentiable = false,
+    .gradient_of = &op_avg_pool2d,
 };
 
 }  // namespace gacc::ir

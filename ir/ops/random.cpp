@@ -49,8 +49,8 @@ extern const OpInfo op_fill{
     .name = "fill",
     .summary = "buffer = value; f32 or i32",
     .operands = 1,
-    .writes = 1,
-    .discards = 1,
+    .writes = operand_bits({0}),
+    .discards = operand_bits({0}),
     .attrs = {{"value", 0.0}},
     .infer = [](const OpView& op) -> Types {
       expect_write(op, 0);
@@ -68,8 +68,8 @@ extern const OpInfo op_random_uniform{
     .summary =
         "buffer = uniform in (-bound, bound), Philox4x32-10; operands: buffer, seed low, seed high (i32)",
     .operands = 3,
-    .writes = 1,
-    .discards = 1,
+    .writes = operand_bits({0}),
+    .discards = operand_bits({0}),
     .attrs = {{"bound", 1.0}, {"stream", int64_t{0}}},
     .infer = infer_random,
     .formula = [](const FormulaView& view) { view.result(view.op.real("bound") * symmetric(view)); },
@@ -83,8 +83,8 @@ extern const OpInfo op_random_normal{
         "buffer = normal with mean 0, by the inverse error function of Philox4x32-10; operands: buffer, seed "
         "low, seed high (i32)",
     .operands = 3,
-    .writes = 1,
-    .discards = 1,
+    .writes = operand_bits({0}),
+    .discards = operand_bits({0}),
     .attrs = {{"std", 1.0}, {"stream", int64_t{0}}},
     .infer = infer_random,
     .formula =

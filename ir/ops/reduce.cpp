@@ -100,7 +100,7 @@ extern const OpInfo op_column_sum_acc{
     .name = "column_sum.acc",
     .summary = "buffer [C] += sum over all axes of x [..,C] but the last; operands: buffer, x",
     .operands = 2,
-    .writes = 1,
+    .writes = operand_bits({0}),
     .infer = [](const OpView& op) -> Types {
       const Shape shape = columns_of(op, 1);
       expect_write(op, 0);
@@ -111,6 +111,7 @@ extern const OpInfo op_column_sum_acc{
     },
     .lowering = Lowering::column_reduce,
     .precision = Precision::f32,
+    .accumulates = true,
 };
 
 extern const OpInfo op_total_sum{
@@ -136,7 +137,7 @@ extern const OpInfo op_total_sum_acc{
     .name = "total_sum.acc",
     .summary = "buffer [] += sum over all elements of x; operands: buffer, x; floats or i32",
     .operands = 2,
-    .writes = 1,
+    .writes = operand_bits({0}),
     .infer = [](const OpView& op) -> Types {
       expect_tensor(op, 1);
       expect_write(op, 0);
@@ -146,6 +147,7 @@ extern const OpInfo op_total_sum_acc{
     },
     .lowering = Lowering::total_reduce,
     .precision = Precision::f32,
+    .accumulates = true,
 };
 
 }  // namespace gacc::ir

@@ -91,7 +91,7 @@ extern const OpInfo op_rope{
       expect_rotation(op);
       return {op.operand(0)};
     },
-    .lowering = Lowering::special,
+    .lowering = Lowering::handwritten,
     .gradient =
         [](GradBuilder& g) {
           Attrs attrs = g.op().attrs;

@@ -32,7 +32,7 @@ extern const OpInfo op_scale_adjust{
         "interval, scale = min(scale * growth, ceiling), good = 0. Operands: scale, good (i32: good updates "
         "in a row), ok, go",
     .operands = 4,
-    .writes = 3,
+    .writes = operand_bits({0, 1}),
     .attrs = {{"backoff", 0.5}, {"ceiling", 0x1p24}, {"growth", 2.0}, {"interval", int64_t{2000}}},
     .infer = [](const OpView& op) -> Types {
       expect_write(op, 0);

@@ -126,7 +126,7 @@ Types infer_schedule(const OpView& op) {
 
 Types infer_integers(const OpView& op) {
   expect_scalars(op, 0, op.op.operands.size(), DType::i32);
-  return {{op.op.info->name == "power" ? DType::f32 : DType::i32, {}}};
+  return {{op.op.info == &op_power ? DType::f32 : DType::i32, {}}};
 }
 
 // A rate: lr and t, and perhaps more, to the rate of this update. All have a warm-up.

@@ -18,10 +18,11 @@ extern const OpInfo op_add_acc{
     .name = "add.acc",
     .summary = "buffer += x; operands: buffer, x; f32 or i32",
     .operands = 2,
-    .writes = 1,
+    .writes = operand_bits({0}),
     .infer = infer_write<1>,
     .formula = [](const FormulaView& view) { view.result(view.operand(0) + view.operand(1)); },
     .precision = Precision::f32,
+    .accumulates = true,
 };
 
 // Adds a launch's own mean gradient, squared, for `second_moment = "micro"`. A launch that counts
@@ -32,7 +33,7 @@ extern const OpInfo op_square_mean_acc{
         "buffer += (x / n)^2, nothing where n is 0; operands: buffer, x, n (what x sums over: a count, or an "
         "f32 sum of weights)",
     .operands = 3,
-    .writes = 1,
+    .writes = operand_bits({0}),
     .infer =
         [](const OpView& op) {
           expect_write(op, 1);
@@ -50,14 +51,15 @@ extern const OpInfo op_square_mean_acc{
           view.result(view.operand(0) + mean * mean);
         },
     .precision = Precision::f32,
+    .accumulates = true,
 };
 
 extern const OpInfo op_store{
     .name = "store",
     .summary = "buffer = x; operands: buffer, x; f32 or i32",
     .operands = 2,
-    .writes = 1,
-    .discards = 1,
+    .writes = operand_bits({0}),
+    .discards = operand_bits({0}),
     .infer = infer_write<1>,
     .formula = [](const FormulaView& view) { view.result(view.operand(1)); },
     .precision = Precision::f32,

@@ -7,7 +7,7 @@ namespace gacc::ir {
 
 LaunchOrder::LaunchOrder(const Schedule& schedule) {
   for (size_t i = 0; i < schedule.launches.size(); ++i)
-    for (const Call* call : calls(schedule.launches[i])) launches_.emplace_back(call->kernel, i);
+    for (const CallSite* call : calls(schedule.launches[i])) launches_.emplace_back(call->kernel, i);
   std::ranges::sort(launches_);
   std::array<size_t, 2> counts{};
   std::array<size_t, 2> ended{};  // of the other stream, before the next launch of this one begins
@@ -50,7 +50,7 @@ std::vector<Touched> launch_touched(const Module& module, const Region& region,
       here.reads.insert(here.reads.end(), more.reads.begin(), more.reads.end());
       here.writes.insert(here.writes.end(), more.writes.begin(), more.writes.end());
     };
-    for (const Call* call : calls(launch)) {
+    for (const CallSite* call : calls(launch)) {
       add(call->kernel);
       const ProductCall* product = as_product(*call);
       if (product == nullptr) continue;

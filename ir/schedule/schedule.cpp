@@ -8,28 +8,28 @@ namespace {
 
 int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
-template <class Schedule, class Call>
-std::vector<Call*> all_calls(Schedule& schedule) {
-  std::vector<Call*> all;
+template <class Schedule, class CallSite>
+std::vector<CallSite*> all_calls(Schedule& schedule) {
+  std::vector<CallSite*> all;
   for (auto& launch : schedule.launches) {
     if (auto* merged = std::get_if<Merged>(&launch))
       for (auto& part : merged->parts) all.push_back(&part);
     else
-      all.push_back(&std::get<ir::Call>(launch));
+      all.push_back(&std::get<ir::CallSite>(launch));
   }
   return all;
 }
 
 }  // namespace
 
-std::vector<const Call*> calls(const Schedule& schedule) {
-  return all_calls<const Schedule, const Call>(schedule);
+std::vector<const CallSite*> calls(const Schedule& schedule) {
+  return all_calls<const Schedule, const CallSite>(schedule);
 }
-std::vector<Call*> calls(Schedule& schedule) { return all_calls<Schedule, Call>(schedule); }
+std::vector<CallSite*> calls(Schedule& schedule) { return all_calls<Schedule, CallSite>(schedule); }
 
-std::vector<const Call*> calls(const Launch& launch) {
+std::vector<const CallSite*> calls(const Launch& launch) {
   const Merged* merged = std::get_if<Merged>(&launch);
-  return merged != nullptr ? parts(*merged) : std::vector<const Call*>{&std::get<Call>(launch)};
+  return merged != nullptr ? parts(*merged) : std::vector<const CallSite*>{&std::get<CallSite>(launch)};
 }
 
 const Branch& branch(const Launch& launch) {
@@ -39,15 +39,15 @@ Branch& branch(Launch& launch) {
   return std::visit([](auto& one) -> Branch& { return one.branch; }, launch);
 }
 
-std::vector<const Call*> parts(const Merged& merged) {
-  std::vector<const Call*> all;
-  for (const Call& part : merged.parts) all.push_back(&part);
+std::vector<const CallSite*> parts(const Merged& merged) {
+  std::vector<const CallSite*> all;
+  for (const CallSite& part : merged.parts) all.push_back(&part);
   return all;
 }
 
-std::vector<std::vector<const Call*>> by_level(const Schedule& schedule) {
-  std::vector<std::vector<const Call*>> levels;
-  for (const Call* call : calls(schedule)) {
+std::vector<std::vector<const CallSite*>> by_level(const Schedule& schedule) {
+  std::vector<std::vector<const CallSite*>> levels;
+  for (const CallSite* call : calls(schedule)) {
     if (!call->level) continue;
     const auto level = static_cast<size_t>(*call->level);
     if (levels.size() <= level) levels.resize(level + 1);
@@ -56,17 +56,17 @@ std::vector<std::vector<const Call*>> by_level(const Schedule& schedule) {
   return levels;
 }
 
-int64_t threads(const Call& call) {
+int64_t threads(const CallSite& call) {
   const ProductCall* product = as_product(call);
   return product != nullptr ? product->block : as_kernel(call)->block;
 }
 
-int64_t shared_bytes(const Call& call) {
+int64_t shared_bytes(const CallSite& call) {
   const ProductCall* product = as_product(call);
   return product != nullptr ? product->shared : as_kernel(call)->shared;
 }
 
-int64_t blocks(const Call& call, int64_t batch) {
+int64_t blocks(const CallSite& call, int64_t batch) {
   if (const ProductCall* product = as_product(call))
     return divide_up(product->m.at(batch), product->tile_m) *
            divide_up(product->n.at(batch), product->tile_n);
@@ -74,31 +74,31 @@ int64_t blocks(const Call& call, int64_t batch) {
   return divide_up(kernel.items.at(batch), kernel.per_block);
 }
 
-int64_t merged_block(const std::vector<std::vector<const Call*>>& levels) {
+int64_t merged_block(const std::vector<std::vector<const CallSite*>>& levels) {
   int64_t block = kMergedBlock;
-  for (const std::vector<const Call*>& level : levels)
-    for (const Call* call : level) block = std::max(block, threads(*call));
+  for (const std::vector<const CallSite*>& level : levels)
+    for (const CallSite* call : level) block = std::max(block, threads(*call));
   return block;
 }
 
-int64_t places(const Call& call, int64_t merged_block) {
+int64_t places(const CallSite& call, int64_t merged_block) {
   const int64_t fit = std::min(merged_block / threads(call), kPlaceBarriers);
   const int64_t shared = shared_bytes(call);
   return shared > 0 ? std::min(fit, kBlockShared / shared) : fit;
 }
 
-bool countable(const Call& call, int64_t batch) {
+bool countable(const CallSite& call, int64_t batch) {
   const KernelCall* kernel = as_kernel(call);
   return blocks(call, batch) < int64_t{1} << 30 &&
          (kernel == nullptr || kernel->items.at(batch) < int64_t{1} << 31);
 }
 
-int64_t merged_blocks(const std::vector<std::vector<const Call*>>& levels, int64_t merged_block,
+int64_t merged_blocks(const std::vector<std::vector<const CallSite*>>& levels, int64_t merged_block,
                       int64_t batch) {
   int64_t most = 1;
-  for (const std::vector<const Call*>& level : levels) {
+  for (const std::vector<const CallSite*>& level : levels) {
     int64_t here = 0;
-    for (const Call* call : level) here += divide_up(blocks(*call, batch), places(*call, merged_block));
+    for (const CallSite* call : level) here += divide_up(blocks(*call, batch), places(*call, merged_block));
     most = std::max(most, here);
   }
   return most;

@@ -77,7 +77,7 @@ struct Branch {
   bool operator==(const Branch&) const = default;
 };
 
-struct Call {
+struct CallSite {
   int32_t kernel = -1;  // the number of the region's kernel
   std::optional<int32_t>
       level{};  // launches of one level do not wait for each other; none: its product does it
@@ -90,12 +90,12 @@ struct Call {
 struct Merged {
   std::string function{};
   int64_t block = 0, blocks = 0;
-  std::vector<Call> parts{};
+  std::vector<CallSite> parts{};
   Location at{};
   Branch branch{};
 };
 
-using Launch = std::variant<Call, Merged>;
+using Launch = std::variant<CallSite, Merged>;
 
 // All of the region as one cooperative kernel, level by level, where the GPU can: instead of the launches.
 struct Persistent {
@@ -110,23 +110,23 @@ struct Schedule {
   std::vector<Launch> launches{};  // in the order in which one stream has them, and two are given them
 };
 
-inline const KernelCall* as_kernel(const Call& call) { return std::get_if<KernelCall>(&call.what); }
-inline const ProductCall* as_product(const Call& call) { return std::get_if<ProductCall>(&call.what); }
+inline const KernelCall* as_kernel(const CallSite& call) { return std::get_if<KernelCall>(&call.what); }
+inline const ProductCall* as_product(const CallSite& call) { return std::get_if<ProductCall>(&call.what); }
 
 // Every call, those of merged launches too, in the order of the launches.
-std::vector<const Call*> calls(const Schedule& schedule);
-std::vector<Call*> calls(Schedule& schedule);
-std::vector<const Call*> parts(const Merged& merged);
+std::vector<const CallSite*> calls(const Schedule& schedule);
+std::vector<CallSite*> calls(Schedule& schedule);
+std::vector<const CallSite*> parts(const Merged& merged);
 // The calls of one launch.
-std::vector<const Call*> calls(const Launch& launch);
+std::vector<const CallSite*> calls(const Launch& launch);
 const Branch& branch(const Launch& launch);
 Branch& branch(Launch& launch);
 // The calls of a region by level, each level in order: what a persistent kernel does one after the other.
-std::vector<std::vector<const Call*>> by_level(const Schedule& schedule);
+std::vector<std::vector<const CallSite*>> by_level(const Schedule& schedule);
 
-int64_t threads(const Call& call);                // of a block
-int64_t shared_bytes(const Call& call);           // of a block
-int64_t blocks(const Call& call, int64_t batch);  // of the grid
+int64_t threads(const CallSite& call);                // of a block
+int64_t shared_bytes(const CallSite& call);           // of a block
+int64_t blocks(const CallSite& call, int64_t batch);  // of the grid
 
 // Bytes of workspaces.
 inline constexpr int64_t kWorkspaceAlignment = 256;
@@ -138,12 +138,12 @@ inline constexpr int64_t kMostWorkspace = int64_t{32} << 20;  // no library is a
 inline constexpr int64_t kMergedBlock = 256;
 inline constexpr int64_t kBlockShared = 48 * 1024;  // bytes that a block has without asking
 inline constexpr int64_t kPlaceBarriers = 15;       // a block has 16 barriers, and the first is its own
-int64_t merged_block(const std::vector<std::vector<const Call*>>& levels);
-int64_t places(const Call& call, int64_t merged_block);  // 0: the call cannot share a kernel
+int64_t merged_block(const std::vector<std::vector<const CallSite*>>& levels);
+int64_t places(const CallSite& call, int64_t merged_block);  // 0: the call cannot share a kernel
 // Returns true if the numbers that a merged kernel counts its blocks with fit 32 bits.
-bool countable(const Call& call, int64_t batch);
+bool countable(const CallSite& call, int64_t batch);
 // The most blocks that have work in any level at once. Any grid computes the same.
-int64_t merged_blocks(const std::vector<std::vector<const Call*>>& levels, int64_t merged_block,
+int64_t merged_blocks(const std::vector<std::vector<const CallSite*>>& levels, int64_t merged_block,
                       int64_t batch);
 
 }  // namespace gacc::ir

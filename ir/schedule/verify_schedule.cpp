@@ -34,7 +34,7 @@ class ScheduleVerifier {
     signatures();
     if (bad_) return;
     Dependence dependence(module_, region_, facts_->kernels);
-    for (const Call* line : lines_) done_in_product(*line, dependence);
+    for (const CallSite* line : lines_) done_in_product(*line, dependence);
     if (bad_) return;
     order(dependence);
     workspaces();
@@ -49,13 +49,15 @@ class ScheduleVerifier {
     broken_(rule, at, fmt::format(format, std::forward<A>(args)...));
   }
   const Op& op_of(const Kernel& kernel) const { return region_.ops[kernel.members.front().op]; }
-  const Kernel& kernel_of(const Call& call) const { return facts_->kernels[facts_->numbers[call.kernel]]; }
+  const Kernel& kernel_of(const CallSite& call) const {
+    return facts_->kernels[facts_->numbers[call.kernel]];
+  }
   std::string text(const Operand& operand) const { return operand_text(module_, region_, operand); }
 
   // R18
   bool every_kernel_once() {
     for (size_t line = 0; line < lines_.size(); ++line) {
-      const Call& call = *lines_[line];
+      const CallSite& call = *lines_[line];
       const std::optional<size_t> known = facts_->numbers.find(call.kernel);
       if (!known) {
         broken("R18", call.at, "there is no kernel {} in {}", call.kernel, region_text(region_.kind));
@@ -76,7 +78,7 @@ class ScheduleVerifier {
   }
 
   // R19: what follows from the kernel
-  void call(const Call& call) {
+  void call(const CallSite& call) {
     if (threads(call) < 1 || threads(call) > kMostThreads || shared_bytes(call) < 0 ||
         shared_bytes(call) > kBlockShared)
       broken("R19", call.at, "kernel {} has blocks of {} threads with {} bytes of shared memory", call.kernel,
@@ -90,7 +92,7 @@ class ScheduleVerifier {
   }
   std::vector<Operand> operands_of(const Kernel& kernel) const {
     std::vector<Operand> operands = kernel.reads;
-    if (kernel.form == KernelForm::special) {
+    if (kernel.form == KernelForm::handwritten) {
       const Op& op = op_of(kernel);
       operands = op.operands;
       operands.insert(operands.end(), op.results.begin(), op.results.end());
@@ -101,7 +103,7 @@ class ScheduleVerifier {
       if (!contains(operands, operand)) operands.push_back(operand);
     return operands;
   }
-  void product_call(const Call& call, const ProductCall& given) {
+  void product_call(const CallSite& call, const ProductCall& given) {
     if (given.tile_m < 1 || given.tile_n < 1 || given.slices < 1)
       return broken("R19", call.at, "the tile of product {} is empty", call.kernel);
     const ProductCall right = product_of(module_, region_, op_of(kernel_of(call)));
@@ -111,7 +113,7 @@ class ScheduleVerifier {
   }
   void signatures() {
     std::map<std::string_view, const KernelCall*> first;
-    for (const Call* line : lines_) {
+    for (const CallSite* line : lines_) {
       const KernelCall* kernel = as_kernel(*line);
       if (kernel == nullptr) continue;
       const KernelCall& other = *first.emplace(kernel->function, kernel).first->second;
@@ -128,7 +130,7 @@ class ScheduleVerifier {
   }
 
   // R21 and R22
-  void done_in_product(const Call& call, Dependence& dependence) {
+  void done_in_product(const CallSite& call, Dependence& dependence) {
     const ProductCall* product = as_product(call);
     if (product == nullptr) return;
     if (product->bias) bias(call, *product);
@@ -139,7 +141,7 @@ class ScheduleVerifier {
       return broken("R21", call.at, "product {} does kernel {}, which is none", call.kernel,
                     product->then->kernel);
     const size_t k = *place;
-    const Call& other = *lines_[line_of_.at(k)];
+    const CallSite& other = *lines_[line_of_.at(k)];
     const KernelCall* kernel = as_kernel(other);
     if (kernel == nullptr || facts_->kernels[k].form != KernelForm::pointwise || other.level ||
         !joined_.insert(k).second)
@@ -163,7 +165,7 @@ class ScheduleVerifier {
                     call.kernel);
     dependence.join(from, k);
   }
-  void bias(const Call& call, const ProductCall& product) {
+  void bias(const CallSite& call, const ProductCall& product) {
     const Bias& bias = *product.bias;
     const auto fail = [&] {
       broken("R22", call.at, "kernel {} is not the one addition of @{} to product {} in place", bias.kernel,
@@ -191,7 +193,7 @@ class ScheduleVerifier {
     for (const auto* places : {&levels, &line}) {
       const auto fault = dependence.out_of_order(*places);
       if (!fault) continue;
-      const Call& late = *lines_[line[fault->second]];
+      const CallSite& late = *lines_[line[fault->second]];
       broken("R20", late.at, "kernel {} must run after kernel {}: they touch the same bytes", late.kernel,
              facts_->kernels[fault->first].number);
     }
@@ -199,7 +201,7 @@ class ScheduleVerifier {
 
   // R23
   void workspaces() {
-    for (const Call* line : lines_) {
+    for (const CallSite* line : lines_) {
       const ProductCall* product = as_product(*line);
       if (product == nullptr || !product->workspace) continue;
       const Bytes& bytes = *product->workspace;
@@ -231,12 +233,12 @@ class ScheduleVerifier {
 
   // R24
   void shared_kernel(const Location& at, const std::string& function,
-                     const std::vector<std::vector<const Call*>>& levels, int64_t block, int64_t grid) {
+                     const std::vector<std::vector<const CallSite*>>& levels, int64_t block, int64_t grid) {
     if (block != merged_block(levels))
       return broken("R24", at, "`{}` has blocks of {} threads; its parts need {}", function, block,
                     merged_block(levels));
-    for (const std::vector<const Call*>& level : levels) {
-      for (const Call* call : level)
+    for (const std::vector<const CallSite*>& level : levels) {
+      for (const CallSite* call : level)
         if (places(*call, block) < 1 || !countable(*call, module_.micro_batch()))
           return broken("R24", call->at, "kernel {} cannot be a part of `{}`", call->kernel, function);
     }
@@ -247,12 +249,12 @@ class ScheduleVerifier {
     for (const Launch& launch : schedule_.launches) {
       const Merged* merged = std::get_if<Merged>(&launch);
       if (merged == nullptr) continue;
-      for (const Call& part : merged->parts)
+      for (const CallSite& part : merged->parts)
         if (as_kernel(part) == nullptr || part.level != merged->parts.front().level)
           return broken("R24", part.at, "`{}` is of kernels of one level", merged->function);
       shared_kernel(merged->at, merged->function, {parts(*merged)}, merged->block, merged->blocks);
       std::vector<std::string> functions;
-      for (const Call& part : merged->parts) functions.push_back(as_kernel(part)->function);
+      for (const CallSite& part : merged->parts) functions.push_back(as_kernel(part)->function);
       if (functions_.try_emplace(merged->function, functions).first->second != functions)
         return broken("R24", merged->at, "launches of `{}` have different functions", merged->function);
     }
@@ -289,7 +291,7 @@ class ScheduleVerifier {
     for (const Launch& launch : launches) {
       const Merged* merged = std::get_if<Merged>(&launch);
       if (merged == nullptr) continue;
-      for (const Call& part : merged->parts)
+      for (const CallSite& part : merged->parts)
         if (part.branch != Branch{})
           return broken("R27", part.at, "a part of `{}` has no stream of its own", merged->function);
     }
@@ -311,7 +313,7 @@ class ScheduleVerifier {
   const Schedule& schedule_;
   const Broken& broken_;
   const Facts facts_;
-  const std::vector<const Call*> lines_;
+  const std::vector<const CallSite*> lines_;
   std::map<size_t, size_t> line_of_;                           // of a kernel: its call
   std::set<size_t> joined_;                                    // kernels that a product does
   std::map<std::string, std::vector<std::string>> functions_;  // of the parts of a merged launch

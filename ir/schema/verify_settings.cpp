@@ -71,7 +71,7 @@ class SettingsVerifier {
     between("precision.seed_elements", elements, 1, std::numeric_limits<int64_t>::max());
     const std::optional<BufferId> scale = module_.find(Named::loss_scale);
     for (const Op& op : module_.step.ops) {
-      if (!scale || op.info->name != "div" || op.operands[0] != Operand(*scale)) continue;
+      if (!scale || op.info != &op_div || op.operands[0] != Operand(*scale)) continue;
       if (op.operands[1] != Operand(static_cast<double>(elements)))
         broken("precision.seed_elements is {}, and the gradient starts from `@{}` over another number",
                elements, module_[*scale].name);

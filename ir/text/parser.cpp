@@ -382,8 +382,8 @@ class Parser {
     return out;
   }
 
-  Call call(const Region& region) {
-    Call out;
+  CallSite call(const Region& region) {
+    CallSite out;
     out.at = token_.at;
     if (accept_word("product")) {
       out.what = product_call(region, out.kernel);
@@ -432,9 +432,13 @@ class Parser {
 
   void yield(Region& region) {
     Yield out;
-    out.role = key();
-    if (out.role == "metric") out.metric = key();
-    if (out.role == "grad") {
+    const Token at = token_;
+    const std::string role = key();
+    const std::optional<YieldRole> known = parse_yield_role(role);
+    if (!known) fail(at.at, Kind::unknown_name, "there is no yield role `{}`", role);
+    out.role = *known;
+    if (out.role == YieldRole::metric) out.metric = key();
+    if (out.role == YieldRole::grad) {
       const Token of = expect(Tok::buffer, "the parameter's @name");
       const auto found = module_.find_buffer(of.text);
       if (!found) fail(of.at, Kind::unknown_name, "there is no buffer `@{}`", of.text);

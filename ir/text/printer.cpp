@@ -96,9 +96,9 @@ std::string location_text(const Location& at, const PrintOptions& options) {
 
 std::string yields_text(const Module& module, const Region& region) {
   return list_text(region.yields, [&](const Yield& yield) {
-    std::string out = word(yield.role);
-    if (yield.role == "metric") out += " " + word(yield.metric);
-    if (yield.role == "grad") out += " @" + id(module[yield.of].name);
+    std::string out(yield_role_text(yield.role));
+    if (yield.role == YieldRole::metric) out += " " + word(yield.metric);
+    if (yield.role == YieldRole::grad) out += " @" + id(module[yield.of].name);
     return out + " " + operand_text(module, region, yield.what);
   });
 }
@@ -123,7 +123,7 @@ std::string branch_text(const Branch& branch) {
   return out;
 }
 
-std::string call_text(const Module& module, const Region& region, const Call& call) {
+std::string call_text(const Module& module, const Region& region, const CallSite& call) {
   std::string out;
   if (const KernelCall* kernel = as_kernel(call)) {
     out = fmt::format("kernel {} k({}) {} grid({} by {}) block({})", word(kernel->function), call.kernel,
@@ -160,14 +160,14 @@ std::string schedule_text(const Module& module, const Region& region, const Sche
                        persistent.block, persistent.blocks, persistent.required ? " required" : "");
   }
   for (const Launch& launch : schedule.launches) {
-    if (const Call* call = std::get_if<Call>(&launch)) {
+    if (const CallSite* call = std::get_if<CallSite>(&launch)) {
       out += "    " + call_text(module, region, *call) + "\n";
       continue;
     }
     const Merged& merged = std::get<Merged>(launch);
     out += fmt::format("    merged {} block({}) blocks({}){} {{\n", word(merged.function), merged.block,
                        merged.blocks, branch_text(merged.branch));
-    for (const Call& part : merged.parts) out += "      " + call_text(module, region, part) + "\n";
+    for (const CallSite& part : merged.parts) out += "      " + call_text(module, region, part) + "\n";
     out += "    }\n";
   }
   return out + "  }\n";

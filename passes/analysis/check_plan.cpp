@@ -151,7 +151,7 @@ class Checker {
     if (!region.schedule) return replay(region, all, order, {});
     Workspaces workspaces;
     const KernelNumbers& numbers = facts_->numbers;
-    for (const Call* call : calls(*region.schedule)) {
+    for (const CallSite* call : calls(*region.schedule)) {
       const ProductCall* product = as_product(*call);
       if (product != nullptr && product->workspace) workspaces[numbers[call->kernel]] = *product->workspace;
     }
@@ -178,7 +178,7 @@ class Checker {
     std::vector<size_t> order;
     std::set<int32_t> done;  // kernels
     const auto run = [&](const Launch& launch) {
-      for (const Call* call : calls(launch)) {
+      for (const CallSite* call : calls(launch)) {
         done.insert(call->kernel);
         if (joined && !call->level) continue;
         order.push_back(numbers[call->kernel]);
@@ -209,9 +209,9 @@ class Checker {
   // The kernels in the order in which launches of one level come in this order or in reverse.
   static std::vector<size_t> by_levels(const Region& region, const KernelNumbers& numbers, bool reverse) {
     std::vector<size_t> order;
-    for (std::vector<const Call*>& level : by_level(*region.schedule)) {
+    for (std::vector<const CallSite*>& level : by_level(*region.schedule)) {
       if (reverse) std::ranges::reverse(level);
-      for (const Call* call : level) {
+      for (const CallSite* call : level) {
         order.push_back(numbers[call->kernel]);
         const ProductCall* product = as_product(*call);
         if (product != nullptr && product->then) order.push_back(numbers[product->then->kernel]);

@@ -109,7 +109,7 @@ class Translator {
     for (const Operand& write : kernel.writes) {
       const ValueId* value = as_value(write);
       if (value == nullptr) continue;
-      const bool follows = !first.empty() && kernel.form != KernelForm::special &&
+      const bool follows = !first.empty() && kernel.form != KernelForm::handwritten &&
                            !reads_others(slice(kernel, {*value}, first), first);
       std::vector<ValueId>& part = follows ? second : first;
       part.push_back(*value);

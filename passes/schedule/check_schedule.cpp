@@ -9,7 +9,7 @@ namespace gacc::passes {
 namespace {
 
 // What follows from the kernel and the tile; what was decided later is left out.
-bool same(const ir::Call& call, const ir::Call& selected) {
+bool same(const ir::CallSite& call, const ir::CallSite& selected) {
   const ir::ProductCall *given = ir::as_product(call), *right = ir::as_product(selected);
   if (given == nullptr || right == nullptr) return call.what == selected.what;
   ir::ProductCall plain = *given;
@@ -38,12 +38,12 @@ std::string wrong_wait(const ir::Module& module, const ir::Region& region) {
 
 std::string check_schedule(const ir::Module& module) {
   std::string problem;
-  const std::optional<kernels::Program> program =
+  const std::optional<kernels::ModuleKernels> program =
       kernels::make_program(module, kernels::Purpose::device, problem, kernels::GpuTarget(module.target));
   return program ? check_schedule(module, *program) : problem;
 }
 
-std::string check_schedule(const ir::Module& module, const kernels::Program& program) {
+std::string check_schedule(const ir::Module& module, const kernels::ModuleKernels& program) {
   const kernels::GpuTarget gpu(module.target);
   std::string problem;
   for (const ir::RegionKind kind : ir::all_regions) {
@@ -51,9 +51,9 @@ std::string check_schedule(const ir::Module& module, const kernels::Program& pro
     if (!region.schedule) continue;
     const std::optional<ir::Schedule> selected = kernels::select(module, region, program, gpu, problem);
     if (!selected) return problem;
-    std::map<int32_t, const ir::Call*> by_kernel;
-    for (const ir::Call* call : ir::calls(*selected)) by_kernel[call->kernel] = call;
-    for (const ir::Call* call : ir::calls(*region.schedule)) {
+    std::map<int32_t, const ir::CallSite*> by_kernel;
+    for (const ir::CallSite* call : ir::calls(*selected)) by_kernel[call->kernel] = call;
+    for (const ir::CallSite* call : ir::calls(*region.schedule)) {
       if (!same(*call, *by_kernel.at(call->kernel)))
         return fmt::format("R29: {}: the launch of kernel {} is not what `select` makes of it for {}",
                            ir::region_text(kind), call->kernel, module.target);

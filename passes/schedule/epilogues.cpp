@@ -7,7 +7,7 @@
 #include "ir/dependence.h"
 #include "ir/product.h"
 #include "ir/region_facts.h"
-#include "kernels/instance.h"
+#include "kernels/specialisation.h"
 #include "passes/pass.h"
 
 namespace gacc::passes {
@@ -23,14 +23,14 @@ class Finder {
         dependence_(module, region, facts_->kernels) {}
 
   void run() {
-    const std::vector<ir::Call*> lines = ir::calls(*region_.schedule);
-    for (ir::Call* line : lines) {
+    const std::vector<ir::CallSite*> lines = ir::calls(*region_.schedule);
+    for (ir::CallSite* line : lines) {
       auto* product = std::get_if<ir::ProductCall>(&line->what);
       if (product == nullptr) continue;
       product->then = find(facts_->numbers[line->kernel], product->c);
       if (!product->then) continue;
-      ir::Call& done = **std::ranges::find_if(
-          lines, [&](const ir::Call* other) { return other->kernel == product->then->kernel; });
+      ir::CallSite& done = **std::ranges::find_if(
+          lines, [&](const ir::CallSite* other) { return other->kernel == product->then->kernel; });
       if (!done.level) {  // another product does it
         product->then.reset();
         continue;
@@ -57,7 +57,7 @@ class Finder {
   std::optional<int32_t> slot_of(const ir::Kernel& kernel, const ir::ValueId& result) const {
     if (kernel.form != ir::KernelForm::pointwise || kernel.inner != 0) return std::nullopt;
     const auto [call, body, constants] =
-        kernels::make_instance(module_, region_, kernel, kernels::Purpose::device);
+        kernels::specialise(module_, region_, kernel, kernels::Purpose::device);
     if (body.cost > kernels::kMostEpilogueCost) return std::nullopt;
     if (region_[result].type.pitch != 0) return std::nullopt;
     const ir::Shape& shape = region_[result].type.shape;

@@ -11,7 +11,7 @@ ir::Dependence launch_dependence(const ir::Module& module, const ir::Region& reg
                                  const ir::RegionFacts& facts) {
   const ir::KernelNumbers& numbers = facts.numbers;
   ir::Dependence dependence(module, region, facts.kernels);
-  for (const ir::Call* call : ir::calls(*region.schedule)) {
+  for (const ir::CallSite* call : ir::calls(*region.schedule)) {
     const ir::ProductCall* product = ir::as_product(*call);
     if (product != nullptr && product->then)
       dependence.join(numbers[call->kernel], numbers[product->then->kernel]);
@@ -25,7 +25,7 @@ bool levels(ir::Module& module, const Options&, Diag&) {
     if (!region.schedule) continue;
     const ir::Facts facts = ir::facts(module, region);
     const std::vector<int32_t> levels = launch_dependence(module, region, *facts).earliest_levels();
-    for (ir::Call* call : ir::calls(*region.schedule))
+    for (ir::CallSite* call : ir::calls(*region.schedule))
       if (call->level) call->level = levels[facts->numbers[call->kernel]];
   }
   return true;

@@ -22,10 +22,11 @@ namespace {
 // "mul_adam_fill_14" -> "mul_adam_fill"
 std::string without_number(const std::string& function) { return function.substr(0, function.rfind('_')); }
 
-using Calls = std::vector<const ir::Call*>;
+using Calls = std::vector<const ir::CallSite*>;
 
 bool all_kernels(const Calls& calls) {
-  return std::ranges::all_of(calls, [](const ir::Call* call) { return ir::as_product(*call) == nullptr; });
+  return std::ranges::all_of(calls,
+                             [](const ir::CallSite* call) { return ir::as_product(*call) == nullptr; });
 }
 
 // Makes launches of calls. Merged ones with the same functions share their code: one name, that of the first.
@@ -34,15 +35,15 @@ class Launches {
   Launches(const ir::Module& module, const ir::Region& region)
       : micro_batch_(module.micro_batch()), region_(region) {}
 
-  void add(const ir::Call& call) { launches_.emplace_back(call); }
+  void add(const ir::CallSite& call) { launches_.emplace_back(call); }
   // As one launch where they can be one, else one by one. `number` makes the name.
   void add(const Calls& calls, size_t number) {
     if (calls.size() < 2 || !all_kernels(calls) || !cannot_share(calls, micro_batch_).empty()) {
-      for (const ir::Call* call : calls) add(*call);
+      for (const ir::CallSite* call : calls) add(*call);
       return;
     }
     std::vector<std::string> functions;
-    for (const ir::Call* call : calls) functions.push_back(ir::as_kernel(*call)->function);
+    for (const ir::CallSite* call : calls) functions.push_back(ir::as_kernel(*call)->function);
     ir::Merged merged;
     merged.function = names_
                           .try_emplace(functions, fmt::format("{}_{}_{}", ir::region_text(region_.kind),
@@ -50,7 +51,7 @@ class Launches {
                           .first->second;
     merged.block = ir::merged_block({calls});
     merged.blocks = ir::merged_blocks({calls}, merged.block, micro_batch_);
-    for (const ir::Call* call : calls) merged.parts.push_back(*call);
+    for (const ir::CallSite* call : calls) merged.parts.push_back(*call);
     launches_.emplace_back(std::move(merged));
   }
   std::vector<ir::Launch> take() { return std::move(launches_); }
@@ -69,13 +70,13 @@ void merge_levels(const ir::Module& module, ir::Region& region) {
   Launches launches(module, region);
   for (size_t level = 0; level < levels.size(); ++level) launches.add(levels[level], level);
   // What products do comes last: it has no place in the order.
-  for (const ir::Call* call : ir::calls(std::as_const(schedule)))
+  for (const ir::CallSite* call : ir::calls(std::as_const(schedule)))
     if (!call->level) launches.add(*call);
   schedule.launches = launches.take();
 }
 
 // Tells whether a call may share a launch of the step: it is a kernel that leaves most of a GPU idle.
-bool small(const ir::Call& call, int64_t micro_batch) {
+bool small(const ir::CallSite& call, int64_t micro_batch) {
   const ir::KernelCall* kernel = ir::as_kernel(call);
   return kernel != nullptr && call.level && kernel->block <= kMostSharedThreads &&
          ir::blocks(call, micro_batch) < kernels::kBlocksThatFillGpu;
@@ -88,23 +89,23 @@ void merge_neighbours(const ir::Module& module, ir::Region& region) {
   const ir::KernelNumbers& numbers = facts->numbers;
   ir::Dependence dependence = launch_dependence(module, region, *facts);
 
-  std::vector<std::vector<ir::Call*>> runs;
-  for (ir::Call* call : ir::calls(*region.schedule)) {
-    const auto joins = [&](const ir::Call* other) {
+  std::vector<std::vector<ir::CallSite*>> runs;
+  for (ir::CallSite* call : ir::calls(*region.schedule)) {
+    const auto joins = [&](const ir::CallSite* other) {
       return small(*other, micro_batch) && !dependence.between(numbers[other->kernel], numbers[call->kernel]);
     };
     const bool one = !runs.empty() && small(*call, micro_batch) && std::ranges::all_of(runs.back(), joins);
     if (!one) runs.emplace_back();
     runs.back().push_back(call);
   }
-  for (const std::vector<ir::Call*>& run : runs)
+  for (const std::vector<ir::CallSite*>& run : runs)
     for (size_t i = 1; i < run.size(); ++i)
       dependence.join(numbers[run.front()->kernel], numbers[run[i]->kernel]);
   const std::vector<int32_t> levels = dependence.earliest_levels();
   Launches launches(module, region);
-  for (const std::vector<ir::Call*>& run : runs) {
+  for (const std::vector<ir::CallSite*>& run : runs) {
     const size_t first = numbers[run.front()->kernel];
-    for (ir::Call* call : run)
+    for (ir::CallSite* call : run)
       if (call->level) call->level = levels[first];
     launches.add(Calls(run.begin(), run.end()), first);
   }

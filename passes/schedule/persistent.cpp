@@ -7,9 +7,9 @@
 
 namespace gacc::passes {
 
-std::string cannot_share(const std::vector<const ir::Call*>& calls, int64_t micro_batch) {
+std::string cannot_share(const std::vector<const ir::CallSite*>& calls, int64_t micro_batch) {
   const int64_t block = ir::merged_block({calls});
-  for (const ir::Call* call : calls) {
+  for (const ir::CallSite* call : calls) {
     const ir::KernelCall* kernel = ir::as_kernel(*call);
     const std::string name = kernel != nullptr ? kernel->function : fmt::format("product {}", call->kernel);
     if (ir::places(*call, block) < 1) return name + " needs too much shared memory";
@@ -21,7 +21,7 @@ std::string cannot_share(const std::vector<const ir::Call*>& calls, int64_t micr
 bool persistent(ir::Module& module, const Options&, Diag& diag) {
   const auto make = [&](ir::Region& region, size_t least_levels, bool required) {
     if (!region.schedule) return;
-    const std::vector<std::vector<const ir::Call*>> levels = ir::by_level(*region.schedule);
+    const std::vector<std::vector<const ir::CallSite*>> levels = ir::by_level(*region.schedule);
     if (levels.size() < least_levels) return;
     const std::string why_not =
         cannot_share(ir::calls(std::as_const(*region.schedule)), module.micro_batch());

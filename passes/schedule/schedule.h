@@ -24,7 +24,7 @@ ir::Dependence launch_dependence(const ir::Module& module, const ir::Region& reg
 std::vector<bool> fit_second_stream(const ir::Region& region, const ir::RegionFacts& facts);
 
 // Returns why calls cannot share a kernel, or "".
-std::string cannot_share(const std::vector<const ir::Call*>& calls, int64_t micro_batch);
+std::string cannot_share(const std::vector<const ir::CallSite*>& calls, int64_t micro_batch);
 
 // Threads of a block that kernels share without being asked to; with more, each thread has few registers, and
 // a product or a kernel of much state would spill them.

@@ -7,7 +7,7 @@ namespace gacc::passes {
 bool select(ir::Module& module, const Options& options, Diag& diag) {
   const kernels::GpuTarget gpu(options.target);
   std::string problem;
-  const std::optional<kernels::Program> program =
+  const std::optional<kernels::ModuleKernels> program =
       kernels::make_program(module, kernels::Purpose::device, problem, gpu);
   if (!program) {
     diag.error(Kind::invalid_ir, {}, "{}", problem);

@@ -22,11 +22,11 @@ void add_workspaces(const ir::Module& module, ir::Region& region) {
   }
   const ir::Facts facts = ir::facts(module, region);
   const std::vector<ir::LiveRange> ranges = ir::live_ranges(module, region, facts->kernels);
-  for (ir::Call* call : ir::calls(*region.schedule))
+  for (ir::CallSite* call : ir::calls(*region.schedule))
     if (auto* product = std::get_if<ir::ProductCall>(&call->what)) product->workspace.reset();
   const ir::LaunchOrder order(*region.schedule);
   std::vector<ir::Touched> touched = ir::launch_touched(module, region, facts->kernels);
-  for (ir::Call* call : ir::calls(*region.schedule)) {
+  for (ir::CallSite* call : ir::calls(*region.schedule)) {
     auto* product = std::get_if<ir::ProductCall>(&call->what);
     if (product == nullptr) continue;
     const auto now = static_cast<int>(facts->numbers[call->kernel]);

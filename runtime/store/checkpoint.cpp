@@ -148,7 +148,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CheckpointEntry, name, kind, dtype, shape, by
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LogPosition, bytes, crc32)
 
 bool is_kept(const PlanBuffer& buffer) {
-  return buffer_roles[static_cast<size_t>(buffer.role)].combine != "apart";
+  return buffer_roles[static_cast<size_t>(buffer.role)].combine != CopiesOfRanks::per_rank;
 }
 
 std::vector<std::string> checkpoint_files(const std::string& folder) {

@@ -29,7 +29,7 @@ INSTANTIATE_TEST_SUITE_P(Machines, MmaAttention,
 
 bool by_tensor_cores(const DeviceCode& code) {
   return std::any_of(code.program.functions.begin(), code.program.functions.end(),
-                     [](const Body& body) { return body.special.ends_with(".mma"); });
+                     [](const Body& body) { return body.by_tiles; });
 }
 
 // Both results and the gradient, twice with the same bits.

@@ -6,7 +6,7 @@
 #include <iostream>
 
 #include "kernels/gemm.h"
-#include "kernels/special/calls.h"
+#include "kernels/handwritten/calls.h"
 #include "tests/codegen/conv_cases.h"
 #include "tests/codegen/emulated.h"
 #include "tests/codegen/half_values.h"
@@ -28,7 +28,7 @@ struct Kind {
 std::vector<std::string> products(const DeviceCode& code) {
   std::vector<std::string> names;
   for (const Body& body : code.program.functions) {
-    if (body.special.ends_with(".product")) names.push_back(body.special.substr(0, body.special.rfind('.')));
+    if (body.by_tiles) names.emplace_back(body.op->name);
   }
   return names;
 }
@@ -53,7 +53,7 @@ void check(const ConvCase& c, const Kind& kind) {
     auto values = ir::evaluate(module, RegionKind::eval, batch, inputs, after);
     for (const char* name : {"y", "z"})
       for (double& x : values.at(name).data)
-        if (ir::is_half(kind.dtype)) x = nearest_half(x, kind.dtype);
+        if (ir::is_narrow(kind.dtype)) x = nearest_half(x, kind.dtype);
     Emulated gpu(*code);
     Machine machine(module, code->program, RegionKind::eval, batch);
     machine.set(inputs, state);
@@ -127,10 +127,11 @@ TEST(ConvProducts, EveryTile) {
       Diag diag;
       const auto code = emit_nvptx(conv_module(c, dtype), "sm_80", diag);
       const auto& functions = code->program.functions;
-      const auto forward = std::find_if(functions.begin(), functions.end(),
-                                        [](const Body& body) { return body.special == "conv2d.product"; });
+      const auto forward = std::find_if(functions.begin(), functions.end(), [](const Body& body) {
+        return body.op == &ir::op_conv2d && body.by_tiles;
+      });
       ASSERT_NE(forward, functions.end()) << c.text();
-      const GemmTile& tile = implicit_tile(ConvShape::of(*forward).product);
+      const GemmTile& tile = implicit_tile(forward->shape.as<ConvShape>().product);
       EXPECT_EQ(fmt::format("{}x{}", tile.m, tile.n), dtype == DType::f16 ? halves : floats) << c.text();
       check(c, {dtype, "sm_80"});
     }

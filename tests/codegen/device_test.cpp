@@ -36,7 +36,7 @@ void check_eval(const Module& module, std::vector<int64_t> batches, double toler
         native(module, *host, RegionKind::eval, batch);
     machine.set(inputs, state);
     bool pointwise = true;
-    machine.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
+    machine.run([&](const BodyCall& call, char* const* operands, const std::vector<int64_t>& extents) {
       pointwise = pointwise && call.kernel.form == ir::KernelForm::pointwise;
       EXPECT_EQ(simulator.launch(call, operands, extents, batch), "");
     });
@@ -44,12 +44,12 @@ void check_eval(const Module& module, std::vector<int64_t> batches, double toler
     Machine tight(module, *program, RegionKind::eval, batch);
     tight.reuse_memory();
     tight.set(inputs, state);
-    tight.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
+    tight.run([&](const BodyCall& call, char* const* operands, const std::vector<int64_t>& extents) {
       EXPECT_EQ(simulator.launch(call, operands, extents, batch), "");
     });
     tight.expect_equal(values, after, tolerance);
     native.set(inputs, state);
-    native.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
+    native.run([&](const BodyCall& call, char* const* operands, const std::vector<int64_t>& extents) {
       if (call.function < 0) return run_library(module, RegionKind::eval, call, operands, batch, false);
       code->function(call.function)(operands, extents.data(), 0, call.items.at(batch));
     });
@@ -137,7 +137,7 @@ TEST(Device, ManyTeams) {
   const auto program = make_program(module, Purpose::device, problem);
   ASSERT_TRUE(program) << problem;
   for (const Body& body : program->functions) {
-    if (body.special == "attention.grad") {
+    if (body.op == &ir::op_attention_grad) {
       EXPECT_TRUE(body.wide_index);
     }
   }

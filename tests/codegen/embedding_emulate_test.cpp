@@ -51,7 +51,7 @@ class Both {
       value = std::round(value * 64) / 64 + 1.0 / 512;  // exact in f16
     Machine native(module_, *host_, ir::RegionKind::eval, batch);
     native.set(inputs, state);
-    native.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
+    native.run([&](const BodyCall& call, char* const* operands, const std::vector<int64_t>& extents) {
       code_->function(call.function)(operands, extents.data(), 0, call.items.at(batch));
     });
     Emulated gpu(*device_);
@@ -65,7 +65,7 @@ class Both {
 
  private:
   ir::Module module_;
-  std::optional<Program> host_;
+  std::optional<ModuleKernels> host_;
   std::unique_ptr<HostCode> code_;
   std::optional<DeviceCode> device_;
 };

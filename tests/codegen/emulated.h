@@ -20,7 +20,7 @@ struct Emulated {
   std::vector<std::pair<std::string, uint64_t>> run(const ir::Module& module, Machine& machine,
                                                     int64_t batch) {
     std::vector<std::pair<std::string, uint64_t>> loads;
-    machine.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
+    machine.run([&](const BodyCall& call, char* const* operands, const std::vector<int64_t>& extents) {
       const auto function = static_cast<size_t>(call.function);
       const std::vector<Slot>& slots = code.program.functions[function].slots;
       std::vector<uint64_t> arguments;

@@ -46,7 +46,7 @@ void expect_the_hosts_bits(const ir::Module& module, const std::map<std::string,
   ASSERT_TRUE(code) << problem;
   Machine native(module, *host, ir::RegionKind::eval, batch);
   native.set(inputs, state);
-  native.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
+  native.run([&](const BodyCall& call, char* const* operands, const std::vector<int64_t>& extents) {
     code->function(call.function)(operands, extents.data(), 0, call.items.at(batch));
   });
 

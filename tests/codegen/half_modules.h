@@ -16,7 +16,7 @@ inline std::optional<ir::Module> to_half(ir::Module module, ir::DType dtype) {
   const auto is_kept = [&](ir::ValueId input) {
     return std::any_of(module.eval.ops.begin(), module.eval.ops.end(), [&](const ir::Op& op) {
       for (size_t i = 0; i < op.operands.size(); ++i)
-        if (op.operands[i] == ir::Operand(input) && (op.info->keeps >> i & 1U) != 0) return true;
+        if (op.operands[i] == ir::Operand(input) && op.info->keeps_f32(i)) return true;
       return false;
     });
   };
@@ -37,7 +37,7 @@ inline std::optional<ir::Module> to_half(ir::Module module, ir::DType dtype) {
 
 // Inputs as their types hold them.
 inline void as_stored(ir::Tensor& tensor, ir::DType dtype) {
-  for (double& x : tensor.data) x = is_half(dtype) ? nearest_half(x, dtype) : static_cast<float>(x);
+  for (double& x : tensor.data) x = is_narrow(dtype) ? nearest_half(x, dtype) : static_cast<float>(x);
 }
 
 struct Data {

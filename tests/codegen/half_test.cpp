@@ -26,7 +26,7 @@ struct Host {
   }
   // Runs `eval`; in tasks of one tile, or all items at once.
   void run(Machine& machine, int64_t batch, bool in_tiles = false) const {
-    machine.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
+    machine.run([&](const BodyCall& call, char* const* operands, const std::vector<int64_t>& extents) {
       if (call.function < 0) return run_library(module, RegionKind::eval, call, operands, batch, in_tiles);
       const int64_t items = call.items.at(batch), tile = in_tiles ? call.tile : std::max<int64_t>(items, 1);
       for (int64_t begin = 0; begin < items; begin += tile)
@@ -34,7 +34,7 @@ struct Host {
     });
   }
   const Module& module;
-  Program program;
+  ModuleKernels program;
   std::unique_ptr<HostCode> code;
 };
 
@@ -47,13 +47,13 @@ struct Device {
   // Whether all kernels are pointwise.
   bool run(Machine& machine, int64_t batch) const {
     bool pointwise = true;
-    machine.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
+    machine.run([&](const BodyCall& call, char* const* operands, const std::vector<int64_t>& extents) {
       pointwise = pointwise && call.kernel.form == ir::KernelForm::pointwise;
       EXPECT_EQ(simulator->launch(call, operands, extents, batch), "");
     });
     return pointwise;
   }
-  Program program;
+  ModuleKernels program;
   std::unique_ptr<Simulator> simulator;
 };
 
@@ -65,7 +65,7 @@ void check_eval(const Module& module, std::vector<int64_t> batches, double toler
     const Data data = random_data(module, batch, random);
     ir::State after = data.state;
     const auto values = ir::evaluate(module, RegionKind::eval, batch, data.inputs, after);
-    const auto machine = [&](const Program& program) {
+    const auto machine = [&](const ModuleKernels& program) {
       Machine made(module, program, RegionKind::eval, batch);
       made.set(data.inputs, data.state);
       return made;
@@ -106,7 +106,7 @@ TEST_P(HalfOp, AgreesWithReference) {
       ++checked;
     }
     // What is a kernel of its own takes halves; others may be of integers or accumulators alone.
-    EXPECT_TRUE(checked > 0 || lowering != ir::Lowering::special) << ir::dtype_text(dtype);
+    EXPECT_TRUE(checked > 0 || lowering != ir::Lowering::handwritten) << ir::dtype_text(dtype);
   }
 }
 
@@ -195,14 +195,14 @@ std::vector<double> hard_numbers(DType dtype) {
 
 template <class Run>
 void check_conversion(DType from, DType to, const std::vector<double>& numbers, const Module& module,
-                      const Program& program, const Run& run) {
+                      const ModuleKernels& program, const Run& run) {
   const auto batch = static_cast<int64_t>((numbers.size() + 23) / 24);
   ir::Tensor x{{batch, 24}, numbers}, y = x;
   x.data.resize(static_cast<size_t>(batch * 24), 1.0), y.data.resize(x.data.size());
   for (size_t i = 0; i < y.data.size(); ++i) {
-    if (is_half(from)) x.data[i] = nearest_half(x.data[i], from);
+    if (is_narrow(from)) x.data[i] = nearest_half(x.data[i], from);
     x.data[i] = static_cast<float>(x.data[i]);
-    y.data[i] = is_half(to) ? nearest_half(-x.data[i], to) : -x.data[i];
+    y.data[i] = is_narrow(to) ? nearest_half(-x.data[i], to) : -x.data[i];
   }
   Machine machine(module, program, RegionKind::eval, batch);
   machine.set({{"x", x}}, {});

@@ -19,7 +19,7 @@ using ir::Module;
 using ir::RegionKind;
 
 struct Compiled {
-  Program program;
+  ModuleKernels program;
   std::string object;
   std::unique_ptr<HostCode> code;
 };
@@ -27,7 +27,7 @@ struct Compiled {
 std::unique_ptr<Compiled> compile(const Module& module) {
   auto compiled = std::make_unique<Compiled>();
   std::string problem;
-  std::optional<Program> program = make_program(module, Purpose::host, problem);
+  std::optional<ModuleKernels> program = make_program(module, Purpose::host, problem);
   EXPECT_TRUE(program) << problem;
   if (!program) return nullptr;
   compiled->program = std::move(*program);
@@ -41,7 +41,7 @@ std::unique_ptr<Compiled> compile(const Module& module) {
 // All items at once, or in tasks of one tile, last task first.
 Machine::Launch launch(const Module& module, RegionKind kind, const HostCode& code, int64_t batch,
                        bool in_tiles) {
-  return [&module, kind, &code, batch, in_tiles](const Call& call, char* const* operands,
+  return [&module, kind, &code, batch, in_tiles](const BodyCall& call, char* const* operands,
                                                  const std::vector<int64_t>& extents) {
     if (call.function < 0) return run_library(module, kind, call, operands, batch, in_tiles);
     const HostFunction function = code.function(call.function);

@@ -8,7 +8,7 @@
 
 namespace gacc::codegen {
 
-inline void run_library(const ir::Module& module, ir::RegionKind kind, const Call& call,
+inline void run_library(const ir::Module& module, ir::RegionKind kind, const BodyCall& call,
                         char* const* operands, int64_t batch, bool backwards) {
   const ir::Region& region = module.region(kind);
   const auto library = host::make_library_call({module, region, region.ops[call.kernel.members.front().op]});

@@ -33,13 +33,13 @@ uint32_t as_word(double value, ir::DType dtype) {
 
 double Machine::get(const Memory& memory, size_t i) {
   const ir::DType dtype = memory.type.dtype;
-  if (!is_half(dtype)) return as_double(memory.words[kGuard + i], dtype);
+  if (!is_narrow(dtype)) return as_double(memory.words[kGuard + i], dtype);
   return half_value(static_cast<uint16_t>(memory.words[kGuard + i / 2] >> (i % 2 * 16)), dtype);
 }
 
 void Machine::put(Memory& memory, size_t i, double value) {
   const ir::DType dtype = memory.type.dtype;
-  if (!is_half(dtype)) {
+  if (!is_narrow(dtype)) {
     memory.words[kGuard + i] = as_word(value, dtype);
     return;
   }
@@ -48,7 +48,7 @@ void Machine::put(Memory& memory, size_t i, double value) {
   word = (word & ~(0xffffu << shift)) | bits << shift;
 }
 
-Machine::Machine(const ir::Module& module, const Program& program, ir::RegionKind kind, int64_t batch)
+Machine::Machine(const ir::Module& module, const ModuleKernels& program, ir::RegionKind kind, int64_t batch)
     : module_(module),
       region_(module.region(kind)),
       roots_(ir::facts(module_, region_)->root),
@@ -64,7 +64,7 @@ Machine::Memory& Machine::memory(const Operand& operand) {
     memory.name = ir::operand_text(module_, region_, root);
     // Not zero, so that a missing store is seen.
     memory.elements = static_cast<size_t>(ir::elements(memory.type.shape, batch_));
-    const size_t words = is_half(memory.type.dtype) ? (memory.elements + 1) / 2 : memory.elements;
+    const size_t words = is_narrow(memory.type.dtype) ? (memory.elements + 1) / 2 : memory.elements;
     memory.words.assign(words + 2 * kGuard, kNothing);
     std::fill_n(memory.words.begin(), kGuard, kGuardWord);
     std::fill_n(memory.words.end() - kGuard, kGuard, kGuardWord);
@@ -90,7 +90,7 @@ void Machine::set(const std::map<std::string, Tensor>& inputs, const ir::State& 
   }
 }
 
-void Machine::gemm(const Call& call) {
+void Machine::gemm(const BodyCall& call) {
   const ir::Op& op = region_.ops[call.kernel.members.front().op];
   const bool accumulates = op.info->writes != 0;
   const ir::OpView view{module_, region_, op};
@@ -118,7 +118,7 @@ void Machine::gemm(const Call& call) {
 std::map<Operand, Operand> Machine::reused(size_t number) {
   std::map<Operand, Operand> result;
   if (!reuse_) return result;
-  const Call& call = calls_[number];
+  const BodyCall& call = calls_[number];
   std::set<Operand> kept;  // roots that somebody reads later
   for (const ir::Yield& yield : region_.yields) kept.insert(roots_(yield.what));
   for (size_t later = number + 1; later < calls_.size(); ++later) {
@@ -139,7 +139,7 @@ std::map<Operand, Operand> Machine::reused(size_t number) {
 
 void Machine::run(const Launch& launch) {
   for (size_t number = 0; number < calls_.size(); ++number) {
-    const Call& call = calls_[number];
+    const BodyCall& call = calls_[number];
     if (call.kernel.form == ir::KernelForm::alias) continue;
     for (const Operand& write : call.kernel.writes) memory(write).written = true;
     if (call.kernel.form == ir::KernelForm::gemm) {
@@ -165,7 +165,7 @@ void Machine::run(const Launch& launch) {
 
 void Machine::expect_tensor(const Memory& memory, const Tensor& tensor, double tolerance) const {
   ASSERT_EQ(memory.elements, tensor.data.size()) << memory.name;
-  if (is_half(memory.type.dtype) && memory.elements % 2 == 1) {
+  if (is_narrow(memory.type.dtype) && memory.elements % 2 == 1) {
     ASSERT_EQ(memory.words[kGuard + memory.elements / 2] >> 16, kNothing >> 16) << "after " << memory.name;
   }
   for (size_t i = 0; i < tensor.data.size(); ++i) {

@@ -15,15 +15,15 @@
 namespace gacc::codegen {
 
 using namespace kernels;
-using kernels::Program;  // not the runtime's
+using kernels::ModuleKernels;
 
 class Machine {
  public:
   // Runs one call: addresses in the order of call.operands.
   using Launch =
-      std::function<void(const Call& call, char* const* operands, const std::vector<int64_t>& extents)>;
+      std::function<void(const BodyCall& call, char* const* operands, const std::vector<int64_t>& extents)>;
 
-  Machine(const ir::Module& module, const Program& program, ir::RegionKind kind, int64_t batch);
+  Machine(const ir::Module& module, const ModuleKernels& program, ir::RegionKind kind, int64_t batch);
   void set(const std::map<std::string, ir::Tensor>& inputs, const ir::State& state);
   // With reuse_memory, results take the bytes of operands that die where ir::may_reuse allows it.
   void reuse_memory() { reuse_ = true; }
@@ -47,7 +47,7 @@ class Machine {
   Memory& memory(const ir::Operand& operand);
   static double get(const Memory& memory, size_t i);
   static void put(Memory& memory, size_t i, double value);
-  void gemm(const Call& call);
+  void gemm(const BodyCall& call);
   std::map<ir::Operand, ir::Operand> reused(size_t call);  // result -> operand
   static void fill(Memory& memory, const ir::Tensor& tensor);
   void expect_tensor(const Memory& memory, const ir::Tensor& tensor, double tolerance) const;
@@ -55,7 +55,7 @@ class Machine {
   const ir::Module& module_;
   const ir::Region& region_;
   const ir::StorageRoots roots_;
-  const std::vector<Call>& calls_;
+  const std::vector<BodyCall>& calls_;
   int64_t batch_;
   bool reuse_ = false;
   std::map<ir::Operand, Memory> memory_;  // by storage root

@@ -23,7 +23,7 @@ std::vector<float> values_of(const std::string& op, std::vector<float> x) {
   std::vector<float> y(x.size());
   char* operands[] = {reinterpret_cast<char*>(x.data()), reinterpret_cast<char*>(y.data())};
   const int64_t extents[] = {1, static_cast<int64_t>(x.size())};
-  const Call& call = program->calls(ir::RegionKind::eval)[0];
+  const BodyCall& call = program->calls(ir::RegionKind::eval)[0];
   code->function(call.function)(operands, extents, 0, extents[1]);
   return y;
 }

@@ -35,7 +35,7 @@ std::vector<float> results(const std::string& op, const std::string& type = "f32
   if (!program) return {};
   const auto code = HostCode::load(compile_host(*program, problem), *program, problem);
   EXPECT_TRUE(code) << problem;
-  const Call& call = program->calls(ir::RegionKind::eval)[0];
+  const BodyCall& call = program->calls(ir::RegionKind::eval)[0];
   std::vector<float> out;
   float lr = kRate, y = 0;
   int32_t t = 0, n = 7;

@@ -120,7 +120,7 @@ std::string run_block(size_t threads) {
 }  // namespace
 
 struct Simulator::Impl {
-  const Program& program;
+  const ModuleKernels& program;
   std::unique_ptr<llvm::orc::LLJIT> jit;
   std::vector<void (*)(const int64_t*)> entries;
 };
@@ -186,7 +186,7 @@ void make_runnable(llvm::Function& kernel) {
 
 }  // namespace
 
-std::string host_llvm_ir(const Program& program, unsigned lanes) {
+std::string host_llvm_ir(const ModuleKernels& program, unsigned lanes) {
   llvm::LLVMContext context;
   llvm::Module module("host", context);
   std::string problem, text;
@@ -200,7 +200,7 @@ std::string host_llvm_ir(const Program& program, unsigned lanes) {
   return text;
 }
 
-Simulator::Simulator(const Program& program, int capability) : impl_(new Impl{program, nullptr, {}}) {
+Simulator::Simulator(const ModuleKernels& program, int capability) : impl_(new Impl{program, nullptr, {}}) {
   llvm::InitializeNativeTarget();
   llvm::InitializeNativeTargetAsmPrinter();
   llvm::ExitOnError sure("simulator: ");
@@ -234,8 +234,8 @@ Simulator::Simulator(const Program& program, int capability) : impl_(new Impl{pr
 
 Simulator::~Simulator() = default;
 
-std::string Simulator::launch(const Call& call, char* const* operands, const std::vector<int64_t>& extents,
-                              int64_t batch) {
+std::string Simulator::launch(const BodyCall& call, char* const* operands,
+                              const std::vector<int64_t>& extents, int64_t batch) {
   std::vector<int64_t> arguments;
   for (size_t i = 0; i < call.operands.size(); ++i)
     arguments.push_back(reinterpret_cast<int64_t>(operands[i]));

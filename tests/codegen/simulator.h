@@ -9,18 +9,18 @@
 namespace gacc::codegen {
 
 using namespace kernels;
-using kernels::Program;  // not the runtime's
+using kernels::ModuleKernels;
 
 // The host's kernels as LLVM IR text, after the passes, in vectors of `lanes`.
-std::string host_llvm_ir(const Program& program, unsigned lanes);
+std::string host_llvm_ir(const ModuleKernels& program, unsigned lanes);
 
 class Simulator {
  public:
   // The kernels as for a GPU of this capability; 0 has not even f16 conversions.
-  explicit Simulator(const Program& program, int capability = 75);
+  explicit Simulator(const ModuleKernels& program, int capability = 75);
   ~Simulator();
   // "" or what went wrong.
-  std::string launch(const Call& call, char* const* operands, const std::vector<int64_t>& extents,
+  std::string launch(const BodyCall& call, char* const* operands, const std::vector<int64_t>& extents,
                      int64_t batch);
 
  private:

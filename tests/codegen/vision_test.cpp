@@ -35,13 +35,13 @@ void check(const Module& module, int64_t batch, On on, const std::function<doubl
   machine.set(inputs, state);
   if (on == On::device) {
     Simulator simulator(*program);
-    machine.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
+    machine.run([&](const BodyCall& call, char* const* operands, const std::vector<int64_t>& extents) {
       EXPECT_EQ(simulator.launch(call, operands, extents, batch), "");
     });
   } else {
     const auto code = HostCode::load(compile_host(*program, problem), *program, problem);
     ASSERT_TRUE(code) << problem;
-    machine.run([&](const Call& call, char* const* operands, const std::vector<int64_t>& extents) {
+    machine.run([&](const BodyCall& call, char* const* operands, const std::vector<int64_t>& extents) {
       if (call.function < 0) return run_library(module, RegionKind::eval, call, operands, batch, true);
       code->function(call.function)(operands, extents.data(), 0, call.items.at(batch));
     });

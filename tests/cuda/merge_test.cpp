@@ -118,7 +118,7 @@ TEST_F(Merge, APersistentStepThatCannotBeIsAGraphUnlessInsistedOn) {
 
 TEST(Levels, IndependentLaunchesShareOne) {
   const ir::Module module = planned(model("type = \"adam\""));
-  const std::vector<std::vector<const ir::Call*>> levels = ir::by_level(*module.update.schedule);
+  const std::vector<std::vector<const ir::CallSite*>> levels = ir::by_level(*module.update.schedule);
   ASSERT_EQ(levels.size(), 4U);     // norms, sums of parts, scalars, adam
   EXPECT_EQ(levels[0].size(), 6U);  // one for each parameter
   EXPECT_EQ(levels[3].size(), 6U);

@@ -34,7 +34,7 @@ Module example() {
 std::string text_of(const RegionFacts& facts) {
   std::string text = facts.problem;
   for (const Kernel& kernel : facts.kernels) {
-    text += fmt::format("{} {} {}:", kernel.number, form_text(kernel.form), shape_text(kernel.domain));
+    text += fmt::format("{} {} {}:", kernel.number, static_cast<int>(kernel.form), shape_text(kernel.domain));
     for (const KernelMember& member : kernel.members) text += fmt::format(" {}", member.op);
     text += fmt::format(", {} read, {} written\n", kernel.reads.size(), kernel.writes.size());
   }
@@ -55,7 +55,7 @@ TEST(Facts, FollowEveryChangeOfARegion) {
       {"an operand", [](Module& m) { m.step.ops[2].operands[0] = m.step.inputs[0]; }},
       {"an operation", [](Module& m) { m.step.ops.pop_back(); }},
       {"the order", [](Module& m) { std::swap(m.step.ops[1], m.step.ops[2]); }},
-      {"a yield", [](Module& m) { m.step.yields.push_back({.role = "loss", .what = ValueId{1}}); }},
+      {"a yield", [](Module& m) { m.step.yields.push_back({.role = YieldRole::loss, .what = ValueId{1}}); }},
       {"a shape",
        [](Module& m) {
          m.step.values[3].type.shape = {kBatch, 4};

@@ -6,8 +6,8 @@
 namespace gacc::ir {
 namespace {
 
-Call call(int64_t items, int64_t block, int64_t shared) {
-  Call call;
+CallSite call(int64_t items, int64_t block, int64_t shared) {
+  CallSite call;
   call.what = KernelCall{"f", {}, {}, {items, false}, block, block, shared};
   return call;
 }
@@ -23,8 +23,8 @@ TEST(Schedule, NoMorePlacesThanBarriersAndSharedMemory) {
 }
 
 TEST(Schedule, BlocksAreThoseOfTheBusiestLevel) {
-  const Call many = call(64 * 10, 64, 0), one = call(1, 256, 32);
-  const std::vector<std::vector<const Call*>> levels = {{&many, &one}, {&many, &many}, {&one}};
+  const CallSite many = call(64 * 10, 64, 0), one = call(1, 256, 32);
+  const std::vector<std::vector<const CallSite*>> levels = {{&many, &one}, {&many, &many}, {&one}};
   EXPECT_EQ(merged_block(levels), 256);
   EXPECT_EQ(merged_blocks(levels, 256, 1), 6);  // 10 blocks in places of four each, twice
 }

@@ -49,6 +49,13 @@ TEST(Text, PrintsWhatItParsed) {
   EXPECT_EQ(print(*module), kText);
 }
 
+TEST(Text, AYieldOfAnUnknownRoleIsRefused) {
+  std::string errors;
+  EXPECT_FALSE(
+      parse_text("module @m phase(model) {\n  step(%x : f32[B,2]) {\n    yield cuont %x\n  }\n}\n", &errors));
+  EXPECT_NE(errors.find("t.gir:3:11: error: there is no yield role `cuont`"), std::string::npos) << errors;
+}
+
 // `//` begins a comment: a name that has it is printed in quotes.
 TEST(Text, NamesLikeCommentsRoundTrip) {
   for (const char* name : {"//", "a//b", "a/b", "/", "a/"}) {

@@ -82,8 +82,8 @@ TEST(Verify, AnOpIsWhatTheTableSays) {
 }
 
 TEST(Verify, AYieldHasARole) {
-  EXPECT_EQ(said_after([](Module& m) { m.step.yields[1].role = "cuont"; }),
-            "R10: there is no yield role `cuont`");
+  EXPECT_EQ(said_after([](Module& m) { m.step.yields[1].role = YieldRole::rows; }),
+            "R10: step has no yield of the role `rows`");
   EXPECT_EQ(said_after([](Module& m) { m.step.yields.pop_back(); }),
             "R10: step yields one loss and one count");
   EXPECT_EQ(said_after([](Module& m) { m.step.yields[1].what = m.step.yields[0].what; }).substr(0, 21),

@@ -22,7 +22,7 @@ int64_t threads_down(int64_t columns, const std::string& ops, const std::string&
   const auto program = make_program(*module, Purpose::device, problem, GpuTarget("sm_80"));
   EXPECT_TRUE(program) << problem;
   if (!program) return 0;
-  const Call& call = program->calls(ir::RegionKind::eval).front();
+  const BodyCall& call = program->calls(ir::RegionKind::eval).front();
   return call.block / program->functions[static_cast<size_t>(call.function)].side;
 }
 

@@ -62,7 +62,7 @@ class Rules {
       add("C1", fmt::format("{} blocks for {} SMs", blocks, machine_.sms));
   }
 
-  void kernel(const Work& work, const ir::Call& call) {
+  void kernel(const Work& work, const ir::CallSite& call) {
     if (work.moved < kLarge) return;
     const Terms t = kernels::terms(machine_, work);
     blocks(work.moved, work.blocks);
@@ -93,10 +93,10 @@ class Rules {
   }
 
   // Rows of a kernel of formulas that begin at multiples of 16 bytes.
-  void wide(const Work& work, const ir::Call& call) {
-    const kernels::Call& from = program_.call(ir::RegionKind::step, call.kernel);
+  void wide(const Work& work, const ir::CallSite& call) {
+    const kernels::BodyCall& from = program_.call(ir::RegionKind::step, call.kernel);
     const kernels::Body& body = program_.functions[static_cast<size_t>(from.function)];
-    if (body.form == ir::KernelForm::special || from.extents[1].factor % 8 != 0) return;
+    if (body.form == ir::KernelForm::handwritten || from.extents[1].factor % 8 != 0) return;
     const double share = (work.loads.bytes.back() + work.stores.bytes.back()) / work.transferred();
     if (share < kWide) add("C4", fmt::format("{:.0f} % of its bytes move in accesses of 16", 100 * share));
   }
@@ -164,7 +164,7 @@ class Rules {
         if (bytes < kLarge || !readers.first || readers.others || !formulas(kernels[*readers.first]))
           continue;
         if (k < backward && backward < *readers.first) continue;
-        const kernels::Call& call = program_.call(region.kind, kernels[k].number);
+        const kernels::BodyCall& call = program_.call(region.kind, kernels[k].number);
         const LaunchCost one{.name = program_.functions[static_cast<size_t>(call.function)].name};
         launch_ = &one;
         add("C11", fmt::format("writes {:.1f} MB for one kernel", bytes / 1e6));
@@ -183,7 +183,7 @@ class Rules {
   }
 
   const ir::Module& module_;
-  const kernels::Program& program_;
+  const kernels::ModuleKernels& program_;
   const Machine& machine_;
   kernels::RegionCost costs_;
   const LaunchCost* launch_ = nullptr;

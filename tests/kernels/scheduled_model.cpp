@@ -24,7 +24,7 @@ ScheduledModel schedule_model(const std::string& path, const std::vector<Overrid
   pipeline.options.target = target;
   EXPECT_TRUE(passes::run_pipeline(*module, pipeline, diag)) << diag.render();
   std::string problem;
-  std::optional<kernels::Program> program =
+  std::optional<kernels::ModuleKernels> program =
       kernels::make_program(*module, kernels::Purpose::device, problem, kernels::GpuTarget(target));
   EXPECT_TRUE(program) << problem;
   if (!program) return {};

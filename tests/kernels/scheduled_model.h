@@ -11,7 +11,7 @@ namespace gacc {
 
 struct ScheduledModel {
   ir::Module module;
-  kernels::Program program;
+  kernels::ModuleKernels program;
 };
 
 // Of a file in the source tree, "examples/gpt2_124m.toml". Failures are test failures.

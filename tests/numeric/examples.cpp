@@ -37,7 +37,7 @@ Example single(const Module& from, const Region& region, const Op& op) {
   for (size_t i = 0; i < op.operands.size(); ++i) {
     if (as_number(op.operands[i]) != nullptr) continue;
     const Type type = operand_type(from, region, op.operands[i]);
-    if ((op.info->writes >> i & 1) != 0) {
+    if (op.info->is_written(i)) {
       copy.operands[i] = module.add_buffer({.name = fmt::format("w{}", i), .type = type});
     } else {
       const ValueId input = module.eval.add_value(fmt::format("a{}", i), type);
@@ -55,9 +55,9 @@ Example single(const Module& from, const Region& region, const Op& op) {
 }  // namespace
 
 std::vector<Example> examples(const OpInfo& info) {
-  const OpInfo& shown = info.gradient_of != nullptr ? *info.gradient_of
-                        : info.half_of != nullptr   ? *info.half_of
-                                                    : info;
+  const OpInfo& shown = info.is_derived()         ? *info.gradient_of
+                        : info.half_of != nullptr ? *info.half_of
+                                                  : info;
   const Module golden = read_golden(std::string(shown.name));
   std::vector<Example> found;
   for (const RegionKind kind : all_regions) {
@@ -70,7 +70,7 @@ std::vector<Example> examples(const OpInfo& info) {
 }
 
 bool has_half(const Example& example) {
-  const auto half = [](const auto& typed) { return is_half(typed.type.dtype); };
+  const auto half = [](const auto& typed) { return is_narrow(typed.type.dtype); };
   const Module& module = example.module;
   return std::any_of(module.buffers.begin(), module.buffers.end(), half) ||
          std::any_of(module.eval.values.begin(), module.eval.values.end(), half);

@@ -25,7 +25,7 @@ TEST_P(Table, EntryIsComplete) {
   const bool by_rule = info.lowering == Lowering::pointwise || info.lowering == Lowering::row_reduce ||
                        info.lowering == Lowering::column_reduce || info.lowering == Lowering::total_reduce;
   EXPECT_EQ(by_rule, info.reference == nullptr);
-  if (info.gradient_of == nullptr) {
+  if (!info.is_derived()) {
     EXPECT_EQ(info.differentiable, info.derivative != nullptr || info.gradient != nullptr);
   }
   EXPECT_TRUE(info.derivative == nullptr || info.gradient == nullptr);

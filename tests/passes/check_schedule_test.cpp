@@ -35,7 +35,7 @@ void each_workspace(Module& module, F&& f) {
   for (const RegionKind kind : all_regions) {
     Region& region = module.region(kind);
     if (!region.schedule) continue;
-    for (Call* call : calls(*region.schedule)) {
+    for (CallSite* call : calls(*region.schedule)) {
       auto* product = std::get_if<ProductCall>(&call->what);
       if (product != nullptr && product->workspace) f(region, *call, *product->workspace);
     }
@@ -47,7 +47,7 @@ TEST(Workspaces, AreAcceptedAndNothingLargerIs) {
   for (const std::string& text : models()) {
     Module module = large(text);
     EXPECT_EQ(check_plan(module), "");
-    each_workspace(module, [&](const Region&, const Call&, Bytes& workspace) {
+    each_workspace(module, [&](const Region&, const CallSite&, Bytes& workspace) {
       ++products;
       if (workspace.size == kMostWorkspace) return;
       const Bytes good = workspace;
@@ -70,7 +70,7 @@ TEST(Workspaces, EveryOverlapIsFound) {
   int planted = 0;
   for (const std::string& text : models()) {
     Module module = large(text);
-    each_workspace(module, [&](const Region& region, const Call& call, Bytes& workspace) {
+    each_workspace(module, [&](const Region& region, const CallSite& call, Bytes& workspace) {
       const std::vector<Kernel> all = facts(module, region)->kernels;
       const auto now = std::find_if(all.begin(), all.end(),
                                     [&](const Kernel& kernel) { return kernel.number == call.kernel; }) -
@@ -92,7 +92,7 @@ TEST(Workspaces, EveryOverlapIsFound) {
 TEST(Workspaces, TheCheckerNamesTheFault) {
   Module module = large(mlp());
   Bytes* first = nullptr;
-  each_workspace(module, [&](const Region& region, const Call&, Bytes& workspace) {
+  each_workspace(module, [&](const Region& region, const CallSite&, Bytes& workspace) {
     if (first == nullptr && region.kind == RegionKind::step) first = &workspace;
   });
   ASSERT_NE(first, nullptr);
@@ -145,7 +145,7 @@ TEST(Levels, OneTooEarlyIsFound) {
       if (!region.schedule) continue;
       region.schedule->persistent.reset();
       for (Launch& launch : region.schedule->launches) {
-        Call* call = std::get_if<Call>(&launch);
+        CallSite* call = std::get_if<CallSite>(&launch);
         if (call == nullptr || call->level.value_or(0) == 0) continue;
         --*call->level;
         EXPECT_FALSE(verifies(module)) << region_text(kind) << " " << call->kernel;
@@ -220,7 +220,7 @@ TEST(Streams, AWorkspaceOnBytesOfALaunchBesideIsFound) {
     const Region& step = module.step;
     const LaunchOrder order(*step.schedule);
     const std::vector<Touched> touched = launch_touched(module, step, facts(module, step)->kernels);
-    each_workspace(module, [&](const Region& region, const Call& call, Bytes& workspace) {
+    each_workspace(module, [&](const Region& region, const CallSite& call, Bytes& workspace) {
       if (region.kind != RegionKind::step) return;
       const size_t launch = order.launch_of(call.kernel).value();
       const Bytes good = workspace;

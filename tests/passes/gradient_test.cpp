@@ -21,7 +21,7 @@ TEST(Gradient, AgreesWithCentralDifferences) {
     const auto values = evaluate(module, RegionKind::step, 4, inputs, copy);
     int checked = 0;
     for (const Yield& yield : module.step.yields) {
-      if (yield.role != "grad") continue;
+      if (yield.role != YieldRole::grad) continue;
       const std::string& name = module[yield.of].name;
       const Tensor& gradient = values.at(module.step[*as_value(yield.what)].name);
       for (size_t i = 0; i < gradient.data.size(); ++i) {

@@ -39,7 +39,7 @@ struct Trial {
     const auto& initial = module.settings.precision.scale_initial;
     if (scale) (*this)["loss.scale"] = {initial.given() ? *initial : 1};
     for (const Buffer& buffer : module.buffers) {  // as Session::write_parameter does
-      if (!is_half(buffer.type.dtype)) continue;
+      if (!is_narrow(buffer.type.dtype)) continue;
       if (buffer.of) (*this)[buffer.name] = (*this)[module[*buffer.of].name];
       for (double& value : (*this)[buffer.name]) value = rounded(buffer.type.dtype, value);
     }
@@ -50,7 +50,7 @@ struct Trial {
     for (double& x : inputs.at("x").data) x *= factor;
     for (const ValueId id : module.step.inputs)  // as Session::write_inputs does
       for (double& x : inputs.at(module.step[id].name).data)
-        if (is_half(module.step[id].type.dtype)) x = rounded(module.step[id].type.dtype, x);
+        if (is_narrow(module.step[id].type.dtype)) x = rounded(module.step[id].type.dtype, x);
     return evaluate(module, RegionKind::step, batch, inputs, state);
   }
   void update() { evaluate(module, RegionKind::update, 1, {}, state); }
@@ -110,7 +110,7 @@ TEST(Half, KLaunchesDoNotShrinkHalfGradients) {
   int halves = 0;
   for (const auto& [name, tensor] : a) {
     EXPECT_EQ(tensor.data, b.at(name).data) << name;
-    halves += is_half(one.module.step[*one.module.step.find(name)].type.dtype);
+    halves += is_narrow(one.module.step[*one.module.step.find(name)].type.dtype);
   }
   EXPECT_GT(halves, 4);
 }
@@ -125,7 +125,7 @@ TEST(Half, BetweenLayersEverythingIsHalf) {
   }
   for (const Buffer& buffer : module.buffers) {
     if (is_float(buffer.type.dtype)) {
-      EXPECT_EQ(is_half(buffer.type.dtype), buffer.name.ends_with(".h")) << buffer.name;
+      EXPECT_EQ(is_narrow(buffer.type.dtype), buffer.name.ends_with(".h")) << buffer.name;
     }
   }
 }

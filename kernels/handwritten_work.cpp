@@ -1,14 +1,14 @@
-// What kernels of their own ask of a GPU: one function a family, beside how they are called
-// (kernels/special/). Instructions are counted from their loops (codegen/emit/special/).
+// The work of hand-written kernels on a GPU: one function a family, beside their calls (kernels/handwritten/).
+// Instructions are counted from their loops (codegen/emit/handwritten/).
 #include <algorithm>
 #include <cmath>
 
 #include "ir/cost.h"
 #include "ir/ops/image_window.h"
 #include "kernels/gemm.h"
+#include "kernels/handwritten/attention_call.h"
+#include "kernels/handwritten/calls.h"
 #include "kernels/launch_work.h"
-#include "kernels/special/attention_call.h"
-#include "kernels/special/calls.h"
 
 namespace gacc::kernels {
 
@@ -39,7 +39,7 @@ void move_work(const Asked& a) { moves(a, a.body.vector, 20); }
 
 // An element's window: what it reads of it lies near what its neighbours read.
 void pool_work(const Asked& a) {
-  const WindowShape window = WindowShape::of(a.body);
+  const WindowShape window = a.body.shape.as<PoolShape>().window;
   const int64_t taps = window.kernel[0] * window.kernel[1];
   moves(a, a.body.vector, 20 + 8 * taps);
   a.work.nearby = 4 * taps * a.elements(a.op.result().shape);
@@ -51,7 +51,7 @@ void pool_work(const Asked& a) {
 constexpr double kGathered = 12, kCopied = 1;
 
 void conv_product_work(const Asked& a, const ConvShape& shape) {
-  const ConvKind kind = conv_kind(a.op.op.info->name);
+  const ConvKind kind = conv_kind(*a.op.op.info);
   const ConvProduct product = ConvProduct::of(shape, kind);
   const GemmTile& tile = implicit_tile(shape.product);
   const int64_t samples = ir::elements({a.op.operand(0).shape[0]}, a.op.module.micro_batch());
@@ -77,7 +77,7 @@ void conv_product_work(const Asked& a, const ConvShape& shape) {
 
 // Multiply-adds of f32: a thread has `tile` sums of which each iteration loads one term, and the other factor.
 void conv_work(const Asked& a) {
-  const ConvShape shape = ConvShape::of(a.body);
+  const ConvShape shape = a.body.shape.as<ConvShape>();
   if (shape.product >= 0) return conv_product_work(a, shape);
   const double flops = ir::cost(a.op).flops, products = flops / 2;
   const double tile = shape.tile;
@@ -95,8 +95,8 @@ void conv_work(const Asked& a) {
 }
 
 void attention_work(const Asked& a) {
-  const AttentionShape shape = AttentionShape::of(a.body);
-  const bool gradient = a.op.op.info->name.ends_with(".grad");
+  const AttentionShape shape = a.body.shape.as<AttentionShape>();
+  const bool gradient = shape.parts > 1;
   const AttentionWork work{
       shape.heads * a.op.module.micro_batch(),     shape.length, shape.channels, shape.causal != 0, gradient,
       shape.tile > 0 ? shape.fetched(gradient) : 0};
@@ -121,7 +121,7 @@ void attention_work(const Asked& a) {
 
 // A thread has neighbouring pairs of channels of a position in all heads, some heads at a time.
 void rope_work(const Asked& a) {
-  const RopeShape shape = RopeShape::of(a.body);
+  const RopeShape shape = a.body.shape.as<RopeShape>();
   const double elements = a.elements(a.op.result().shape);
   const int64_t together = std::min(shape.turned, RopeShape::kTogether);
   moves(a, shape.vector, 0);
@@ -130,16 +130,15 @@ void rope_work(const Asked& a) {
   a.work.instructions = 6 * elements + 60 * elements / (shape.row() / shape.pairs());
 }
 
-void embedding_work(const Asked& a) { moves(a, a.body.vector, 25); }
-
 // A block for a range of rows and some columns reads the number of every token, and the gradients of its own.
 void embedding_gradient_work(const Asked& a) {
   const bool fresh = !a.op.op.results.empty();
   const size_t at = fresh ? 0 : 1;
   const double tokens = a.elements(a.op.operand(at).shape);
   const ir::Type dy = a.op.operand(at + 1);
-  const int64_t lanes = a.body.parameters[3];
-  const double gradients = tokens * a.body.parameters[0];
+  const auto shape = a.body.shape.as<EmbeddingGradientShape>();
+  const int64_t lanes = shape.lanes;
+  const double gradients = tokens * shape.columns;
   const int64_t blocks = a.work.blocks;
   a.work.loads.add(4, 4 * tokens * blocks);
   a.work.cached = std::max(0.0, 4 * tokens * (blocks - 1));
@@ -152,23 +151,30 @@ void embedding_gradient_work(const Asked& a) {
   a.work.chain = 40;
 }
 
+void embedding_work(const Asked& a) {
+  if (a.op.op.info->gradient_of != nullptr) return embedding_gradient_work(a);
+  moves(a, a.body.vector, 25);
+}
+
+// An op and its gradients.
 struct Family {
-  std::string_view op;
+  const ir::OpInfo* forward;
   void (*work)(const Asked& asked);
 };
 constexpr Family kFamilies[] = {
-    {"attention", attention_work}, {"rope", rope_work},   {"max_pool2d", pool_work},
-    {"avg_pool2d", pool_work},     {"conv2d", conv_work}, {"permute", move_work},
-    {"concat", move_work},         {"slice", move_work},  {"embedding.grad", embedding_gradient_work},
-    {"embedding", embedding_work}};
+    {&ir::op_attention, attention_work}, {&ir::op_attention_dropout, attention_work},
+    {&ir::op_rope, rope_work},           {&ir::op_max_pool2d, pool_work},
+    {&ir::op_avg_pool2d, pool_work},     {&ir::op_conv2d, conv_work},
+    {&ir::op_permute, move_work},        {&ir::op_concat, move_work},
+    {&ir::op_slice, move_work},          {&ir::op_embedding, embedding_work}};
 
 }  // namespace
 
-void special_work(const ir::OpView& op, const Body& body, Work& work) {
+void handwritten_work(const ir::OpView& op, const Body& body, Work& work) {
   // Only what is taken of the operands is moved: the op table knows.
   work.moved = ir::cost(op).bytes;
-  const auto* family = std::ranges::find_if(
-      kFamilies, [&](const Family& one) { return op.op.info->name.starts_with(one.op); });
+  const ir::OpInfo* of = op.op.info->gradient_of;
+  const auto* family = std::ranges::find(kFamilies, of != nullptr ? of : op.op.info, &Family::forward);
   if (family != std::end(kFamilies)) family->work({op, body, work});
 }
 

@@ -16,10 +16,10 @@
 #include <limits>
 #include <optional>
 
-#include "codegen/emit/special/attention_dropout.h"
-#include "codegen/emit/special/emitters.h"
-#include "codegen/emit/special/lane_arrays.h"
-#include "kernels/special/attention_call.h"
+#include "codegen/emit/handwritten/attention_dropout.h"
+#include "codegen/emit/handwritten/emitters.h"
+#include "codegen/emit/handwritten/lane_arrays.h"
+#include "kernels/handwritten/attention_call.h"
 
 namespace gacc::codegen {
 
@@ -27,7 +27,7 @@ namespace {
 
 class Attention {
  public:
-  explicit Attention(Target& t) : t_(t), b_(t.b), s_(AttentionShape::of(t.body)) {}
+  explicit Attention(Target& t) : t_(t), b_(t.b), s_(t.body.shape.as<AttentionShape>()) {}
 
   void forward() {
     at_points([&] {

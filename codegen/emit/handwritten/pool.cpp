@@ -9,7 +9,7 @@
 // elements of its window.
 #include <limits>
 
-#include "codegen/emit/special/emitters.h"
+#include "codegen/emit/handwritten/emitters.h"
 
 namespace gacc::codegen {
 
@@ -19,7 +19,7 @@ constexpr int kUnrolled = 36;  // steps of a loop nest that are written out
 
 class Pooling {
  public:
-  explicit Pooling(Target& t) : t_(t), b_(t.b), w_(WindowShape::of(t.body)) {}
+  explicit Pooling(Target& t) : t_(t), b_(t.b), s_(t.body.shape.as<PoolShape>()), w_(s_.window) {}
 
   void forward() {
     places([&](const Point& point) {
@@ -81,7 +81,7 @@ class Pooling {
     Value *value, *step;  // step: row * kernel width + column within the window
   };
 
-  bool by_window() const { return t_.body.parameters.back() != 0; }
+  bool by_window() const { return s_.by_window != 0; }
   int64_t overlap(int axis) const { return (w_.kernel[axis] + w_.stride[axis] - 1) / w_.stride[axis]; }
   Value* lane(int64_t value) { return t_.splat(b_.getInt32(static_cast<uint32_t>(value)), lanes_); }
   Value* both(Value* a, Value* b) { return b == nullptr ? a : b_.CreateAnd(a, b); }
@@ -238,7 +238,8 @@ class Pooling {
 
   Target& t_;
   llvm::IRBuilder<>& b_;
-  WindowShape w_;
+  PoolShape s_;
+  const WindowShape& w_;
   Value *row_ = nullptr, *plane_ = nullptr, *row_y_ = nullptr;
   Value *y_ = nullptr, *x_ = nullptr, *mask_ = nullptr;
   unsigned lanes_ = 1;

@@ -1,6 +1,6 @@
 // Elements in another order: whole rows where they stay together, single elements where they do not. An
 // embedding is rows of a table by number.
-#include "codegen/emit/special/emitters.h"
+#include "codegen/emit/handwritten/emitters.h"
 
 namespace gacc::codegen {
 
@@ -35,23 +35,24 @@ void copy_rows(Target& t, int32_t source, int64_t step, const std::function<Valu
 // A row of the result is one position along all axes but the last.
 void emit_permute(Target& t) {
   llvm::IRBuilder<>& b = t.b;
-  const std::vector<int64_t>& nest = t.body.parameters;
-  copy_rows(t, 0, nest.back(), [&](Value* row) {
+  const auto shape = t.body.shape.as<PermuteShape>();
+  copy_rows(t, 0, shape.inner.back().step, [&](Value* row) {
     Value *base = t.index(0), *rest = row;
-    for (size_t i = nest.size() - 2; i > 1; i -= 2) {  // the axes before the last, from the inside
-      Value* extent = t.index(nest[i - 2]);
-      base = b.CreateAdd(base, b.CreateMul(b.CreateURem(rest, extent), t.index(nest[i - 1])));
+    for (size_t i = shape.inner.size() - 1; i-- > 0;) {  // the axes before the last, from the inside
+      Value* extent = t.index(shape.inner[i].extent);
+      base = b.CreateAdd(base, b.CreateMul(b.CreateURem(rest, extent), t.index(shape.inner[i].step)));
       rest = b.CreateUDiv(rest, extent);
     }
-    return b.CreateAdd(base, b.CreateMul(rest, t.index(nest[0])));
+    return b.CreateAdd(base, b.CreateMul(rest, t.index(shape.first_step)));
   });
 }
 
 // A part is a piece of a row of the result: the same piece of each operand's row, all side by side.
 void emit_concat(Target& t) {
   llvm::IRBuilder<>& b = t.b;
-  const int64_t pieces = t.body.parameters.front();
-  const std::vector<int64_t> lengths(t.body.parameters.begin() + 1, t.body.parameters.end());
+  const auto shape = t.body.shape.as<ConcatShape>();
+  const int64_t pieces = shape.pieces;
+  const std::vector<int64_t>& lengths = shape.lengths;
   int64_t all = 0;
   for (const int64_t length : lengths) all += length;
   const auto result = static_cast<int32_t>(lengths.size());
@@ -75,9 +76,9 @@ void emit_concat(Target& t) {
 }
 
 void emit_slice(Target& t) {
-  const std::vector<int64_t>& parameters = t.body.parameters;
+  const auto shape = t.body.shape.as<SliceShape>();
   copy_rows(t, 0, 1, [&](Value* row) {
-    return t.b.CreateAdd(t.b.CreateMul(row, t.index(parameters[0])), t.index(parameters[1]));
+    return t.b.CreateAdd(t.b.CreateMul(row, t.index(shape.length)), t.index(shape.begin));
   });
 }
 

@@ -1,11 +1,11 @@
-// How the attention kernels are called. No LLVM here.
-#include "kernels/special/attention_call.h"
+// Calls of the attention kernels.
+#include "kernels/handwritten/attention_call.h"
 
 #include <algorithm>
 
 #include "ir/ops/heads.h"
 #include "kernels/gemm.h"
-#include "kernels/special/calls.h"
+#include "kernels/handwritten/calls.h"
 
 namespace gacc::kernels {
 
@@ -32,7 +32,7 @@ double AttentionShape::fetched(bool gradient) const {
 namespace {
 
 AttentionShape attention_shape(const ir::OpView& op) {
-  const bool gradient = op.op.info->name.ends_with(".grad");
+  const bool gradient = op.op.info->gradient_of != nullptr;
   const int64_t own = gradient ? 4 : 1;  // operands without dropout
   const bool dropout = static_cast<int64_t>(op.op.operands.size()) > own;
   const ir::Heads of = ir::heads_of(op);
@@ -48,18 +48,17 @@ AttentionShape attention_shape(const ir::OpView& op) {
           .parts = gradient ? 2 : 1};
 }
 
-Instance instance_of(const ir::OpView& op, Purpose purpose, const AttentionShape& shape) {
+Specialisation specialisation_of(const ir::OpView& op, Purpose purpose, const AttentionShape& shape) {
   // A position meets up to T others in 2 to 4 products of D terms.
   const int64_t work = std::clamp<int64_t>(shape.length * shape.channels / 4, 200, 10000);
   // A thread for every member of a position's team, and whole warps for a row.
   int64_t columns = shape.block;
   if (shape.team > 0) columns = (shape.block * shape.team + Team::kWarp - 1) / Team::kWarp * Team::kWarp;
-  Instance made = point_items(op, purpose, {shape.kv_heads * shape.blocks() * shape.rows(), true}, columns,
-                              static_cast<int>(work));
+  Specialisation made = point_items(op, purpose, {shape.kv_heads * shape.blocks() * shape.rows(), true},
+                                    columns, static_cast<int>(work));
   auto& [call, body, constants] = made;
-  body.wide_index =
-      body.wide_index || call.items.at(op.module.micro_batch()) >= (int64_t{1} << 31) - (1 << 20);
-  body.parameters = words_of(shape);
+  body.wide_index = body.wide_index || call.items.at(op.module.micro_batch()) >= kWideIndexElements;
+  body.shape = CompiledShape(shape);
   if (shape.words != 0) call.extents.push_back({op.integer("stream"), false});
   call.block = call.per_block = 128;
   return made;
@@ -67,15 +66,15 @@ Instance instance_of(const ir::OpView& op, Purpose purpose, const AttentionShape
 
 }  // namespace
 
-Instance describe_attention(const ir::OpView& op, Purpose purpose) {
+Specialisation describe_attention(const ir::OpView& op, Purpose purpose) {
   AttentionShape shape = attention_shape(op);
   if (purpose == Purpose::device) shape.team = Team::threads(shape.channels);
-  Instance made = instance_of(op, purpose, shape);
+  Specialisation made = specialisation_of(op, purpose, shape);
   made.body.resident = 2;
   return made;
 }
 
-std::optional<Instance> describe_attention_mma(const ir::OpView& op, const GpuTarget& gpu) {
+std::optional<Specialisation> describe_attention_mma(const ir::OpView& op, const GpuTarget& gpu) {
   AttentionShape shape = attention_shape(op);
   if (!has_tensor_cores(op.operand(0).dtype, gpu)) return std::nullopt;
   if (shape.channels % 16 != 0 || shape.channels > kMostMmaChannels || shape.length > kMostMmaLength)
@@ -91,11 +90,11 @@ std::optional<Instance> describe_attention_mma(const ir::OpView& op, const GpuTa
     if (shape.parts > 1) shape.tile = 32;
   }
   while (shape.tile > 16 && shape.tile / 2 >= shape.length) shape.tile /= 2;
-  Instance made = instance_of(op, Purpose::device, shape);
+  Specialisation made = specialisation_of(op, Purpose::device, shape);
   made.call.items = made.call.extents[0];
   made.call.per_block = 1;
   made.call.block = shape.threads();
-  made.body.special += ".mma";
+  made.body.by_tiles = true;
   made.body.shared = shape.shared_bytes(shape.parts > 1);
   return made;
 }

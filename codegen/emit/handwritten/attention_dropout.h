@@ -1,7 +1,7 @@
 // Dropout of attention's probabilities: the same numbers for every kernel, target and schedule.
 #pragma once
 #include "codegen/emit/target.h"
-#include "kernels/special/attention_call.h"
+#include "kernels/handwritten/attention_call.h"
 
 namespace gacc::codegen {
 

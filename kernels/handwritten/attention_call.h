@@ -1,6 +1,6 @@
 // The Shape of the attention kernels.
 #pragma once
-#include "kernels/special.h"
+#include "kernels/handwritten.h"
 
 namespace gacc::kernels {
 
@@ -60,7 +60,6 @@ struct AttentionShape {
   int64_t shared_bytes(bool gradient) const { return own_bytes(gradient) + 2 * stage_bytes(gradient); }
   // Bytes of shared memory that are fetched for each element of the scores.
   double fetched(bool gradient) const;
-  static AttentionShape of(const Body& body) { return shape_of<AttentionShape>(body); }
 };
 // The random stream is an argument rather than compiled in, so that all layers share one function.
 inline constexpr size_t kAttentionStream = 2;  // its index among the extents

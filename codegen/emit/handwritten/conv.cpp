@@ -1,11 +1,11 @@
-// Convolutions for the GPU that are no matrix products (kernels/special/conv_calls.cpp says which): those of groups
+// Convolutions for the GPU that are no matrix products (kernels/handwritten/conv_calls.cpp says which): those of groups
 // with few channels, and gradients of small weights. A thread computes `tile` neighbouring channels of one pixel:
 // what it reads of the images it uses for each of them, neighbouring threads read neighbouring pixels, and all
 // threads of a warp read the same weights. Sums run over channels and windows in order, in f32.
 //
 // The gradient of the weight: a block computes `tile` neighbouring taps for one pair of channels, its threads
 // share the samples and places of its part.
-#include "codegen/emit/special/emitters.h"
+#include "codegen/emit/handwritten/emitters.h"
 
 namespace gacc::codegen {
 
@@ -13,7 +13,7 @@ namespace {
 
 class Convolving {
  public:
-  explicit Convolving(Target& t) : t_(t), b_(t.b), s_(ConvShape::of(t.body)), w_(s_.window) {}
+  explicit Convolving(Target& t) : t_(t), b_(t.b), s_(t.body.shape.as<ConvShape>()), w_(s_.window) {}
 
   void forward() {
     t_.items([&](Value* item) {
@@ -179,7 +179,7 @@ class Convolving {
   Target& t_;
   llvm::IRBuilder<>& b_;
   ConvShape s_;
-  WindowShape w_;
+  const WindowShape& w_;
 };
 
 }  // namespace

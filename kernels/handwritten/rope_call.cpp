@@ -1,38 +1,15 @@
-// How the kernel of rotary positions is called. No LLVM here.
+// Calls of the kernel of rotary positions.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <numbers>
 
 #include "ir/ops/heads.h"
-#include "kernels/special/calls.h"
+#include "kernels/handwritten/calls.h"
 
 namespace gacc::kernels {
 
-std::vector<int64_t> RopeShape::list() const {
-  std::vector<int64_t> list{length,
-                            turned,
-                            copied,
-                            channels,
-                            interleaved ? 1 : 0,
-                            inverse ? 1 : 0,
-                            vector,
-                            std::bit_cast<int64_t>(magnitude)};
-  for (const uint64_t turn : turns) list.push_back(std::bit_cast<int64_t>(turn));
-  return list;
-}
-
-RopeShape RopeShape::of(const Body& body) {
-  const std::vector<int64_t>& list = body.parameters;
-  RopeShape shape{
-      list[0], list[1], list[2], list[3], list[4] != 0, list[5] != 0, list[6], std::bit_cast<double>(list[7]),
-      {}};
-  for (size_t i = 8; i < list.size(); ++i) shape.turns.push_back(std::bit_cast<uint64_t>(list[i]));
-  return shape;
-}
-
 // A point is a pair of channels of a position (GPU: some neighbours) in all its heads: they have one angle.
-Instance describe_rope(const ir::OpView& op, Purpose purpose) {
+Specialisation describe_rope(const ir::OpView& op, Purpose purpose) {
   const ir::Heads of = ir::heads_of(op);
   const int64_t rotated = op.integer("rotated");
   RopeShape shape{.length = op.operand(0).shape[1],
@@ -57,10 +34,10 @@ Instance describe_rope(const ir::OpView& op, Purpose purpose) {
   }
   // Not above what the host walks without masks (codegen/host/target.cpp).
   const auto cost = static_cast<int>(std::min<int64_t>(50 + 8 * of.all(), 199));
-  Instance made = point_items(op, purpose, extent_of({op.operand(0).shape[0], shape.length}),
-                              shape.pairs() / shape.vector, cost);
+  Specialisation made = point_items(op, purpose, extent_of({op.operand(0).shape[0], shape.length}),
+                                    shape.pairs() / shape.vector, cost);
   made.call.block = made.call.per_block = 32;  // there are few threads, each with much to do
-  made.body.parameters = shape.list();
+  made.body.shape = CompiledShape(std::move(shape));
   return made;
 }
 

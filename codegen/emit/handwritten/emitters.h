@@ -1,24 +1,24 @@
-// The loop nests of hand-written kernels, by families (kernels/special/calls.h has their Shapes). The list in
+// The loop nests of hand-written kernels, by families (kernels/handwritten/calls.h has their Shapes). The list in
 // kernels.cpp says which op has which.
 #pragma once
 #include "codegen/emit/target.h"
-#include "kernels/special/calls.h"
+#include "kernels/handwritten/calls.h"
 
 namespace gacc::codegen {
 
-// attention: parameters are those of AttentionShape (attention_call.h).
+// attention: AttentionShape.
 void emit_attention(Target& t);
 void emit_attention_gradient(Target& t);
 
-// rope: parameters are those of RopeShape.
+// rope: RopeShape.
 void emit_rope(Target& t);
 
-// pool: windows over images; parameters are those of WindowShape, then 1 for points that are whole windows.
+// pool: PoolShape.
 void emit_max_pool(Target& t);
 void emit_max_pool_gradient(Target& t);
 void emit_mean_pool(Target& t);
 void emit_mean_pool_gradient(Target& t);
-// conv: parameters are those of ConvShape. A library call on the host.
+// conv: ConvShape. A library call on the host.
 void emit_conv(Target& t);
 void emit_conv_images(Target& t);
 void emit_conv_weight(Target& t);

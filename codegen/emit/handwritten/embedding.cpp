@@ -1,6 +1,6 @@
 // The sums of the gradients of a table's rows (layout.cpp reads them). No atomics: a sum has one owner, which
 // adds in the order of the tokens, so the bits are the same on every device and for any number of threads.
-#include "codegen/emit/special/emitters.h"
+#include "codegen/emit/handwritten/emitters.h"
 
 namespace gacc::codegen {
 
@@ -11,13 +11,14 @@ class EmbeddingGradient {
   explicit EmbeddingGradient(Target& t)
       : t_(t),
         b_(t.b),
-        fresh_(t.body.parameters[1] != 0),
-        columns_(t.index(t.body.parameters[0])),
+        s_(t.body.shape.as<EmbeddingGradientShape>()),
+        fresh_(s_.cleared != 0),
+        columns_(t.index(s_.columns)),
         tokens_(fresh_ ? 0 : 1),
         sums_(fresh_ ? 2 : 0) {}
 
   void emit() {
-    if (t_.body.parameters[2] != 0)
+    if (s_.by_columns != 0)
       by_columns();
     else
       by_rows();
@@ -37,7 +38,7 @@ class EmbeddingGradient {
                 const auto at = [&](Value* row) { return b_.CreateAdd(b_.CreateMul(row, columns_), column); };
                 if (fresh_) {
                   Value* zero = llvm::ConstantFP::get(b_.getFloatTy(), 0.0);
-                  t_.each(t_.index(0), t_.index(t_.body.parameters[1]), t_.index(1),
+                  t_.each(t_.index(0), t_.index(s_.cleared), t_.index(1),
                           [&](Value* row) { t_.store(sums_, at(row), zero, point); });
                 }
                 t_.each(t_.index(0), count(), t_.index(1), [&](Value* n) {
@@ -52,10 +53,9 @@ class EmbeddingGradient {
   // tokens, eight times 32 at once, and lists those of its rows in shared memory; whenever the list might not
   // take the next ones, it adds them up. So the numbers are read once by every warp, and dy once by all.
   void by_rows() {
-    const std::vector<int64_t>& parameters = t_.body.parameters;
-    lanes_ = static_cast<unsigned>(parameters[3]);
-    const int64_t span = parameters[4], rows = parameters[5];
-    const int64_t slices = (parameters[0] + kLanes * lanes_ - 1) / (kLanes * lanes_);
+    lanes_ = static_cast<unsigned>(s_.lanes);
+    const int64_t span = s_.span, rows = s_.rows;
+    const int64_t slices = (s_.columns + kLanes * lanes_ - 1) / (kLanes * lanes_);
     t_.parts([&](Value* part) {
       Value* first = b_.CreateMul(b_.CreateUDiv(part, t_.index(slices)), t_.index(span));
       Value* lane = t_.threads().thread(b_);
@@ -80,7 +80,7 @@ class EmbeddingGradient {
     });
   }
 
-  // Of the table or of dy.
+  // Returns the place of the point in a row of the table, or of dy.
   Value* place(Value* row) { return b_.CreateAdd(b_.CreateMul(row, columns_), point_.column); }
 
   void clear(Value* low, Value* high) {
@@ -90,8 +90,8 @@ class EmbeddingGradient {
     });
   }
 
-  // Which of the tokens from `from` on are rows of this warp goes to the list, in their order: the token's
-  // place and its row. Gives how many it then holds.
+  // Appends those of the tokens from `from` on that are rows of this warp to the list, in their order: the token's
+  // place and its row. Returns how many it then holds.
   Value* list_tokens(Value* from, Value* lane, Value* lane_word, Value* begin, int64_t span, Value* held) {
     std::vector<Value*> places, rows, there;
     for (int64_t k = 0; k < EmbeddingList::kTokens / kLanes; ++k) {
@@ -115,7 +115,7 @@ class EmbeddingGradient {
     return held;
   }
 
-  // What the list says of an entry: 0 the token's place, 1 its row.
+  // Returns the address of a word of an entry: 0 the token's place, 1 its row.
   Value* listed(Value* entry, uint32_t which) {
     return b_.CreateInBoundsGEP(b_.getInt32Ty(), list_,
                                 b_.CreateAdd(entry, b_.getInt32(which * EmbeddingList::kEntries)));
@@ -160,6 +160,7 @@ class EmbeddingGradient {
 
   Target& t_;
   llvm::IRBuilder<>& b_;
+  const EmbeddingGradientShape s_;
   bool fresh_;
   Value* columns_;
   int32_t tokens_, sums_;

@@ -1,5 +1,5 @@
-// How kernels over windows of images are called. No LLVM here.
-#include "kernels/special/calls.h"
+// Calls of kernels over windows of images.
+#include "kernels/handwritten/calls.h"
 
 #include <algorithm>
 
@@ -32,21 +32,21 @@ WindowShape window_shape(const ir::OpView& op, const ir::Shape& images, const ir
 
 // Forward: a point is a place; gradient: an element of the images. On the host the windows of max_pool2d that
 // are tiles are read as rows of vectors, and their gradient's points are places as well.
-Instance describe_pool(const ir::OpView& op, Purpose purpose) {
-  const bool gradient = op.op.info->name.ends_with(".grad");
+Specialisation describe_pool(const ir::OpView& op, Purpose purpose) {
+  const bool gradient = op.op.info->gradient_of != nullptr;
+  const ir::OpInfo* forward = gradient ? op.op.info->gradient_of : op.op.info;
   const ir::Shape& result = op.result().shape;
   const ir::Shape other = op.operand(op.op.operands.size() - 1).shape;
   const WindowShape window = gradient ? window_shape(op, result, other) : window_shape(op, other, result);
-  const bool by_window =
-      purpose == Purpose::host && op.op.info->name.starts_with("max_pool2d") && window.tiles();
+  const bool by_window = purpose == Purpose::host && forward == &ir::op_max_pool2d && window.tiles();
   const ir::Shape& walked = gradient && by_window ? other : result;
   int64_t cost = 6 * window.kernel[0] * window.kernel[1];
   for (int axis = 0; gradient && !by_window && axis < 2; ++axis)
     cost *= (window.kernel[axis] + window.stride[axis] - 1) / window.stride[axis];
   const Extent rows = extent_of({walked[0], walked[1], walked[2]});
-  Instance made = point_items(op, purpose, rows, walked[3], static_cast<int>(std::min<int64_t>(cost, 10000)));
-  made.body.parameters = words_of(window);
-  made.body.parameters.push_back(by_window ? 1 : 0);
+  Specialisation made =
+      point_items(op, purpose, rows, walked[3], static_cast<int>(std::min<int64_t>(cost, 10000)));
+  made.body.shape = CompiledShape(PoolShape{window, by_window});
   return made;
 }
 

@@ -7,15 +7,22 @@
 
 namespace gacc::kernels {
 
+// Scalar operations that one core does in some microseconds: the work of a host task.
+inline constexpr int64_t kTaskOperations = 65536;
+// Threads of a block, where nothing asks for another number: a multiprocessor has room for several such blocks.
+inline constexpr int64_t kBlockThreads = 256;
+// Elements from which on indices take 64 bits. Kernels step behind the end by less than 2^20.
+inline constexpr int64_t kWideIndexElements = (int64_t{1} << 31) - (1 << 20);
+
 // A kernel before it is known which of its constants its function keeps.
-struct Instance {
-  Call call;                                           // without its function
+struct Specialisation {
+  BodyCall call;                                       // without its function
   Body body;                                           // without its name
   std::vector<std::pair<int32_t, int32_t>> constants;  // (member, node), in the order of the key
 };
 
 // The cost of an operation of a formula: scalar operations, roughly; instructions that it becomes on a GPU, as
-// codegen/emit/math.cpp writes it, and special functions of the hardware among them, each exact and approximate.
+// codegen/emit/math.cpp writes it, and approximate units' functions among them, each exact and approximate.
 struct ScalarCost {
   int operations;
   int instructions[2], functions[2];
@@ -27,13 +34,13 @@ int cost_of(const ir::ScalarProgram& program);
 // code (pass `epilogues`).
 inline constexpr int kMostEpilogueCost = 100;
 
-// Makes the instances of a region's kernels, of any form.
-class Instances {
+// Specialises kernels of a region, of any form.
+class Specialiser {
  public:
-  Instances(const ir::Module& module, const ir::Region& region, Purpose purpose, const GpuTarget& gpu);
-  // A product and a reshape have a call alone, and so has a special kernel that is a library call on the host.
-  // Unfit is thrown for members whose reductions do not fit together.
-  Instance make(const ir::Kernel& kernel) const;
+  Specialiser(const ir::Module& module, const ir::Region& region, Purpose purpose, const GpuTarget& gpu);
+  // A product and a reshape have a call alone, and so has a hand-written kernel that is a library call on the host.
+  // Throws Unfit for members whose reductions do not fit together.
+  Specialisation make(const ir::Kernel& kernel) const;
 
  private:
   void approximate(const ir::Kernel& kernel, Body& body) const;
@@ -45,9 +52,9 @@ class Instances {
   std::vector<bool> half_{};  // half_values of the region, where the target has approximate units
 };
 
-// Makes the instance of a kernel of formulas and reductions: any form but gemm, alias and special. Unfit are members
+// Specialises a kernel of formulas and reductions: any form but gemm, alias and handwritten. Throws Unfit for members
 // whose reductions do not fit together.
-Instance make_instance(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel,
-                       Purpose purpose);
+Specialisation specialise(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel,
+                          Purpose purpose);
 
 }  // namespace gacc::kernels

@@ -6,7 +6,7 @@
 // where turns do. No position is too far for it.
 #include <llvm/IR/Module.h>
 
-#include "codegen/emit/special/emitters.h"
+#include "codegen/emit/handwritten/emitters.h"
 
 namespace gacc::codegen {
 
@@ -17,7 +17,7 @@ class Rope {
   explicit Rope(Target& t)
       : t_(t),
         b_(t.b),
-        s_(RopeShape::of(t.body)),
+        s_(t.body.shape.as<RopeShape>()),
         space_(t.operands[0]->getType()->getPointerAddressSpace()) {}
 
   void emit() {

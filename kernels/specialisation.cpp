@@ -1,6 +1,6 @@
-// Members become formulas over slots, the domain becomes rows and columns; then host or device decide how the
-// work is cut.
-#include "kernels/instance.h"
+// The way from a kernel to its body and call: members become formulas over slots, the domain becomes rows and columns;
+// then host or device decide how the work is cut.
+#include "kernels/specialisation.h"
 
 #include <algorithm>
 #include <bit>
@@ -12,15 +12,28 @@ namespace gacc::kernels {
 
 namespace {
 
+constexpr int64_t kWarp = 32;  // threads
 // Columns of a row on the device: below the first, several rows share a warp; above the others a row has a
-// block, of 256 threads and of 1024.
+// block, of kBlockThreads and of kLongRowThreads.
 constexpr int64_t kWarpRow = 128, kBlockRow = 1024, kLongRow = 8192;
-// Threads of a column sum that stand side by side, at least: what they read of a row is 128 bytes.
+// Threads of a block that has a long row, and of one that rows share.
+constexpr int64_t kLongRowThreads = 1024, kShortRowsThreads = 128;
+// Elements of 2 and of 4 bytes in an access of 16 bytes, the widest.
+constexpr int kEight = 8, kFour = 4;
+// Operations (Body::cost) of an element from which on a thread has 4 elements at once, and then 1: all of them are in
+// its registers.
+constexpr int kMostCostOfEight = 100, kMostCostOfFour = 200;
+// Operations that an element costs at least, with its load and store.
+constexpr int kLeastCost = 4;
+// Elements of a host task are a multiple of this, which every CPU's vectors divide.
+constexpr int64_t kTaskGrain = 256;
+constexpr int64_t kColumnGrain = 64;  // of a column sum's columns
+// Threads of a column sum that are side by side, at least: they read 128 bytes of a row.
 constexpr int64_t kLeastSide = 8;
 
-// Threads for a row of so many vectors.
+// Returns the threads for a row of so many vectors.
 int64_t team_of(int64_t vectors) {
-  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::min<int64_t>(vectors, 32))));
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::min(vectors, kWarp))));
 }
 
 using ir::Access;
@@ -34,7 +47,7 @@ class BodyBuilder {
   BodyBuilder(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel, Purpose purpose)
       : module_(module), region_(region), kernel_(kernel), purpose_(purpose) {}
 
-  Instance build() {
+  Specialisation build() {
     body_.form = kernel_.form;
     body_.stages = kernel_.stages;
     for (const Operand& operand : kernel_.reads) slot(operand).read = true;
@@ -226,11 +239,14 @@ class BodyBuilder {
     body_.chunk = static_cast<int32_t>(call_.extents.size());
     call_.extents.push_back({chunk_, false});
     if (body_.form == KernelForm::column_reduce && purpose_ == Purpose::host)
-      call_.extents.push_back({std::max<int64_t>(1, host_work() / chunk_ / 64) * 64, false});
+      call_.extents.push_back(
+          {std::max<int64_t>(1, host_work() / chunk_ / kColumnGrain) * kColumnGrain, false});
   }
 
-  // A task of about this many elements takes some microseconds.
-  int64_t host_work() const { return std::max<int64_t>(65536 / std::max(body_.cost, 4) / 256 * 256, 256); }
+  // Returns the elements of a host task.
+  int64_t host_work() const {
+    return std::max(kTaskOperations / std::max(body_.cost, kLeastCost) / kTaskGrain * kTaskGrain, kTaskGrain);
+  }
 
   void schedule_host() {
     const int64_t columns = call_.extents[1].at(module_.micro_batch());
@@ -250,28 +266,30 @@ class BodyBuilder {
     const int64_t micro_batch = module_.micro_batch();
     const Extent rows = call_.extents[0], columns = call_.extents[1];
     const int64_t elements = rows.at(micro_batch) * std::max(pitch_, columns.at(micro_batch));
-    body_.wide_index = elements >= (int64_t{1} << 31) - (1 << 20);
+    body_.wide_index = elements >= kWideIndexElements;
     // 16-byte accesses: 4 elements at once, of half types 8, where every row starts at a multiple of that.
-    const int64_t walked = walks_gaps() ? ceil_divide(columns.factor, 8) * 8 : columns.factor;
-    const bool fours = walked % 4 == 0;
+    const int64_t walked = walks_gaps() ? ceil_divide(columns.factor, kEight) * kEight : columns.factor;
+    const bool fours = walked % kFour == 0;
     const bool eights =
-        walked % 8 == 0 && body_.cost < 100 &&
+        walked % kEight == 0 && body_.cost < kMostCostOfEight &&
         std::ranges::any_of(body_.slots, [](const Slot& s) { return ir::dtype_bytes(s.dtype) == 2; });
     switch (body_.form) {
       case KernelForm::pointwise: {
-        body_.vector = eights ? 8 : fours && body_.cost < 200 ? 4 : 1;
+        body_.vector = eights ? kEight : fours && body_.cost < kMostCostOfFour ? kFour : 1;
         const Extent along = body_.flat ? columns : rows;
         const int64_t other = body_.flat ? 1 : ceil_divide(columns.factor, body_.vector) * body_.vector;
         call_.items = {along.factor * other / body_.vector, along.times_batch};
-        call_.block = call_.per_block = 256;
+        call_.block = call_.per_block = kBlockThreads;
         break;
       }
       case KernelForm::rowwise:
         // By the row's length alone: a sum that is recomputed in another kernel has the same bits.
-        body_.vector = !fours ? 1 : walked % 8 == 0 && columns.factor < kWarpRow ? 8 : 4;
+        body_.vector = !fours ? 1 : walked % kEight == 0 && columns.factor < kWarpRow ? kEight : kFour;
         call_.items = rows;
         // Stages read their row again. Of long rows fewer are under way, so the second-level cache has them.
-        call_.block = columns.factor > kLongRow ? 1024 : columns.factor > kBlockRow ? 256 : 128;
+        call_.block = columns.factor > kLongRow    ? kLongRowThreads
+                      : columns.factor > kBlockRow ? kBlockThreads
+                                                   : kShortRowsThreads;
         body_.team =
             columns.factor > kBlockRow ? call_.block : team_of(ceil_divide(columns.factor, body_.vector));
         call_.per_block = call_.block / body_.team;
@@ -279,36 +297,36 @@ class BodyBuilder {
           body_.shared = reduction_bytes(call_.block, reductions(Lowering::row_reduce));
         break;
       case KernelForm::column_reduce:
-        body_.vector = eights ? 8 : fours ? 4 : 1;
+        body_.vector = eights ? kEight : fours ? kFour : 1;
         // By the shape alone, so not by the vector: a sum that is recomputed in another kernel has the same
         // bits. Where blocks of 8 columns a thread would be few, they take fewer columns.
         body_.side = static_cast<int64_t>(
-            std::bit_ceil(static_cast<uint64_t>(std::min<int64_t>(ceil_divide(columns.factor, 8), 32))));
+            std::bit_ceil(static_cast<uint64_t>(std::min(ceil_divide(columns.factor, kEight), kWarp))));
         while (body_.side > kLeastSide &&
-               parts_ * ceil_divide(columns.factor, body_.side * 8) < kBlocksThatFillGpu)
+               parts_ * ceil_divide(columns.factor, body_.side * kEight) < kBlocksThatFillGpu)
           body_.side /= 2;
         call_.items = {parts_ * ceil_divide(columns.factor, body_.side * body_.vector), false};
         // At least as many threads as columns.
         call_.block = std::clamp<int64_t>(
             body_.side * static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(chunk_))),
-            std::max<int64_t>(8 * body_.side, 32), 256);
+            std::max(kEight * body_.side, kWarp), kBlockThreads);
         call_.per_block = 1;
         body_.resident = 2;  // or ptxas spills to save registers that nobody needs
         body_.shared = call_.block * body_.vector * 4;
         break;
       default:
-        body_.vector = eights && (!body_.flat || chunk_ % 8 == 0)  ? 8
-                       : fours && (!body_.flat || chunk_ % 4 == 0) ? 4
-                                                                   : 1;
+        body_.vector = eights && (!body_.flat || chunk_ % kEight == 0) ? kEight
+                       : fours && (!body_.flat || chunk_ % kFour == 0) ? kFour
+                                                                       : 1;
         call_.items = {parts_, false};
-        call_.block = 256;
+        call_.block = kBlockThreads;
         call_.per_block = 1;
         body_.shared = reduction_bytes(call_.block, reductions(Lowering::total_reduce));
     }
     body_.gaps = columns.factor % body_.vector != 0;
   }
 
-  // Whether a row's last vector may reach into the gap behind it: every operand that has an element for each
+  // Returns true if a row's last vector may reach into the gap behind it: every operand that has an element for each
   // point has a gap.
   bool walks_gaps() const {
     if (pitch_ == 0 || body_.form == KernelForm::column_reduce) return false;
@@ -328,8 +346,8 @@ class BodyBuilder {
   const ir::Region& region_;
   const ir::Kernel& kernel_;
   Purpose purpose_;
-  Instance made_;
-  Call& call_ = made_.call;
+  Specialisation made_;
+  BodyCall& call_ = made_.call;
   Body& body_ = made_.body;
   // The operand of each slot.
   struct OfSlot {
@@ -372,8 +390,8 @@ int cost_of(const ir::ScalarProgram& program) {
   return cost;
 }
 
-Instance make_instance(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel,
-                       Purpose purpose) {
+Specialisation specialise(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel,
+                          Purpose purpose) {
   return BodyBuilder(module, region, kernel, purpose).build();
 }
 

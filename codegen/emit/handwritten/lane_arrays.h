@@ -12,7 +12,7 @@
 // together. The order of a sum depends on the width alone.
 #pragma once
 #include "codegen/emit/target.h"
-#include "kernels/special/attention_call.h"
+#include "kernels/handwritten/attention_call.h"
 
 namespace gacc::codegen {
 

@@ -1,4 +1,4 @@
-#include "codegen/emit/special/lane_arrays.h"
+#include "codegen/emit/handwritten/lane_arrays.h"
 
 #include <algorithm>
 

@@ -1,11 +1,10 @@
-// How convolutions are called: on the host through a library; on a GPU as matrix products, or, where a group
-// has few channels, with a thread for a few channels of one pixel, or a block for a few elements of the
-// weight's gradient. No LLVM here.
+// Calls of convolutions. The host takes a library. A GPU computes a matrix product, or, where a group has few channels,
+// has a thread for a few channels of one pixel, or a block for a few elements of the weight's gradient.
 #include <algorithm>
 
 #include "ir/ops/image_window.h"
 #include "kernels/gemm.h"
-#include "kernels/special/calls.h"
+#include "kernels/handwritten/calls.h"
 
 namespace gacc::kernels {
 
@@ -25,14 +24,13 @@ constexpr int64_t kMostPixels = int64_t{1} << 30;  // of all samples: they are c
 
 }  // namespace
 
-ConvKind conv_kind(std::string_view op) {
-  return op.starts_with("conv2d.weight_grad") ? ConvKind::weight
-         : op.starts_with("conv2d.grad")      ? ConvKind::images
-                                              : ConvKind::forward;
+ConvKind conv_kind(const ir::OpInfo& op) {
+  if (&op == &ir::op_conv2d_weight_grad) return ConvKind::weight;
+  return &op == &ir::op_conv2d_grad ? ConvKind::images : ConvKind::forward;
 }
 
 ConvShape conv_shape(const ir::OpView& op) {
-  const ConvKind kind = conv_kind(op.op.info->name);
+  const ConvKind kind = conv_kind(*op.op.info);
   const ir::Shape images = kind == ConvKind::forward  ? op.operand(0).shape
                            : kind == ConvKind::weight ? op.operand(1).shape
                                                       : op.result().shape;
@@ -63,8 +61,8 @@ ConvProduct ConvProduct::of(const ConvShape& shape, ConvKind kind) {
   }
 }
 
-std::optional<Instance> describe_conv_product(const ir::OpView& op, const GpuTarget& gpu) {
-  const ConvKind kind = conv_kind(op.op.info->name);
+std::optional<Specialisation> describe_conv_product(const ir::OpView& op, const GpuTarget& gpu) {
+  const ConvKind kind = conv_kind(*op.op.info);
   ConvShape shape = conv_shape(op);
   const ConvProduct product = ConvProduct::of(shape, kind);
   const Extent samples = extent_of({op.operand(0).shape[0]});
@@ -93,22 +91,22 @@ std::optional<Instance> describe_conv_product(const ir::OpView& op, const GpuTar
     const int64_t tiles = down * ceil_divide(columns, tile.n), all = columns * down;
     shape.per_block = tiles == 1 ? all : ceil_divide(all, tiles - 1) - 1;
   }
-  Instance made = block_items(op, items, 1, tile.threads());
+  Specialisation made = block_items(op, items, 1, tile.threads());
   made.call.per_block = shape.per_block;
   made.call.extents.push_back(samples);
   made.body.shared = tile_shared_bytes(tile, gpu);
   made.body.resident = kResidentThreads / tile.threads();
-  made.body.special += ".product";
-  made.body.parameters = words_of(shape);
+  made.body.by_tiles = true;
+  made.body.shape = CompiledShape(shape);
   return made;
 }
 
-Instance describe_conv(const ir::OpView& op, Purpose purpose) {
+Specialisation describe_conv(const ir::OpView& op, Purpose purpose) {
   if (purpose == Purpose::host) return {};  // a library call
-  const ConvKind kind = conv_kind(op.op.info->name);
+  const ConvKind kind = conv_kind(*op.op.info);
   ConvShape shape = conv_shape(op);
   const Extent samples = extent_of({op.operand(0).shape[0]});
-  Instance made;
+  Specialisation made;
   if (kind == ConvKind::weight) {
     shape.tile = largest_divisor(shape.taps(), kTapSums);
     const int64_t items =
@@ -123,7 +121,7 @@ Instance describe_conv(const ir::OpView& op, Purpose purpose) {
     made = thread_items(op, {items, samples.times_batch}, shape.taps());
     made.call.block = made.call.per_block = 128;
   }
-  made.body.parameters = words_of(shape);
+  made.body.shape = CompiledShape(shape);
   return made;
 }
 

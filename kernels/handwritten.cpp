@@ -1,0 +1,100 @@
+// The list of hand-written kernels, and the calls that most of them share.
+#include "kernels/handwritten.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/handwritten/calls.h"
+
+namespace gacc::kernels {
+
+namespace {
+
+// A line of the list. `describe` sees the op in its place; shapes are as planned. `by_tiles` (products of tiles, by
+// tensor cores where there are some) comes first on a GPU, and says nothing where it does not take the op.
+struct Handwritten {
+  const ir::OpInfo* op;
+  Specialisation (*describe)(const ir::OpView& op, Purpose purpose);
+  std::optional<Specialisation> (*by_tiles)(const ir::OpView& op, const GpuTarget& gpu) = nullptr;
+};
+
+constexpr Handwritten kHandwritten[] = {
+    {&ir::op_attention, describe_attention, describe_attention_mma},
+    {&ir::op_attention_dropout, describe_attention, describe_attention_mma},
+    {&ir::op_attention_grad, describe_attention, describe_attention_mma},
+    {&ir::op_attention_dropout_grad, describe_attention, describe_attention_mma},
+    {&ir::op_rope, describe_rope},
+    {&ir::op_max_pool2d, describe_pool},
+    {&ir::op_max_pool2d_grad, describe_pool},
+    {&ir::op_avg_pool2d, describe_pool},
+    {&ir::op_avg_pool2d_grad, describe_pool},
+    {&ir::op_conv2d, describe_conv, describe_conv_product},
+    {&ir::op_conv2d_grad, describe_conv, describe_conv_product},
+    {&ir::op_conv2d_weight_grad, describe_conv, describe_conv_product},
+    {&ir::op_permute, describe_permute},
+    {&ir::op_concat, describe_concat},
+    {&ir::op_slice, describe_slice},
+    {&ir::op_embedding, describe_embedding},
+    {&ir::op_embedding_grad, describe_embedding_gradient},
+    {&ir::op_embedding_grad_acc, describe_embedding_gradient},
+};
+
+// Elements of the op's largest operand or result at the full micro-batch.
+int64_t largest(const ir::OpView& op) {
+  const int64_t batch = op.module.micro_batch();
+  int64_t most = 0;
+  for (size_t i = 0; i < op.op.operands.size(); ++i)
+    most = std::max(most, ir::elements(op.operand(i).shape, batch));
+  for (size_t i = 0; i < op.op.results.size(); ++i)
+    most = std::max(most, ir::elements(op.result(i).shape, batch));
+  return most;
+}
+
+}  // namespace
+
+int64_t largest_divisor(int64_t n, int64_t most) {
+  int64_t best = 1;
+  for (int64_t d = 2; d <= most; ++d) best = n % d == 0 ? d : best;
+  return best;
+}
+
+Extent extent_of(const ir::Shape& shape) { return {ir::elements(shape, 1), ir::has_batch(shape)}; }
+
+Specialisation thread_items(const ir::OpView& op, Extent items, int64_t work) {
+  Specialisation made;
+  made.call.extents = {items};
+  made.call.items = items;
+  made.call.tile = std::max<int64_t>(1, kTaskOperations / std::max<int64_t>(work, 1));
+  made.call.block = made.call.per_block = kBlockThreads;
+  made.body.op = op.op.info;
+  made.body.cost = 10;
+  made.body.wide_index = largest(op) >= kWideIndexElements;
+  return made;
+}
+
+Specialisation point_items(const ir::OpView& op, Purpose purpose, Extent rows, int64_t columns, int cost) {
+  Specialisation made = thread_items(op, rows, columns * std::max(cost, 4));
+  made.call.extents.push_back({columns, false});
+  made.body.cost = cost;
+  if (purpose == Purpose::device) made.call.items.factor *= columns;
+  return made;
+}
+
+Specialisation block_items(const ir::OpView& op, Extent items, int64_t work, int64_t threads) {
+  Specialisation made = thread_items(op, items, work);
+  made.call.block = threads;
+  made.call.per_block = 1;
+  return made;
+}
+
+Specialisation describe_handwritten(const ir::OpView& op, Purpose purpose, const GpuTarget& gpu) {
+  const auto* found = std::ranges::find(kHandwritten, op.op.info, &Handwritten::op);
+  if (found == std::end(kHandwritten)) throw Unfit(fmt::format("`{}` has no kernel", op.op.info->name));
+  if (purpose == Purpose::device && found->by_tiles != nullptr) {
+    if (std::optional<Specialisation> made = found->by_tiles(op, gpu)) return std::move(*made);
+  }
+  return found->describe(op, purpose);
+}
+
+}  // namespace gacc::kernels
