@@ -1,5 +1,6 @@
 // Reads a table by its list of keys.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <set>
 #include <stdexcept>
@@ -74,6 +75,14 @@ void Values::store(ir::Settings& settings) const {
 
 namespace {
 
+// Returns the number of percent in "3%"; nothing for another text.
+std::optional<double> parse_share(std::string_view text) {
+  double percent = 0;
+  const auto [end, bad] = std::from_chars(text.data(), text.data() + text.size(), percent);
+  const bool good = bad == std::errc{} && std::string_view(end, text.data() + text.size()) == "%";
+  return good && percent > 0 && percent < 100 ? std::optional(percent) : std::nullopt;
+}
+
 // What others call our keys. A word may mean several: the first that the table has counts.
 struct Foreign {
   std::string_view ours;
@@ -106,6 +115,8 @@ const std::vector<Foreign> foreign_words = {
     {"groups", {"no_decay", "param_groups"}, "[[optimizer.groups]]"},
     {"class_weights", {"weight", "weights", "class_weight"}},
     {"total", {"T_max", "total_steps"}},
+    {"warmup", {"warmup_steps", "num_warmup_steps"}},
+    {"warmup", {"warmup_ratio"}, "warmup = \"3%\""},
     {"min_lr", {"eta_min"}},
     {"compute", {"amp", "dtype"}},
     {"seed", {"random_seed"}},
@@ -252,9 +263,10 @@ class TableReader {
       diag_.error(Kind::wrong_type, node.at, "{}", header_text(name, entries));
     else
       diag_.error(Kind::wrong_type, node.at, "`{}` must {}, not {}", name,
-                  form == table && entries ? "hold tables"
-                  : form == real           ? "be a number"
-                                           : fmt::format("be {}", form_text(form)),
+                  form == table && entries             ? "hold tables"
+                  : form == real                       ? "be a number"
+                  : key.form == Form::integer_or_share ? "be an integer or a share such as \"3%\""
+                                                       : fmt::format("be {}", form_text(form)),
                   form_text(node.form));
     return false;
   }
@@ -323,7 +335,8 @@ class TableReader {
     using enum Node::Form;
     const Taken as = taken[static_cast<size_t>(key.form)];
     const Words words = words_of(key);
-    const Node::Form form = !words.empty() && node.form == text && as.one ? text : as.element;
+    const bool word = !words.empty() || key.form == Form::integer_or_share;
+    const Node::Form form = word && node.form == text && as.one ? text : as.element;
     const bool one = form != as.element || !as.list || (as.one && !node.is_list());
     value.good = one || (is(node, key, list) && list_fits(node, key, words));
     if (!value.good) return;
@@ -337,6 +350,13 @@ class TableReader {
       if (!value.good)
         diag_.error(Kind::out_of_range, node.at,
                     "`{}` is not a size: \"{}\"; write it like \"512MiB\" or \"1.5GiB\"",
+                    values_.name(key.name), node.text);
+    } else if (form == text && key.form == Form::integer_or_share) {
+      if (const std::optional<double> percent = parse_share(node.text)) value.value = *percent;
+      value.good = value.value.has_value();
+      if (!value.good)
+        diag_.error(Kind::out_of_range, node.at,
+                    "`{}` is no share above 0 % and below 100 %: \"{}\"; write it like \"3%\"",
                     values_.name(key.name), node.text);
     } else if (form == text) {
       value.value = attr(nodes, !one, &Node::text);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 
 #include "frontend/model_file.h"
@@ -135,16 +136,40 @@ void read_optimizer(const Values& keys, ModelFile& model, Diag& diag) {
                "[optimizer] needs `reference_batch`, the batch that lr is meant for");
 }
 
+// Returns the updates of the warm-up, of which a share of the run's is known to the runtime alone
+// (runtime/run/plateau.h, which rounds a share as this does).
+int64_t read_warmup(const Values& keys, ModelFile& model, Diag& diag) {
+  const double share = keys.real("warmup");
+  if (share == 0) return keys.integer("warmup");
+  auto& settings = model.settings.schedule;
+  if (!keys.lists("total")) {
+    diag.error(Kind::conflict, keys.at("warmup"),
+               "`schedule.warmup` is a share of `total`, which \"{}\" does not have; give a number of {}",
+               keys.type->name, keys.text("unit"));
+    return 0;
+  }
+  if (keys.text("total") == "run") {
+    settings.warmup_share = share;
+    return 0;
+  }
+  const int64_t total = keys.integer("total");
+  constexpr double kRounding = 1e-9;  // 7 % of 100 are 7
+  const auto part = static_cast<int64_t>(std::ceil(static_cast<double>(total) * share / 100 - kRounding));
+  settings.warmup = std::clamp<int64_t>(part, 0, std::max<int64_t>(0, total - 1));
+  return *settings.warmup;
+}
+
 void read_schedule(const Values& keys, ModelFile& model, Diag& diag) {
   if (keys.type == nullptr) return;
-  const int64_t warmup = keys.integer("warmup");
+  const int64_t warmup = read_warmup(keys, model, diag);
   if (keys.lists("milestones") && keys["milestones"].good) {
     const std::vector<int64_t> milestones = keys.integers("milestones");
     if (milestones.empty() || !std::is_sorted(milestones.begin(), milestones.end()))
       diag.error(Kind::out_of_range, keys.at("milestones"), "`schedule.milestones` {}",
                  milestones.empty() ? "is empty" : "must be in ascending order");
   }
-  if (keys.lists("total") && keys.has("total") && keys.integer("total") <= warmup)
+  if (keys.lists("total") && keys.has("total") && keys.text("total") != "run" &&
+      keys.integer("total") <= warmup)
     diag.error(Kind::conflict, keys.at("total"), "`schedule.total` is {}, not more than the warmup of {}",
                keys.integer("total"), warmup);
   if (keys.lists("metric")) {

@@ -212,8 +212,9 @@ const Table tables::group{
 const Table tables::schedule{
     .path = "schedule",
     .says = "The rate after t updates, u of them since the warm-up. Skipped updates do not count.",
-    .keys = {{"warmup", Form::integer, defaults.schedule.warmup,
-              "while t < warmup the rate is lr (t + 1) / warmup", count_from_zero},
+    .keys = {{"warmup", Form::integer_or_share, defaults.schedule.warmup,
+              "while t < warmup the rate is lr (t + 1) / warmup; a share is of total, rounded up",
+              count_from_zero},
              word("unit", defaults.schedule.unit, {"updates", "epochs"}, "what t counts").unsaid()},
     .types = ir::all_rate_schedules()};
 

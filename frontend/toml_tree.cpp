@@ -195,7 +195,7 @@ bool is_number(const std::string& text) {
 bool bare_word(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](unsigned char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c >= 0x80 ||
-           std::string_view("_-+.:/").find(static_cast<char>(c)) != std::string_view::npos;
+           std::string_view("_-+.:/%").find(static_cast<char>(c)) != std::string_view::npos;
   });
 }
 

@@ -65,9 +65,10 @@ struct gacc_session {
   DataFacts facts;
   std::unique_ptr<Device> device;
   std::optional<Session> session;
-  std::optional<Feed> feed;  // of gacc_session_train
-  bool ready = false;        // initialised
-  Status broken;             // the error after which nothing goes on
+  std::optional<Feed> feed;   // of gacc_session_train
+  bool ready = false;         // initialised
+  bool lacks_length = false;  // of the run, without which there is no rate
+  Status broken;              // the error after which nothing goes on
 };
 
 namespace {
@@ -231,7 +232,12 @@ Answer fill_batch(gacc_session& session, const char* call, const gacc_array* arr
   return session.batch.fill(given, samples, session.facts, program, first);
 }
 
-Answer check_window(const gacc_session& session, const char* call) {
+Answer check_step(const gacc_session& session, const char* call) {
+  if (session.lacks_length)
+    return wrong_call(
+        "{}: schedule.total is \"run\": gacc_session_expect (Python: updates=) says how many updates the run "
+        "makes",
+        call);
   if (session.session->launches() < session.plan.accumulate) return {};
   return wrong_call("{}: the window has its {}: gacc_session_update ends it", call,
                     counted(session.plan.accumulate, "launch"));
@@ -375,7 +381,19 @@ gacc_error gacc_session_init(gacc_session* session, int64_t seed, int64_t epoch_
     run.feed.emplace(*run.session, run.plan);
     if (status) status = begin_rates(*run.session, run.plan, rules_of(run.plan, epoch_samples));
     run.ready = status.ok();
+    run.lacks_length = run.plan.find(state::run_total) != nullptr;
     return after(run, status);
+  });
+}
+
+gacc_error gacc_session_expect(gacc_session* session, int64_t updates, char* remark, size_t size) {
+  return with_session(session, "gacc_session_expect", true, [&](gacc_session& run) -> Answer {
+    if (updates < 1)
+      return wrong_call("gacc_session_expect: a run makes an update at least, not {}", updates);
+    const std::string said = GACC_TRY(tell_length(*run.session, run.plan, updates));
+    run.lacks_length = false;
+    if (remark != nullptr && size > 0) remark[said.copy(remark, size - 1)] = '\0';
+    return {};
   });
 }
 
@@ -394,7 +412,7 @@ gacc_error gacc_session_load(gacc_session* session, const char* path) {
 
 gacc_error gacc_session_step(gacc_session* session, const gacc_array* arrays, size_t count, int64_t samples) {
   return with_session(session, "gacc_session_step", true, [&](gacc_session& run) -> Answer {
-    GACC_TRY(check_window(run, "gacc_session_step"));
+    GACC_TRY(check_step(run, "gacc_session_step"));
     GACC_TRY(fill_batch(run, "gacc_session_step", arrays, count, samples, Program::step));
     return after(run, run.session->step(run.batch.inputs(), samples));
   });
@@ -420,7 +438,7 @@ gacc_error gacc_session_train(gacc_session* session, const gacc_array* arrays, s
                               gacc_window* window) {
   return with_session(session, "gacc_session_train", true, [&](gacc_session& run) -> Answer {
     if (window == nullptr) return wrong_call("gacc_session_train: the window is null");
-    GACC_TRY(check_window(run, "gacc_session_train"));
+    GACC_TRY(check_step(run, "gacc_session_train"));
     GACC_TRY(run.feed->check_order());
     GACC_TRY(fill_batch(run, "gacc_session_train", arrays, count, samples, Program::step));
     const auto closed = GACC_TRY(after(run, run.feed->take(run.batch.inputs(), samples)));
@@ -562,6 +580,8 @@ gacc_error gacc_session_resume(gacc_session* session, const char* folder) {
     run.feed.emplace(*run.session, run.plan);
     run.facts = std::move(facts);
     run.ready = status.ok();
+    run.lacks_length = status && run.plan.find(state::run_total) != nullptr &&
+                       GACC_TRY(after(run, run.session->read_state<int32_t>(state::run_total))) == 0;
     return after(run, status);
   });
 }

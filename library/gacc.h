@@ -138,6 +138,12 @@ gacc_error gacc_session_open(const gacc_step* step, const char* device, const ga
  * `epoch_samples`, the samples of an epoch, schedules in epochs take their length; 0 where there is none. */
 gacc_error gacc_session_init(gacc_session* session, int64_t seed, int64_t epoch_samples);
 
+/* Tells how many updates the run makes in all, those before a checkpoint counted; after init or resume. A model with
+ * schedule.total = "run" needs it before its first step, unless it goes on from a checkpoint that has it. `remark`,
+ * of `size` bytes, gets a sentence where the schedule has another length, or the run had one before; else "". It may
+ * be null. Waits. */
+gacc_error gacc_session_expect(gacc_session* session, int64_t updates, char* remark, size_t size);
+
 /* Replaces all parameters by those of a safetensors file. After init. */
 gacc_error gacc_session_load(gacc_session* session, const char* path);
 

@@ -21,6 +21,7 @@
 #include <map>
 
 #include "ir/schema/optimizer.h"
+#include "ir/schema/rate_schedule.h"
 #include "passes/accumulate.h"
 #include "passes/loss_scale.h"
 
@@ -152,12 +153,17 @@ class UpdateBuilder {
       named(Named::plateau_bad);
       named(Named::plateau_seen);
     }
+    const bool told = follows_run(module_.settings);
+    if (told)
+      for (const Named each : {Named::run_total, Named::run_warmup}) operands.emplace_back(named(each));
     const std::string op = "schedule." + type;
     const Attrs said = given(module_.settings, module_.results);
     Attrs attrs;
     for (const AttrSpec& spec : find_op(op)->attrs) {
       const auto set = said.find("schedule." + std::string(spec.name));
-      if (set != said.end() && set->second != spec.fallback) attrs[std::string(spec.name)] = set->second;
+      const bool is_operand = told && (spec.name == "total" || spec.name == "warmup");
+      if (!is_operand && set != said.end() && set->second != spec.fallback)
+        attrs[std::string(spec.name)] = set->second;
     }
     if (const double least = least_rate(); least > 0) attrs["least"] = least;
     return build_.make(op, "rate", std::move(operands), std::move(attrs));

@@ -215,6 +215,14 @@ struct PlateauRules {
   double threshold = 1e-4;      // relative: what counts as progress
 };
 
+// A schedule that comes down until `total`: the length that the runtime compares with the run's, or makes of it.
+struct PlanLength {
+  int64_t total = 0;  // 0: that of the run (schedule.total = "run")
+  int64_t warmup = 0;
+  double warmup_share = 0;  // in percent of the run's; 0: `warmup` says it
+  bool epochs = false;      // counted instead of updates
+};
+
 // What the backward pass starts from, where it is not 1: @loss.scale, or 1 where there is no such state, over
 // `elements`, those of one full micro-batch's loss (1 with f32). Accumulated gradients are multiplied with
 // it.
@@ -299,6 +307,7 @@ struct Plan {
   bool skip_nonfinite = false;
   int64_t max_skips = 100;  // ... until so many in a row
   std::optional<PlateauRules> plateau;
+  std::optional<PlanLength> length;
   std::optional<SeedRules> seed_rules;
   PlanPredict predict;
   std::optional<PlanLoad> load;

@@ -83,6 +83,10 @@ class Reporter final : public TrainObserver {
     return to_.log.write(eval_line(report, to_.plan, keeps_best_));
   }
 
+  void schedule_differs(const std::string& text) override {
+    to_.progress.warn(fmt::format("gacc-exec: warning: {}", text));
+  }
+
   void diverged(int64_t epoch, double loss, double first_loss) override {
     to_.progress.warn(fmt::format(
         "gacc-exec: warning: epoch {}: the loss {:.6g} is far above the first update's {:.6g}; a lower "

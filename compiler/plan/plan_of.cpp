@@ -51,6 +51,17 @@ PlateauRules plateau_of(const ir::Settings& settings) {
           std::get<double>(said("threshold"))};
 }
 
+// Returns nothing for a schedule without a total.
+std::optional<PlanLength> length_of(const ir::Settings& settings) {
+  const auto total = settings.of_types.find("schedule.total");
+  if (total == settings.of_types.end()) return std::nullopt;
+  const auto& said = settings.schedule;
+  return PlanLength{.total = ir::follows_run(settings) ? 0 : std::get<int64_t>(total->second),
+                    .warmup = *said.warmup,
+                    .warmup_share = *said.warmup_share,
+                    .epochs = *said.unit == "epochs"};
+}
+
 // Returns nothing where the model file has no [load].
 std::optional<PlanLoad> load_of(const ir::Settings& settings) {
   if (!settings.load.prefix.given()) return std::nullopt;
@@ -189,6 +200,7 @@ Plan plan_of(const ir::Module& module) {
   if (const auto& elements = module.results.seed_elements; elements.given())
     plan.seed_rules = SeedRules{*elements, dynamic};
   if (*settings.schedule.type == ir::rates::plateau.name) plan.plateau = plateau_of(settings);
+  plan.length = length_of(settings);
   plan.predict = predict_of(module);
   plan.load = load_of(settings);
   plan.adapters = adapters_of(settings);

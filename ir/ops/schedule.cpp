@@ -82,15 +82,22 @@ Scalar integer_attr(const FormulaView& view, std::string_view name) {
   return {static_cast<int>(view.op.integer(name))};
 }
 
+// A schedule with a total has it and its warm-up as operands 2 and 3 where the length of the run decides them.
+bool follows_run(const OpView& op) {
+  return find_attr(op.op, "total") != nullptr && op.op.operands.size() > 2;
+}
+
 // Operand 0 is the rate lr, 1 is t. While t < warmup the rate is lr (t + 1) / warmup; then it is what `after`
 // gives for the count since.
 template <class After>
 void schedule(const FormulaView& view, After after) {
   const Scalar lr = view.operand(0), t = view.operand(1);
+  const bool told = follows_run(view.op);
   const int64_t warmup = view.op.integer("warmup");
-  if (warmup == 0) return view.result(after(lr, t));
-  const Scalar w = integer_attr(view, "warmup");
-  const Scalar warm = lr * (to_real(t + Scalar(1)) / static_cast<double>(warmup));
+  if (!told && warmup == 0) return view.result(after(lr, t));
+  const Scalar w = told ? view.operand(3) : integer_attr(view, "warmup");
+  const Scalar length = told ? to_real(w) : Scalar(static_cast<double>(warmup));
+  const Scalar warm = lr * (to_real(t + Scalar(1)) / length);
   view.result(select(t < w, warm, after(lr, t - w)));
 }
 
@@ -98,13 +105,18 @@ void schedule(const FormulaView& view, After after) {
 template <class Share>
 void decay(const FormulaView& view, Share share) {
   schedule(view, [&](Scalar lr, Scalar u) {
-    const int64_t length = view.op.integer("total") - view.op.integer("warmup");
-    const Scalar rest = max(Scalar(static_cast<int>(length)) - u, Scalar(0));
+    const bool told = follows_run(view.op);
+    const int64_t known = view.op.integer("total") - view.op.integer("warmup");
+    const Scalar length =
+        told ? max(view.operand(2) - view.operand(3), Scalar(1)) : Scalar(static_cast<int>(known));
+    const Scalar rest = max(length - u, Scalar(0));
     const double least = view.op.real("least");
-    const Scalar part = share(to_real(rest) / static_cast<double>(length));
+    const Scalar part = share(to_real(rest) / (told ? to_real(length) : Scalar(static_cast<double>(known))));
     return lr * (least + (1 - least) * part);
   });
 }
+
+constexpr int kPerhapsLength = -2;  // operands: lr and t, and perhaps total and warmup
 
 void expect_range(const OpView& op, std::string_view name, int64_t low) {
   const int64_t value = op.integer(name);
@@ -117,6 +129,13 @@ Types infer_schedule(const OpView& op) {
   expect_scalars(op, 0, 1, DType::f32);
   expect_scalars(op, 1, op.op.operands.size() - 1, DType::i32);
   expect_range(op, "warmup", 0);
+  if (op.op.info->operands == kPerhapsLength && op.op.operands.size() > 2) {
+    if (op.op.operands.size() != 4)
+      refuse(op, Kind::type_mismatch, "it takes lr and t, and perhaps both total and warmup");
+    for (const size_t i : {2, 3})
+      if (as_number(op.op.operands[i]) != nullptr)
+        refuse(op, Kind::type_mismatch, {i}, "numbers are attributes");
+  }
   for (const std::string_view name : {"total", "step_size"}) {
     const int64_t low = name == "total" ? op.integer("warmup") + 1 : 1;
     if (find_attr(op.op, name) != nullptr) expect_range(op, name, low);
@@ -147,7 +166,9 @@ constexpr size_t kMilestones = 1000;  // each is a comparison in the update's ke
 
 // Keys that several schedules have.
 const Key gamma{"gamma", Form::real, required, "what the rate is multiplied by", above(0)};
-const Key total{"total", Form::integer, required, "when the rate has come down; above warmup", extent};
+const Key total = Key{"total", Form::integer, required,
+                      "when the rate has come down; above warmup. \"run\": at the end of the run", extent}
+                      .or_one_of({"run"});
 const Key min_lr =
     Key{"min_lr", Form::real, 0.0,
         "the lowest rate, for lr as it is in this file: --lr and lr_scaling change both; at most lr",
@@ -245,9 +266,9 @@ const TypeSchema rates::exponential{
 extern const OpInfo op_schedule_linear = rate(
     "schedule.linear",
     "after the warm-up lr (1 - (1 - least) f), f = min(1, (t - warmup) / (total - warmup)). Operands: lr, "
-    "t (i32)",
+    "t (i32); and perhaps total and warmup (i32) instead of the attributes",
     {{"total", int64_t{1}}, {"least", 0.0}},
-    [](const FormulaView& view) { decay(view, [](Scalar g) { return g; }); });
+    [](const FormulaView& view) { decay(view, [](Scalar g) { return g; }); }, kPerhapsLength);
 const TypeSchema rates::linear{
     .name = "linear",
     .says = "From lr to min_lr in a line: lr + (min_lr - lr) f with f = min(1, u / (total - warmup)).",
@@ -255,16 +276,18 @@ const TypeSchema rates::linear{
     .example = "total = 5000",
 };
 
-extern const OpInfo op_schedule_cosine =
-    rate("schedule.cosine",
-         "after the warm-up lr (least + (1 - least) (1 + cos(pi f)) / 2), f = min(1, (t - warmup) / (total - "
-         "warmup)). Operands: lr, t (i32)",
-         {{"total", int64_t{1}}, {"least", 0.0}}, [](const FormulaView& view) {
-           decay(view, [](Scalar g) {
-             const Scalar s = sine_of_quarter(g);
-             return s * s;
-           });
-         });
+extern const OpInfo op_schedule_cosine = rate(
+    "schedule.cosine",
+    "after the warm-up lr (least + (1 - least) (1 + cos(pi f)) / 2), f = min(1, (t - warmup) / (total - "
+    "warmup)). Operands: lr, t (i32); and perhaps total and warmup (i32) instead of the attributes",
+    {{"total", int64_t{1}}, {"least", 0.0}},
+    [](const FormulaView& view) {
+      decay(view, [](Scalar g) {
+        const Scalar s = sine_of_quarter(g);
+        return s * s;
+      });
+    },
+    kPerhapsLength);
 const TypeSchema rates::cosine{
     .name = "cosine",
     .says =
@@ -296,6 +319,11 @@ const TypeSchema rates::plateau{
              min_lr},
     .example = "patience = 3",
 };
+
+bool follows_run(const Settings& settings) {
+  const auto total = settings.of_types.find("schedule.total");
+  return total != settings.of_types.end() && total->second == Attr(std::string("run"));
+}
 
 std::vector<const TypeSchema*> all_rate_schedules() {
   return {

@@ -11,6 +11,9 @@ namespace rates {
 #undef X
 }  // namespace rates
 
+// Returns true for schedule.total = "run": the runtime writes @run.total and @run.warmup.
+bool follows_run(const Settings& settings);
+
 std::vector<const TypeSchema*> all_rate_schedules();  // in the order of rate_schedules.def
 
 }  // namespace gacc::ir

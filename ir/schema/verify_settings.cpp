@@ -23,6 +23,7 @@ class SettingsVerifier {
   void run() {
     windows();
     for (const ValueId input : module_.step.inputs) this->input(module_.step[input]);
+    schedule();
     plateau();
     for (const Buffer& buffer : module_.buffers) given_list(buffer);
     for (const LoadSettings& each : settings_.loads) load(each);
@@ -95,6 +96,21 @@ class SettingsVerifier {
     if (said.range) between(fmt::format("inputs.{}.range", input.name), *said.range, 1, kMostInt);
     if (said.ignore_index)
       between(fmt::format("inputs.{}.ignore_index", input.name), *said.ignore_index, -kMostInt - 1, kMostInt);
+  }
+
+  // The length of the schedule, which the runtime compares with the run's, or tells.
+  void schedule() {
+    if (follows_run(settings_) != module_.find(Named::run_total).has_value())
+      broken("schedule.total is \"run\" where `@{}` is, and only there", named_info(Named::run_total).name);
+    const double share = *settings_.schedule.warmup_share;
+    if (!(share >= 0 && share < 100) || (share > 0 && !follows_run(settings_)))
+      broken("schedule.warmup_share is {}, not 0 to 100 of a schedule.total = \"run\"", share);
+    between("schedule.warmup", *settings_.schedule.warmup, 0, kMostInt);
+    const auto total = settings_.of_types.find("schedule.total");
+    if (total == settings_.of_types.end() || follows_run(settings_)) return;
+    const auto* number = std::get_if<int64_t>(&total->second);
+    if (number == nullptr || *number <= *settings_.schedule.warmup || *number > kMostInt)
+      broken("schedule.total is not above schedule.warmup, nor \"run\"");
   }
 
   // What the evaluations decide of the rate.

@@ -19,6 +19,7 @@ import os
 import pathlib
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -174,15 +175,18 @@ class Session:
     seed           of the first parameters and of dropout; the model's where none is given
     threads        of a CPU; 0: all cores
     epoch_samples  samples of an epoch, for a model whose schedule counts epochs
+    updates        those of the whole run, for schedule.total = "run"; a schedule of another length is a warning
     """
 
     def __init__(self, step: Step, device: str = "auto", seed: int | None = None, *, threads: int = 0,
-                 epoch_samples: int = 0):
+                 epoch_samples: int = 0, updates: int | None = None):
         self.compiled = step
+        self._updates = updates
         self._columns: dict[str, list[Any]] = {}  # of the first table that an input was given
         self._handle = ctypes.c_void_p()
         call("session_open", step._handle, device.encode(), byref(DeviceOptions(threads)), byref(self._handle))
         call("session_init", self._handle, step.seed if seed is None else seed, epoch_samples)
+        self._expect(updates)
 
     def close(self) -> None:
         """Gives the device's memory back. What the emulator found in all is an error here."""
@@ -244,6 +248,15 @@ class Session:
     def launches(self) -> int:
         """Steps in the window so far."""
         return library.gacc_session_launches(self._handle)
+
+    def _expect(self, updates: int | None, stacklevel: int = 3) -> None:
+        """Tells the schedule how many updates the run makes in all."""
+        if updates is None:
+            return
+        remark = ctypes.create_string_buffer(1000)
+        call("session_expect", self._handle, updates, remark, len(remark))
+        if remark.value:
+            warnings.warn(remark.value.decode(), stacklevel=stacklevel)
 
     def update(self) -> Window:
         """Ends the window with one update of the optimizer. Waits for the device.
@@ -330,9 +343,10 @@ class Session:
     def resume(self, folder: str | os.PathLike) -> None:
         """Goes on from a checkpoint, with the same bits; it may be gacc-exec's."""
         call("session_resume", self._handle, path_bytes(folder))
+        self._expect(self._updates)
 
 
-def train(step: Step, loader: Iterable[Any], *, epochs: int | None = None,
+def train(step: Step, loader: Iterable[Any], *, epochs: int | None = None, updates: int | None = None,
           on_update: Callable[[Session, Window], object] | None = None,
           on_epoch: Callable[[Session, int], object] | None = None, device: str = "auto", seed: int | None = None,
           threads: int = 0, session: Session | None = None) -> Session:
@@ -342,23 +356,37 @@ def train(step: Step, loader: Iterable[Any], *, epochs: int | None = None,
                the inputs' names, or tuples in the order of the model's inputs. One of more than micro_batch samples
                makes several launches. The loader says in which order; `train.shuffle` of the model is not looked at.
     epochs     the model's where none are given
+    updates    ends the run after so many, if that comes first
     on_update  called with the session and the Window after each update
     on_epoch   called with the session and the epoch's number, from 1, after each epoch
     session    goes on with this one, instead of a new one on `device` with `seed` and `threads`
 
-    The window at the end of an epoch is treated as the model's `train.tail` says.
+    The window at the end of an epoch is treated as the model's `train.tail` says. A schedule of another length than the
+    run is a warning, where the loader has a length; a session with `updates` of its own has said it already.
     """
     if session is None:
         session = Session(step, device, seed, threads=threads, epoch_samples=_samples_of(loader))
+    epochs = step.epochs if epochs is None else epochs
+    if session._updates is None and epochs > 0:
+        coming = [count for count in (updates, _updates_of(step, loader, epochs)) if count is not None]
+        before = ctypes.c_int32()
+        call("session_read", session._handle, b"updates", byref(before), 4)
+        session._expect(before.value + min(coming) if coming and min(coming) > 0 else None, stacklevel=4)
+    made = 0
+
     def tell(window: Window) -> None:
+        nonlocal made
+        made += window.applied
         if window.launches and on_update is not None:
             on_update(session, window)
 
-    for epoch in range(1, (step.epochs if epochs is None else epochs) + 1):
+    for epoch in range(1, epochs + 1):
         empty = True
         for batch in loader:
             empty = False
             for arrays, samples, first in session._micro_batches(batch):
+                if made == updates:
+                    return session
                 tell(session._window("session_train", session._c_arrays(arrays), len(arrays), samples, first=first))
         if empty:
             raise ValueError(f"the loader has no batch in epoch {epoch}; a generator can be gone through once: "
@@ -373,15 +401,39 @@ def _shape(tensor: CTensor) -> tuple[int, ...]:
     return tuple(tensor.shape[:tensor.axes])
 
 
+def _batches_of(loader: Any) -> list[tuple[int, int]] | None:
+    """The batches of an epoch, as how many there are of how many samples; None where the loader does not say."""
+    if isinstance(loader, (list, tuple)):
+        arrays = [[*(batch.values() if isinstance(batch, Mapping) else batch)] for batch in loader]
+        return [(1, len(batch[0])) for batch in arrays if batch]
+    try:  # torch's; without a batch size where a sampler makes the batches
+        samples, size = len(loader.sampler), loader.batch_size
+        return [(samples // size, size), (0 if loader.drop_last else 1, samples % size)]
+    except (AttributeError, TypeError):
+        return None
+
+
 def _samples_of(loader: Any) -> int:
     """Of an epoch; 0 where the loader does not say."""
+    batches = _batches_of(loader)
+    if batches is not None:
+        return sum(count * samples for count, samples in batches)
     try:
         return len(loader.dataset)
     except (AttributeError, TypeError):
-        if not isinstance(loader, (list, tuple)):
-            return 0
-        arrays = [[*(batch.values() if isinstance(batch, Mapping) else batch)] for batch in loader]
-        return sum(len(batch[0]) for batch in arrays if batch)
+        return 0
+
+
+def _updates_of(step: Step, loader: Any, epochs: int) -> int | None:
+    """Of so many epochs; None where the loader does not say."""
+    batches = _batches_of(loader)
+    if batches is None:
+        return None
+    most, drops = step.micro_batch, step.tail == "drop"
+    launches = sum(count * (samples // most if drops else -(-samples // most)) for count, samples in batches)
+    if step.tail == "carry":
+        return epochs * launches // step.accumulate
+    return epochs * (launches // step.accumulate if drops else -(-launches // step.accumulate))
 
 
 def program(name: str) -> tuple[str, dict[str, str]]:

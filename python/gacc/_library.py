@@ -9,6 +9,8 @@ import re
 from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
 
 TREE = pathlib.Path(__file__).parent / "tree"  # a wheel brings an installed tree, and in tree/needed what that needs
+if (_FOLDERS := pathlib.Path(__file__).resolve().parents)[0].parts[-4:] == ("share", "gacc", "python", "gacc"):
+    TREE = _FOLDERS[4]  # of `cmake --install`
 MOST_AXES, MOST_METRICS = 8, 16
 
 
@@ -77,6 +79,7 @@ FUNCTIONS = {
     "step_input": [c_void_p, c_size_t, c_void_p],
     "session_open": [c_void_p, c_char_p, c_void_p, c_void_p],
     "session_init": [c_void_p, c_int64, c_int64],
+    "session_expect": [c_void_p, c_int64, c_char_p, c_size_t],
     "session_load": [c_void_p, c_char_p],
     "session_step": [c_void_p, c_void_p, c_size_t, c_int64],
     "session_update": [c_void_p, c_void_p],
@@ -85,6 +88,7 @@ FUNCTIONS = {
     "session_eval": [c_void_p, c_void_p, c_size_t, c_int64],
     "session_eval_end": [c_void_p, c_void_p],
     "session_predict": [c_void_p, c_void_p, c_size_t, c_int64, c_void_p, c_size_t],
+    "session_read": [c_void_p, c_char_p, c_void_p, c_size_t],
     "session_write": [c_void_p, c_char_p, c_void_p, c_size_t],
     "session_save": [c_void_p, c_char_p],
     "session_checkpoint": [c_void_p, c_char_p],
@@ -108,7 +112,7 @@ def _load() -> ctypes.CDLL:
         if len(left) == len(waiting):
             raise ImportError(f"gacc: cannot load {left[0][0]}: {left[0][1]}")
         waiting = [path for path, _ in left]
-    here = sorted(TREE.glob("lib/**/libgacc.so.0"))
+    here = [*TREE.glob("lib/libgacc.so.0"), *TREE.glob("lib/*/libgacc.so.0")]
     name = os.environ.get("GACC_LIBRARY") or (str(here[0]) if here else "libgacc.so.0")
     try:
         library = ctypes.CDLL(name)

@@ -42,6 +42,72 @@ Status begin_rates(Session& session, const Plan& plan, const WindowRules& rules)
   return session.write_state(state::updates_per_epoch, static_cast<int32_t>(updates));
 }
 
+namespace {
+
+// The schedule of a run, in updates or in epochs.
+struct Lengths {
+  int64_t total = 0, warmup = 0;
+};
+
+Lengths lengths_of(const PlanLength& said, int64_t updates, int64_t updates_per_epoch) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  const int64_t each = said.epochs ? updates_per_epoch : 1;
+  const int64_t total = std::min((updates + each - 1) / each, kMost);
+  if (said.warmup_share == 0) return {total, said.warmup};
+  constexpr double kRounding = 1e-9;  // 7 % of 100 are 7
+  const double part = std::ceil(static_cast<double>(total) * said.warmup_share / 100 - kRounding);
+  return {total, std::clamp<int64_t>(static_cast<int64_t>(part), 0, std::max<int64_t>(0, total - 1))};
+}
+
+}  // namespace
+
+Status check_length(const Plan& plan, int64_t updates, int64_t updates_per_epoch) {
+  if (!plan.length || plan.length->total != 0) return {};
+  const Lengths run = lengths_of(*plan.length, updates, updates_per_epoch);
+  if (run.total > run.warmup) return {};
+  const char* const unit = plan.length->epochs ? "epoch" : "update";
+  return Status::error(
+      "schedule.total is \"run\", and the run has {}, not more than the warmup of {}: lower schedule.warmup, "
+      "or "
+      "give a share of the run, such as warmup = \"3%\"",
+      counted(run.total, unit), run.warmup);
+}
+
+Result<std::string> tell_length(Session& session, const Plan& plan, int64_t updates) {
+  if (!plan.length) return std::string();
+  const PlanLength& said = *plan.length;
+  int64_t each = 1;
+  if (said.epochs) each = GACC_TRY(session.read_state<int32_t>(state::updates_per_epoch));
+  const Lengths run = lengths_of(said, updates, std::max<int64_t>(1, each));
+  const char* const unit = said.epochs ? "epoch" : "update";
+  const auto differs = [&](int64_t total, std::string_view what) {
+    if (total == run.total) return std::string();
+    const std::string all = counted(run.total, unit);
+    if (total > run.total)
+      return fmt::format("{}, and the run ends after {}: the rate will not have come down", what, all);
+    return fmt::format("{}, and the run has {}: the last {} have the lowest rate", what, all,
+                       run.total - total);
+  };
+  if (said.total > 0) {
+    const std::string text =
+        differs(said.total, fmt::format("schedule.total is {}", counted(said.total, unit)));
+    if (text.empty()) return text;
+    return fmt::format("{}; compile with schedule.total = {}, or \"run\", which is the length of any run",
+                       text, run.total);
+  }
+  GACC_TRY(check_length(plan, updates, each));
+  const int64_t before = GACC_TRY(session.read_state<int32_t>(state::run_total));
+  GACC_TRY(session.write_state(state::run_total, static_cast<int32_t>(run.total)));
+  GACC_TRY(session.write_state(state::run_warmup, static_cast<int32_t>(run.warmup)));
+  const int64_t made = GACC_TRY(session.read_state<int32_t>(state::updates));
+  if (before == 0 || before == run.total || made == 0) return std::string();
+  return fmt::format(
+      "schedule.total is \"run\", which was {} before the checkpoint: after {} the rates go on as those of a "
+      "run of "
+      "{}",
+      counted(before, unit), counted(made, "update"), counted(run.total, unit));
+}
+
 Status evaluated(Session& session, const Plan& plan, const EvalReport& report) {
   if (!plan.plateau) return {};
   const double value = metric_of(report, plan, plan.plateau->metric);

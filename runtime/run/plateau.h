@@ -1,7 +1,9 @@
 // Facts that training tells the rates (docs/training.md), since the device cannot know them: how many updates an epoch
-// has, and, for schedule.type = "plateau", what the evaluations found. All of it is kept in state buffers of
-// the plan, so a checkpoint has it.
+// has, for schedule.total = "run" how many the run makes, and for schedule.type = "plateau" what the evaluations
+// found. All of it is kept in state buffers of the plan, so a checkpoint has it.
 #pragma once
+#include <string>
+
 #include "runtime/plan.h"
 #include "runtime/session/session.h"
 #include "runtime/session/window.h"
@@ -27,6 +29,12 @@ int64_t updates_per_epoch(const WindowRules& rules);
 
 // Before the first launch.
 Status begin_rates(Session& session, const Plan& plan, const WindowRules& rules);
+
+// An error where a run of so many updates in all has no room for the warm-up of its schedule.
+Status check_length(const Plan& plan, int64_t updates, int64_t updates_per_epoch);
+// Tells the rates how many updates the run makes in all, after begin_rates or a checkpoint. Returns what a user
+// should hear: that the schedule has another length, or that the run before had. "" for nothing.
+Result<std::string> tell_length(Session& session, const Plan& plan, int64_t updates);
 // After an evaluation.
 Status evaluated(Session& session, const Plan& plan, const EvalReport& report);
 

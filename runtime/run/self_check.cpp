@@ -20,6 +20,7 @@
 #include "runtime/atomic_file.h"
 #include "runtime/run/begin.h"
 #include "runtime/run/open_device.h"
+#include "runtime/run/plateau.h"
 #include "runtime/run/train.h"
 #include "runtime/store/checkpoint.h"
 
@@ -301,6 +302,7 @@ Status Verifier::with_session(const Artifact& artifact, float scale, Work work,
   GACC_TRY(begin(session, artifact.plan,
                  {.seed = options_.seed, .lr = options_.lr, .checkpoint = from, .weights = options_.loaded}));
   if (scale != 0) GACC_TRY(session.write_state(state::loss_scale, scale));
+  GACC_TRY(tell_length(session, artifact.plan, updates_of_run(artifact.plan, data_.samples, {})));
   GACC_TRY(work(session));
   std::string reports;
   const Status status = device->finish(reports);
@@ -456,6 +458,7 @@ Result<Verifier::Buffers> Verifier::train_until(int64_t launches, const Checkpoi
   const Dataset* data = &data_;
   TrainOptions options;
   options.launches = launches;
+  options.length = updates_of_run(plan_, data_.samples, {});
   options.shuffle = options_.shuffle;
   options.seed = options_.seed;
   options.interrupted = options_.interrupted;

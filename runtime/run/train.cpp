@@ -168,6 +168,11 @@ Status Trainer::run_to_end() {
   GACC_TRY(check_can_update(plan_, data_.samples, options_));
   GACC_TRY(begin_rates(session_, plan_, rules_));
   if (options_.resume) GACC_TRY(resume(*options_.resume));
+  if (!limit_reached()) {
+    const int64_t updates = updates_of_run(plan_, data_.samples, options_);
+    const std::string text = GACC_TRY(tell_length(session_, plan_, updates));
+    if (!text.empty()) observer_.schedule_differs(text);
+  }
   GACC_TRY(evaluate_due());
   // An epoch whose launches are all made is ended, whatever the limits.
   auto epoch_to_end = [&] { return at_.position > 0 && at_.position == rules_.launches_per_epoch(); };
@@ -491,7 +496,20 @@ Status check_can_update(const Plan& plan, int64_t samples, const TrainOptions& o
   const std::optional<int64_t> epochs = epoch_limit(plan, options);
   for (const auto& limit : {epochs, options.updates, options.launches})
     if (limit && *limit == 0) return {};  // nothing is to be launched: that is no mistake
-  return rules_of(plan, samples).check_can_update(epochs);
+  const WindowRules rules = rules_of(plan, samples);
+  GACC_TRY(rules.check_can_update(epochs));
+  return check_length(plan, updates_of_run(plan, samples, options), updates_per_epoch(rules));
+}
+
+int64_t updates_of_run(const Plan& plan, int64_t samples, const TrainOptions& options) {
+  if (options.length) return *options.length;
+  const WindowRules rules = rules_of(plan, samples);
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  int64_t launches = options.launches.value_or(kMost);
+  const int64_t each = rules.launches_per_epoch();
+  if (const auto epochs = epoch_limit(plan, options); epochs && *epochs < kMost / std::max<int64_t>(1, each))
+    launches = std::min(launches, *epochs * each);
+  return std::min(rules.updates_of(launches), options.updates.value_or(kMost));
 }
 
 double expected_launches(const Plan& plan, int64_t samples, const TrainOptions& options) {

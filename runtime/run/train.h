@@ -27,6 +27,8 @@ struct TrainOptions : DataOrder {
   // Limits; the first one reached ends the run. Without `epochs` and with another limit the run goes on over
   // as many epochs as that takes; without any, it is the plan's number of epochs.
   std::optional<int64_t> epochs, updates, launches;
+  // The updates of the whole run, of which this is a part; none: those that the limits allow.
+  std::optional<int64_t> length;
   int64_t eval_every = 0;  // also evaluate after every that many updates; 0: only after epochs and at the end
   // Fill TrainResult::gradients: a copy of all gradients at the end of every window.
   bool keep_gradients = false;
@@ -61,6 +63,8 @@ class TrainObserver {
   virtual Status updated(const UpdateReport&) { return {}; }
   virtual Status epoch_done(const EpochReport&) { return {}; }
   virtual Status evaluated(const EvaluationReport&) { return {}; }
+  // Once at most, before the first launch: what the user should know of the schedule's length.
+  virtual void schedule_differs(const std::string& /*text*/) {}
   // Once at most: the loss of an epoch, or of the run's last update, is far above the first update's.
   virtual void diverged(int64_t /*epoch*/, double /*loss*/, double /*first_loss*/) {}
 };
@@ -75,11 +79,14 @@ Status evaluate_once(Session& session, const Plan& plan, const Dataset& eval, co
                      EvaluationReport& report, bool& interrupted);
 
 // The check that train makes first, for callers who have more to prepare: an error, with numbers and what to
-// change, when no update could ever happen.
+// change, when no update could ever happen, or when the schedule cannot follow so short a run.
 Status check_can_update(const Plan& plan, int64_t samples, const TrainOptions& options);
 
 // The epochs that the options and the plan allow; none: no limit.
 std::optional<int64_t> epoch_limit(const Plan& plan, const TrainOptions& options);
+
+// Returns the updates of the whole run: what its limits allow, if no window is skipped or without counted targets.
+int64_t updates_of_run(const Plan& plan, int64_t samples, const TrainOptions& options);
 
 // About how many launches the whole run will make: for the display.
 double expected_launches(const Plan& plan, int64_t samples, const TrainOptions& options);

@@ -26,6 +26,13 @@ WindowRules::Next WindowRules::after(int64_t launch, int64_t in_window) const {
   return launch + 1 == launches_per_epoch() ? at_epoch_end(in_window) : within_epoch(in_window);
 }
 
+int64_t WindowRules::updates_of(int64_t launches) const {
+  const int64_t each = launches_per_epoch();
+  if (tail == Tail::carry || each == 0) return launches / accumulate;
+  const int64_t of_epoch = each / accumulate + (tail == Tail::flush && each % accumulate != 0);
+  return launches / each * of_epoch + launches % each / accumulate;
+}
+
 Status WindowRules::check_can_update(std::optional<int64_t> epochs) const {
   if (samples == 0) return Status::error("the training data has no samples");
   int64_t launches = launches_per_epoch();

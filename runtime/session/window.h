@@ -26,6 +26,8 @@ struct WindowRules {
   Next at_epoch_end(int64_t in_window) const;
   // The same after launch number `launch` of the epoch.
   Next after(int64_t launch, int64_t in_window) const;
+  // Returns the updates of the first so many launches of a run, if no window is skipped or without counted targets.
+  int64_t updates_of(int64_t launches) const;
   // True for a micro-batch that is not launched: a short one under drop.
   bool leaves_out(int64_t batch_samples) const { return tail == Tail::drop && batch_samples < micro_batch; }
 

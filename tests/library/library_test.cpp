@@ -294,6 +294,56 @@ TEST_F(LibraryTest, SchedulesInEpochsNeedTheirLength) {
   good(gacc_session_update(run_, nullptr));
 }
 
+TEST_F(LibraryTest, SchedulesOfTheRunNeedItsLength) {
+  gacc_step* step = nullptr;
+  const char* const sets[] = {"schedule.type=cosine", "schedule.total=run", "schedule.warmup=50%"};
+  const gacc_compile_options options = {sets, 3, nullptr};
+  good(gacc_compile_text(kModel, "m", &options, &step));
+  good(gacc_session_open(step, "cpu", nullptr, &run_));
+  wrong(gacc_session_expect(run_, 4, nullptr, 0), "comes after gacc_session_init");
+  good(gacc_session_init(run_, 1, 0));
+  wrong(gacc_session_step(run_, arrays().data(), 2, 4), "gacc_session_expect");
+  wrong(gacc_session_expect(run_, 0, nullptr, 0), "an update at least");
+  char remark[200] = "?";
+  good(gacc_session_expect(run_, 4, remark, sizeof remark));
+  EXPECT_STREQ(remark, "");
+  const double lr = 0.01;  // kModel's
+  for (const double part : {0.5, 1.0, 1.0, 0.5}) {
+    window(run_);
+    gacc_window done;
+    good(gacc_session_update(run_, &done));
+    EXPECT_NEAR(done.lr, lr * part, 1e-8);
+  }
+  const std::string folder = folder_ + "/run";
+  good(gacc_session_checkpoint(run_, folder.c_str()));
+  gacc_session* next = nullptr;  // goes on with the length that it had
+  good(gacc_session_open(step, "cpu", nullptr, &next));
+  good(gacc_session_resume(next, folder.c_str()));
+  good(gacc_session_step(next, arrays().data(), 2, 4));
+  good(gacc_session_expect(next, 8, remark, sizeof remark));
+  EXPECT_NE(std::string(remark).find("which was 4 updates before the checkpoint"), std::string::npos);
+  good(gacc_session_close(next));
+  gacc_step_free(step);
+}
+
+TEST_F(LibraryTest, ASchedulesOtherLengthIsRemarkedOn) {
+  gacc_step* step = nullptr;
+  const char* const sets[] = {"schedule.type=linear", "schedule.total=9"};
+  const gacc_compile_options options = {sets, 2, nullptr};
+  good(gacc_compile_text(kModel, "m", &options, &step));
+  good(gacc_session_open(step, "cpu", nullptr, &run_));
+  gacc_step_free(step);
+  good(gacc_session_init(run_, 1, 0));
+  char remark[200];
+  good(gacc_session_expect(run_, 9, remark, sizeof remark));
+  EXPECT_STREQ(remark, "");
+  good(gacc_session_expect(run_, 30, remark, sizeof remark));
+  EXPECT_NE(std::string(remark).find("schedule.total is 9 updates, and the run has 30"), std::string::npos);
+  good(gacc_session_expect(run_, 5, remark, 15));
+  EXPECT_STREQ(remark, "schedule.total");
+  good(gacc_session_expect(run_, 5, nullptr, 0));
+}
+
 TEST_F(LibraryTest, Arrays) {
   begin();
   const auto refused = [&](auto change, const char* words, int64_t samples = 4) {

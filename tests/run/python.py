@@ -4,6 +4,7 @@ import pathlib
 import subprocess
 import sys
 import tomllib
+import warnings
 
 import harness
 from harness import expect, run
@@ -395,6 +396,73 @@ subprocess.run([path, "step.ptx", "--data", "npy:x=x.npy,label=label.npy", "--de
     done = subprocess.run([sys.executable, folder / "try.py"], cwd=folder, env={"PYTHONPATH": str(folder / "site"), "HOME": str(folder)},
                           capture_output=True, text=True)
     expect(done.returncode == 0, done.stdout + done.stderr)
+
+
+def rates_of(step, loader, **options):
+    """The rates of a training, and what was warned of."""
+    rates = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = gacc.train(step, loader, on_update=lambda run, window: rates.append(round(window.lr, 7)), device="cpu", threads=1, **options)
+    return run, rates, [str(each.message) for each in caught]
+
+
+def loader_like_torch(x, y, size):
+    class Loading:
+        sampler, dataset, batch_size, drop_last = range(len(x)), x, size, False
+
+        def __iter__(self):
+            return iter([(x[i:i + size], y[i:i + size]) for i in range(0, len(x), size)])
+    return Loading()
+
+
+def test_a_schedule_as_long_as_the_run(folder):
+    """Of lists, of what torch's DataLoader says, of `updates`; with tails; and an error where nobody knows."""
+    def linear(total):
+        return [round(0.01 * (total - t) / total, 7) for t in range(total)]
+
+    def compiled(**settings):
+        return gacc.compile(MODEL, set={"schedule.type": "linear", "schedule.total": "run", **settings})
+    x, y = data(50)
+    batches = [(x[i:i + 20], y[i:i + 20]) for i in range(0, 50, 20)]  # 5 + 5 + 3 launches
+    for tail, updates in (("flush", 14), ("carry", 13), ("drop", 12)):
+        step = compiled(**{"train.tail": tail})
+        for loader in batches, loader_like_torch(x, y, 20):
+            run, rates, said = rates_of(step, loader, epochs=2)
+            expect(not said and rates == linear(updates), f"{tail}: {rates}, {said}")
+    run, rates, said = rates_of(compiled(), (batch for batch in batches), epochs=1, updates=5)
+    expect(not said and rates == linear(5), f"{rates}, {said}")
+
+    @raises(gacc.Error, 'schedule.total is "run"', "updates=")
+    def _():
+        gacc.train(compiled(), (batch for batch in batches), epochs=1, device="cpu")
+    run = session(compiled(), updates=3)
+    run.step(x=x[:4], label=y[:4])
+    expect(abs(run.update().lr - 0.01) < 1e-8, "a loop of one's own")
+    run.checkpoint(folder / "run")
+    again = session(compiled())
+    again.resume(folder / "run")
+    again.step(x=x[:4], label=y[:4])
+    expect(abs(again.update().lr - 0.01 * 2 / 3) < 1e-8, "a resumed session has its length")
+    # Going on is another length, which is said; a session that was told once is not told again.
+    run, rates, _ = rates_of(compiled(), batches, epochs=1)
+    _, rates, said = rates_of(run.compiled, batches, epochs=1, session=run)
+    expect(len(said) == 1 and "which was 7 updates" in said[0] and rates == linear(14)[7:], f"{rates}, {said}")
+    run = session(compiled(), updates=14)
+    for part in linear(14)[:7], linear(14)[7:]:
+        _, rates, said = rates_of(run.compiled, batches, epochs=1, session=run)
+        expect(not said and rates == part, f"{rates}, {said}")
+
+
+def test_a_schedule_of_another_length_is_a_warning(folder):
+    x, y = data(48)
+    batches = [(x[i:i + 8], y[i:i + 8]) for i in range(0, 48, 8)]
+    step = gacc.compile(MODEL, set={"schedule.type": "linear", "schedule.total": 12})
+    for epochs, words in ((2, ""), (1, "the run ends after 6 updates"), (5, "the run has 30 updates: the last 18")):
+        run, _, said = rates_of(step, batches, epochs=epochs)
+        expect(len(said) == bool(words) and all("schedule.total is 12 updates" in text and words in text for text in said), f"{epochs}: {said}")
+    run, _, said = rates_of(step, batches, epochs=1, session=session(step, updates=12))
+    expect(not said, f"{said}")
 
 
 harness.main(globals())

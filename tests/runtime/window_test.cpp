@@ -41,6 +41,24 @@ TEST(Window, tails) {
   EXPECT_EQ(windows({5, 1, 1, Tail::flush}, 1), "1x1 1x1 1x1 1x1 1x1");
 }
 
+TEST(Window, updates_of_so_many_launches) {
+  for (const Tail tail : {Tail::flush, Tail::drop, Tail::carry})
+    for (const int64_t samples : {1, 3, 10, 11, 24}) {
+      for (const int64_t accumulate : {1, 2, 4}) {
+        const WindowRules rules{samples, 2, accumulate, tail};
+        int64_t made = 0, updates = 0, open = 0;
+        EXPECT_EQ(rules.updates_of(0), 0);
+        for (int epoch = 0; epoch < 3; ++epoch)
+          for (int64_t launch = 0; launch < rules.launches_per_epoch(); ++launch) {
+            const WindowRules::Next next = rules.after(launch, ++open);
+            updates += next == WindowRules::Next::update;
+            if (next != WindowRules::Next::launch) open = 0;
+            EXPECT_EQ(rules.updates_of(++made), updates) << samples << " samples, K " << accumulate;
+          }
+      }
+    }
+}
+
 TEST(Window,
      the_case_of_1000_samples) {  // 16 x 4: 63 launches, the last window has 3, the last micro-batch 8
   WindowRules rules{1000, 16, 4, Tail::flush};
