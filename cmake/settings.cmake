@@ -34,6 +34,18 @@ if(GACC_FUZZERS)  # everything is instrumented; tests/fuzz links the fuzzer itse
 endif()
 
 # gacc_library(NAME SOURCES... LINK libs...): a static library of one folder.
+# Sets `out` to C++ initialisers {"FILE", R"(its text)"}, one a file; a change of a file configures anew.
+function(gacc_texts out)
+  set(all "")
+  foreach(file ${ARGN})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+    get_filename_component(name ${file} NAME)
+    file(READ ${file} text)
+    string(APPEND all "{\"${name}\", R\"file(${text})file\"},\n")
+  endforeach()
+  set(${out} "${all}" PARENT_SCOPE)
+endfunction()
+
 function(gacc_library name)
   cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
   add_library(${name} STATIC ${ARG_UNPARSED_ARGUMENTS})

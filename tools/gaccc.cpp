@@ -1,6 +1,6 @@
 // gaccc: the compiler. Reads a model file, runs the passes, and writes the artifact (or the IR, or the device
 // LLVM IR), the plan, or both.
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -31,7 +31,9 @@
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"
+#include "runtime/text.h"
 #include "tools/command_line.h"
+#include "tools/examples.h"
 #include "tools/report/report.h"
 #include "tools/schema_text.h"
 
@@ -41,7 +43,7 @@ using namespace gacc;
 
 struct Arguments {
   std::string model, output, emit = "ptx", target = "sm_80", memory, launch, report, stop_after;
-  std::string ranks, link, families;
+  std::string ranks, link, families, example;
   std::optional<int64_t> context, lora;
   std::vector<std::string> sets, print_after;
   bool plan = false, kernels = false, summary = false, json = false, times = false, locations = false;
@@ -99,6 +101,7 @@ std::optional<int> parse_arguments(int argc, char** argv, Arguments& to) {
     gaccc model.toml --memory 512MiB -o step.ptx        the step fits into that much memory
     gaccc model.toml --set train.accumulate=8 -o step.ptx
     gaccc SmolLM2-135M --lora 16 -o step.ptx            a published model, by its folder
+    gaccc --example mnist_cnn >model.toml               a model file to begin with
 
 Exit status:
     0 done   1 the model or a file is wrong   2 the command line is wrong   3 a bug in gacc
@@ -138,6 +141,7 @@ Exit status:
   app.add_flag("--summary", to.summary, "print a table of the layers; writes no artifact unless -o is given");
   app.add_flag("--strict", to.strict, "warnings are errors");
   app.add_flag("--schema", to.schema, "print what a model file may say (docs/model.md); needs no MODEL");
+  value("--example", to.example, "NAME", "print an example of a model file; needs no MODEL");
   app.add_flag("--json", to.json, "with --plan or --schema: as JSON");
   app.add_flag("--markdown", to.markdown, "with --schema: as the page docs/model.md");
   value("--report", to.report, "FILE.html", "a page about the plan");
@@ -151,9 +155,12 @@ Exit status:
                                {"--lr", "write --set optimizer.lr=X"},
                                {"--epochs", "write --set train.epochs=N"}};
   const std::optional<int> ended = parse_command_line(app, argc, argv, elsewhere);
-  if (ended || to.model.empty() == to.schema) return ended;
-  return fail(kWrongCommand, fmt::format("{}\ngaccc --help lists the options",
-                                         to.schema ? "--schema needs no MODEL" : "MODEL is required"));
+  const bool prints = to.schema || !to.example.empty();
+  if (ended || to.model.empty() == prints) return ended;
+  return fail(kWrongCommand,
+              fmt::format("{}\ngaccc --help lists the options", to.schema ? "--schema needs no MODEL"
+                                                                : prints  ? "--example needs no MODEL"
+                                                                          : "MODEL is required"));
 }
 
 // What the option parser cannot see and no model file can make right; "" when the command line is valid.
@@ -449,9 +456,21 @@ class Compilation {
   std::vector<Output> outputs_;
 };
 
+// Prints the model file of that name; the exit status.
+int print_example(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Example& example : examples()) {
+    names.push_back(std::filesystem::path(example.file).stem());
+    if (names.back() == name) return exit_status(write_output("-", example.text));
+  }
+  return fail(kWrongCommand, fmt::format("there is no example {}{}; there are {}", name, hint(name, names),
+                                         fmt::join(names, ", ")));
+}
+
 int run(int argc, char** argv) {
   Arguments arguments;
   if (const std::optional<int> ended = parse_arguments(argc, argv, arguments)) return *ended;
+  if (!arguments.example.empty()) return print_example(arguments.example);
   if (arguments.schema) {
     const bool more = arguments.plan || arguments.summary || arguments.kernels || !arguments.output.empty() ||
                       !arguments.report.empty() || !arguments.sets.empty();

@@ -1,4 +1,4 @@
-"""The command lines: exit statuses, help, version, --set, standard output, interruption, the README's own commands."""
+"""The command lines: exit statuses, help, version, --set, standard output, interruption."""
 import os
 import re
 import signal
@@ -158,39 +158,6 @@ def test_numbers_and_sizes_mean_what_they_say(folder):
     wrong = run("gaccc", model, "--plan", "--memory", "1", code=1).stderr
     expect('is not a size: "1"; write it like "512MiB"' in wrong, wrong)
     expect(run("gaccc", model, "--plan", "--memory", "64 KiB").stdout == run("gaccc", model, "--plan", "--memory", "64KiB").stdout, "64 KiB")
-
-
-def test_readme_commands(folder):
-    """The README's ```sh blocks run as they stand, from the top of the tree (but for scripts/, which run the tests)."""
-    text = (harness.ROOT / "README.md").read_text()
-    lines = [line for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S) for line in block.splitlines()]
-    lines = [line for line in lines if line.strip() and not line.startswith(("#", "scripts/", "cmake ", "git "))]
-    expect(any("gaccc" in line for line in lines) and any("gacc-exec" in line for line in lines), f"commands found: {lines}")
-    (folder / "build").mkdir()
-    (folder / "build/bin").symlink_to(harness.BIN)
-    for name in ("examples", "tests", "docs"):
-        (folder / name).symlink_to(harness.ROOT / name)
-    model = re.search(r"^```toml\n(.*?)^```", text, re.M | re.S)
-    expect(model, "the README shows a model")
-    (folder / "model.toml").write_text(model[1])
-    done = subprocess.run(["bash", "-euo", "pipefail", "-c", "\n".join(lines)], cwd=folder, env=os.environ, capture_output=True, text=True, timeout=300)
-    expect(done.returncode == 0, f"exit {done.returncode}\n{done.stdout}{done.stderr}")
-    run("gaccc", "model.toml", "-o", "model.ptx", cwd=folder)
-
-
-def test_readme_promises(folder):
-    """The commands of the README's table of promises hold for the README's model."""
-    text = (harness.ROOT / "README.md").read_text()
-    (folder / "model.toml").write_text(re.search(r"^```toml\n(.*?)^```", text, re.M | re.S)[1])
-    run("gaccc", "model.toml", "-o", "step.ptx", cwd=folder)
-    table = text[text.index("| promise |"):].split("\n\n")[0].splitlines()[2:]
-    says = ("3 checks passed, 0 failed", "as planned", "3 checks passed, 0 failed", "", "every access kept to the plan")
-    expect(len(table) == len(says), "each promise has its words")
-    for row, words in zip(table, says):
-        command = " && ".join(re.findall("`([^`]*)`", row.split("|")[2])).replace("SPEC", "synthetic:digits,limit=700")
-        done = subprocess.run(["bash", "-euo", "pipefail", "-c", command], cwd=folder, capture_output=True, text=True, timeout=300,
-                              env={**os.environ, "PATH": f"{harness.BIN}:{os.environ['PATH']}"})
-        expect(done.returncode == 0 and words in done.stdout + done.stderr, f"{command}: exit {done.returncode}\n{done.stdout}{done.stderr}")
 
 
 harness.main(globals())
