@@ -266,6 +266,7 @@ class TableReader {
                   form == table && entries             ? "hold tables"
                   : form == real                       ? "be a number"
                   : key.form == Form::integer_or_share ? "be an integer or a share such as \"3%\""
+                  : key.form == Form::size             ? "be a size such as \"512MiB\""
                                                        : fmt::format("be {}", form_text(form)),
                   form_text(node.form));
     return false;

@@ -31,7 +31,6 @@
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"
-#include "runtime/text.h"
 #include "tools/command_line.h"
 #include "tools/examples.h"
 #include "tools/report/report.h"
@@ -152,6 +151,9 @@ Exit status:
   app.add_flag("--print-locs", to.locations, "print the place in the model file of each op");
   const Elsewhere elsewhere = {{"--data", "it is an option of gacc-exec, which trains with the artifact"},
                                {"--batch-size", "write --set train.micro_batch=N"},
+                               {"--accumulate", "write --set train.accumulate=N"},
+                               {"--precision", "write --set precision.compute=f16 (or bf16)"},
+                               {"--seed", "write --set model.seed=N"},
                                {"--lr", "write --set optimizer.lr=X"},
                                {"--epochs", "write --set train.epochs=N"}};
   const std::optional<int> ended = parse_command_line(app, argc, argv, elsewhere);
@@ -463,8 +465,8 @@ int print_example(const std::string& name) {
     names.push_back(std::filesystem::path(example.file).stem());
     if (names.back() == name) return exit_status(write_output("-", example.text));
   }
-  return fail(kWrongCommand, fmt::format("there is no example {}{}; there are {}", name, hint(name, names),
-                                         fmt::join(names, ", ")));
+  return fail(kWrongCommand,
+              fmt::format("there is no example {}; there are {}", name, fmt::join(names, ", ")));
 }
 
 int run(int argc, char** argv) {

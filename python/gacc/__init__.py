@@ -135,17 +135,18 @@ class Step:
         return self.plan._repr_html_()
 
 
-def compile(model: str | os.PathLike | Mapping, *, set: Mapping[str, Any] | None = None, memory: str | None = None,
-            target: str | None = None) -> Step:
+def compile(model: str | os.PathLike | Mapping, *, set: Mapping[str, Any] | None = None,
+            memory: str | int | None = None, target: str | None = None) -> Step:
     """Compiles a model: a path, text with a line break in it, or a dict that says what a model file says.
 
     set     keys of the model file and their values, as gaccc's --set: {"train.micro_batch": 64}
-    memory  the most that a step may take: "2GiB"
+    memory  the most that a step may take: "2GiB", or bytes
     target  of the GPU's code: "sm_80" where none is given
 
     Takes as long as gaccc does. A wrong model raises Error with the lines gaccc prints, and the place of the first.
     """
-    given = dict(set or {}, **({} if memory is None else {"memory.budget": memory}))
+    size = f"{memory}B" if isinstance(memory, int) else memory
+    given = dict(set or {}, **({} if size is None else {"memory.budget": size}))
     settings = [f"{key}={_toml.value(value)}" for key, value in given.items()]
     words = (ctypes.c_char_p * max(len(settings), 1))(*(s.encode() for s in settings))
     options = CompileOptions(words, len(settings), target.encode() if target else None)
@@ -180,6 +181,7 @@ class Session:
 
     def __init__(self, step: Step, device: str = "auto", seed: int | None = None, *, threads: int = 0,
                  epoch_samples: int = 0, updates: int | None = None):
+        _check_step(step)
         self.compiled = step
         self._updates = updates
         self._columns: dict[str, list[Any]] = {}  # of the first table that an input was given
@@ -206,8 +208,12 @@ class Session:
         except Error:
             pass
 
-    def _take(self, inputs: Mapping[str, Any] | None, named: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], int]:
+    def _take(self, inputs: Mapping[str, Any] | None, named: Mapping[str, Any],
+              more: tuple = ()) -> tuple[dict[str, np.ndarray], int]:
         """The arrays by name, checked, and how many samples they have."""
+        if more or not isinstance(inputs, (Mapping, type(None))):
+            names = ", ".join(f"{name}=..." for name in self.compiled.inputs)
+            raise TypeError(f"arrays are given by the names of the model's inputs: {names}")
         arrays: dict[str, np.ndarray] = {}
         samples = None
         for name, value in {**(inputs or {}), **named}.items():
@@ -236,12 +242,12 @@ class Session:
                    array.nbytes)
             for name, array in arrays.items()))
 
-    def step(self, inputs: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+    def step(self, inputs: Mapping[str, Any] | None = None, /, *more: Any, **named: Any) -> None:
         """Forward and backward of 1 to micro_batch samples, added to the window: step({"image": x}, label=y).
 
         Each array is [samples, shape of the input]. A window is at most `accumulate` steps; `update` ends it.
         """
-        arrays, samples = self._take(inputs, named)
+        arrays, samples = self._take(inputs, named, more)
         call("session_step", self._handle, self._c_arrays(arrays), len(arrays), samples)
 
     @property
@@ -270,10 +276,10 @@ class Session:
         call(function, self._handle, *arguments, byref(w), first=first)
         return Window(w.launches, w.samples, bool(w.applied), bool(w.skipped), w.loss, w.grad_norm, w.lr)
 
-    def predict(self, inputs: Mapping[str, Any] | None = None, /, **named: Any) -> np.ndarray:
+    def predict(self, inputs: Mapping[str, Any] | None = None, /, *more: Any, **named: Any) -> np.ndarray:
         """The model's output of any number of samples: f32 [samples, output shape]. Takes the inputs it depends on."""
         shape = self.compiled.output_shape
-        arrays, samples = self._take(inputs, named)
+        arrays, samples = self._take(inputs, named, more)
         outputs = np.empty((samples, *(shape or ())), np.float32)
         for first in range(0, max(samples, 1), PREDICTED):
             part = {name: array[first:first + PREDICTED] for name, array in arrays.items()}
@@ -282,9 +288,9 @@ class Session:
                  first=first)
         return outputs
 
-    def evaluate(self, inputs: Mapping[str, Any] | None = None, /, **named: Any) -> Evaluation:
+    def evaluate(self, inputs: Mapping[str, Any] | None = None, /, *more: Any, **named: Any) -> Evaluation:
         """The loss and the model's metrics over any number of samples. Parameters and window stay."""
-        return self.evaluate_over([{**(inputs or {}), **named}])
+        return self.evaluate_over([self._take(inputs, named, more)[0]])
 
     def evaluate_over(self, loader: Iterable[Any]) -> Evaluation:
         """The same over batches: mappings by name, or tuples in the order of the model's inputs."""
@@ -364,6 +370,12 @@ def train(step: Step, loader: Iterable[Any], *, epochs: int | None = None, updat
     The window at the end of an epoch is treated as the model's `train.tail` says. A schedule of another length than the
     run is a warning, where the loader has a length; a session with `updates` of its own has said it already.
     """
+    _check_step(step)
+    if hasattr(loader, "shape") or (isinstance(loader, tuple) and any(hasattr(each, "shape") for each in loader)):
+        raise TypeError("the loader gives batches, and these are arrays: [(x, y)] is a loader of one batch")
+    for name, value in ("epochs", epochs), ("updates", updates):
+        if value is not None and value < 0:
+            raise ValueError(f"{name} is {value}; it is a number from 0")
     if session is None:
         session = Session(step, device, seed, threads=threads, epoch_samples=_samples_of(loader))
     epochs = step.epochs if epochs is None else epochs
@@ -397,6 +409,12 @@ def train(step: Step, loader: Iterable[Any], *, epochs: int | None = None, updat
     return session
 
 
+def _check_step(step: Any) -> None:
+    if not isinstance(step, Step):
+        raise TypeError("the first argument is a Step, which gacc.compile(model) or gacc.open(artifact) gives, not "
+                        f"{step!r:.60}")
+
+
 def _shape(tensor: CTensor) -> tuple[int, ...]:
     return tuple(tensor.shape[:tensor.axes])
 
@@ -404,6 +422,8 @@ def _shape(tensor: CTensor) -> tuple[int, ...]:
 def _batches_of(loader: Any) -> list[tuple[int, int]] | None:
     """The batches of an epoch, as how many there are of how many samples; None where the loader does not say."""
     if isinstance(loader, (list, tuple)):
+        if any(hasattr(batch, "shape") for batch in loader):
+            return None  # no batch, which training says
         arrays = [[*(batch.values() if isinstance(batch, Mapping) else batch)] for batch in loader]
         return [(1, len(batch[0])) for batch in arrays if batch]
     try:  # torch's; without a batch size where a sampler makes the batches

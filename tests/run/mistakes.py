@@ -35,6 +35,8 @@ def test_options(folder):
         done = run("gaccc", "m.toml", *words, code=2, cwd=folder)
         expect(done.stderr == f"gaccc: error: {error}\ngaccc --help lists the options\n", f"{words}: {done.stderr}")
     run("gaccc", "--schema", "-o", "schema.txt", code=2, cwd=folder)
+    done = run("gaccc", "m.toml", "--precision", "f16", code=2, cwd=folder)
+    expect("there is no --precision: write --set precision.compute=f16 (or bf16)" in done.stderr, done.stderr)
     done = run("gaccc", "m.toml", "--epochs", 3, code=2, cwd=folder)
     expect(done.stderr == "gaccc: error: there is no --epochs: write --set train.epochs=N\ngaccc --help lists the options\n", done.stderr)
 

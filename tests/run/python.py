@@ -398,6 +398,23 @@ subprocess.run([path, "step.ptx", "--data", "npy:x=x.npy,label=label.npy", "--de
     expect(done.returncode == 0, done.stdout + done.stderr)
 
 
+def test_calls_of_another_kind_say_what_is_right(folder):
+    """Arrays by place, a path for a step, arrays for a loader, negative numbers; bytes are a budget."""
+    step = gacc.compile(MODEL)
+    run, (x, y) = session(step), data(8)
+    for call in (lambda: run.predict(x), lambda: run.evaluate(x, y), lambda: run.step(x[:4], y[:4]), lambda: run.evaluate({"x": x}, y)):
+        raises(TypeError, "by the names of the model's inputs: x=..., label=...")(call)
+    for call in (lambda: gacc.train("model.toml", [(x, y)]), lambda: gacc.Session("step.ptx")):
+        raises(TypeError, "gacc.compile(model) or gacc.open(artifact)")(call)
+    for loader in (x, y), x:
+        raises(TypeError, "[(x, y)] is a loader of one batch")(lambda: gacc.train(step, loader, device="cpu"))
+    raises(ValueError, "epochs is -1")(lambda: gacc.train(step, [(x, y)], epochs=-1, device="cpu"))
+    raises(ValueError, "updates is -2")(lambda: gacc.train(step, [(x, y)], updates=-2, device="cpu"))
+    expect(gacc.compile(MODEL, memory=10**6).plan["bytes"]["peak"] <= 10**6, "a budget in bytes")
+    raises(gacc.Error, 'must be a size such as "512MiB"')(lambda: gacc.compile(MODEL, set={"memory.budget": 10**6}))
+    raises(gacc.Error, "needs at least")(lambda: gacc.compile(MODEL, memory=10))
+
+
 def rates_of(step, loader, **options):
     """The rates of a training, and what was warned of."""
     rates = []
