@@ -82,7 +82,7 @@ Scalar integer_attr(const FormulaView& view, std::string_view name) {
   return {static_cast<int>(view.op.integer(name))};
 }
 
-// A schedule with a total has it and its warm-up as operands 2 and 3 where the length of the run decides them.
+// Returns true where operands 2 and 3 are the total and the warm-up: the length of the run decides them.
 bool follows_run(const OpView& op) {
   return find_attr(op.op, "total") != nullptr && op.op.operands.size() > 2;
 }

@@ -30,7 +30,7 @@ int64_t updates_per_epoch(const WindowRules& rules);
 // Before the first launch.
 Status begin_rates(Session& session, const Plan& plan, const WindowRules& rules);
 
-// An error where a run of so many updates in all has no room for the warm-up of its schedule.
+// Checks that a run of so many updates in all has room for the warm-up of its schedule.
 Status check_length(const Plan& plan, int64_t updates, int64_t updates_per_epoch);
 // Tells the rates how many updates the run makes in all, after begin_rates or a checkpoint. Returns what a user
 // should hear: that the schedule has another length, or that the run before had. "" for nothing.

@@ -1,5 +1,6 @@
 """README.md and docs/tutorials, typed as they are printed, in empty folders: with an installed tree, and with the wheel."""
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -24,7 +25,7 @@ def installed(folder):
 
 def environment(folder, programs, package):
     """Nothing of this machine's but its own programs, and the machine's cache of compiled steps."""
-    cache = harness.os.environ.get("XDG_CACHE_HOME", str(folder / "cache"))
+    cache = os.environ.get("XDG_CACHE_HOME", str(folder / "cache"))
     return {"PATH": f"{programs}:/usr/bin:/bin", "PYTHONPATH": str(package), "HOME": str(folder / "home"), "XDG_CACHE_HOME": cache}
 
 
