@@ -313,9 +313,9 @@ void LayerContext::choose_rows(int64_t rows, const Location& at) {
   for (const InputSpec& from : model.inputs) {
     const Flow* flow = layers.input(from.name);
     if (flow == nullptr || flow->value != input.value) continue;
-    const int64_t range = from.keys.integer("range");  // 0: not given
+    const int64_t range = from.range();
     if (range > rows)
-      throw Refused(error(Kind::shape_mismatch, from.keys.at("range"), "input `{}` has {}, layer `{}` has {}",
+      throw Refused(error(Kind::shape_mismatch, from.range_at(), "input `{}` has {}, layer `{}` has {}",
                           from.name, ir::counted(range, "value"), spec.name, ir::counted(rows, "vector"))
                         .note(at, "the number of vectors is set here"));
     const auto smallest = layers.table_rows_.emplace(from.name, rows).first;

@@ -13,6 +13,12 @@ struct InputSpec {
   Location at{};      // of the name
   bool valid = true;  // false: its type is wrong and reported
   Values keys{};
+
+  // Returns how many values an i32 input has: `range`, or the number of its `values`; 0 where neither is given.
+  int64_t range() const {
+    return keys.has("range") ? keys.integer("range") : std::ssize(keys.nodes("values"));
+  }
+  const Location& range_at() const { return keys.at(keys.has("range") ? "range" : "values"); }
 };
 
 struct LayerSpec {

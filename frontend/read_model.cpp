@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "frontend/model_file.h"
+#include "ir/contains.h"
 
 namespace gacc::frontend {
 
@@ -37,6 +38,47 @@ void check_statistic(const Values& statistics, std::string_view key, const Input
   if (input.keys.given("shape")) report.note(input.keys.at("shape"), "the shape is set here");
 }
 
+// Reports the second of two equal texts.
+void check_distinct(const Values& keys, std::string_view key, Diag& diag) {
+  const std::span<const Node> texts = keys.nodes(key);
+  for (size_t i = 0; i < texts.size(); ++i)
+    for (size_t j = 0; j < i; ++j)
+      if (texts[i].text == texts[j].text)
+        diag.error(Kind::conflict, texts[i].at, "`{}` has \"{}\" twice", keys.name(key), texts[i].text)
+            .note(texts[j].at, "it is here, too");
+}
+
+// A list of texts that is not empty, each once.
+ir::Texts distinct_texts(const Values& keys, std::string_view key, Diag& diag) {
+  if (keys.given(key) && keys[key].good && keys.nodes(key).empty())
+    diag.error(Kind::out_of_range, keys.at(key), "`{}` is empty", keys.name(key));
+  check_distinct(keys, key, diag);
+  return keys.get<ir::Texts>(key);
+}
+
+// The texts that stand for the numbers of an i32 input, and the columns of texts of an f32 one.
+void read_texts(const InputSpec& input, ir::InputSettings& settings, Diag& diag) {
+  const Values& keys = input.keys;
+  settings.values = distinct_texts(keys, "values", diag);
+  if (keys.has("range") && !settings.values.empty() && keys.integer("range") != std::ssize(settings.values))
+    diag.error(Kind::conflict, keys.at("range"), "`{}` is {}, and `{}` are {}", keys.name("range"),
+               keys.integer("range"), keys.name("values"), settings.values.size());
+  int64_t elements = 0;
+  for (const Values& column : keys["columns"].tables) {
+    const std::string name = column.text("name");
+    if (std::ranges::find(settings.columns, name, &ir::ColumnSettings::name) != settings.columns.end())
+      diag.error(Kind::conflict, column.at("name"), "`{}` has \"{}\" twice", keys.name("columns"), name);
+    settings.columns.push_back({name, distinct_texts(column, "values", diag)});
+    elements += std::ssize(settings.columns.back().values);
+  }
+  if (!input.valid || elements == 0) return;
+  int64_t all = 1;
+  for (const int64_t extent : keys.integers("shape")) all *= extent;
+  if (elements > all)
+    diag.error(Kind::shape_mismatch, keys.at("columns"), "`{}` are {} elements, the input has {}",
+               keys.name("columns"), elements, all);
+}
+
 InputSpec read_input(const Entry& entry, ir::Settings& all, Diag& diag) {
   InputSpec input{.name = entry.key, .at = entry.key_at, .valid = false};
   if (!entry.value.is_table()) {
@@ -60,11 +102,13 @@ InputSpec read_input(const Entry& entry, ir::Settings& all, Diag& diag) {
   }
   // A misspelt `shape` should not be followed by complaints about the default.
   if (!keys.given("shape") && diag.reports().size() != before) input.valid = false;
-  for (const auto& [key, dtype] : {std::pair("range", "i32"), std::pair("normalize", "f32")})
+  for (const auto& [key, dtype] : {std::pair("range", "i32"), std::pair("values", "i32"),
+                                   std::pair("normalize", "f32"), std::pair("columns", "f32")})
     if (keys.given(key) && keys["dtype"].good && keys.text("dtype") != dtype)
       diag.error(Kind::conflict, keys.at(key), "`{}` is for {} inputs; `{}` is {}", key, dtype, entry.key,
                  keys.text("dtype"));
-  if (keys.has("range")) settings.range = keys.integer("range");
+  read_texts(input, settings, diag);
+  if (input.range() > 0) settings.range = input.range();
   settings.normalize_data = keys.has("normalize");
   if (const Values* statistics = keys.find("normalize"))
     for (const std::string_view key : {"mean", "std"}) {
@@ -89,6 +133,22 @@ void read_loss(const KeyValue& value, ModelFile& model, Diag& diag) {
   loss.valid = value.good && diag.reports().size() == before;
 }
 
+// What predictions are made into, of a loss that takes logits.
+void read_form(const Values& keys, ModelFile& model, Diag& diag) {
+  const std::string form = keys.text("form");
+  if (form != ir::kOutputForms[0]) model.settings.predict.form = form;
+  const ir::Texts takes_logits = {"cross_entropy", "bce_with_logits"};
+  const std::string& loss = *model.settings.loss.type;
+  if (!model.settings.predict.form.given() || model.loss.type == nullptr) return;
+  if (keys.given("layer"))
+    diag.error(Kind::conflict, keys.at("form"), "`{}` is of what the loss takes; leave `{}` out",
+               keys.name("form"), keys.name("layer"));
+  if (contains(takes_logits, loss)) return;
+  diag.error(Kind::conflict, keys.at("form"),
+             "`{}` is of a loss that takes logits (cross_entropy, bce_with_logits), not of {}",
+             keys.name("form"), loss);
+}
+
 }  // namespace
 
 ModelFile read_model(const Node& root, Diag& diag) {
@@ -111,6 +171,7 @@ ModelFile read_model(const Node& root, Diag& diag) {
     model.layers = read_layers(*layers.node, model.inputs, diag);
   }
   if (file.find("loss") != nullptr) read_loss(file["loss"], model, diag);
+  if (const Values* predict = file.find("predict")) read_form(*predict, model, diag);
   model.adapts = adapts(model.layers) || file.given("lora");
   if (const Values* lora = file.find("lora")) check_adapting(*lora, diag);
   read_training(model, diag);

@@ -68,7 +68,10 @@ const Table tables::input{
              Key{"normalize", Form::table, no_default,
                  "f32: subtract a mean and divide by a deviation; \"data\" takes those of the training data"}
                  .or_one_of({"data"})
-                 .of(normalize)},
+                 .of(normalize),
+             {"values", Form::texts, no_default,
+              "i32: texts that stand for 0, 1, 2 ... in data, such as the names of classes"},
+             Key{"columns", Form::tables, no_default, "f32: columns of texts in a csv file"}.of(column)},
     .example = "shape = [784]\nnormalize = { mean = 0.5, std = 0.5 }"};
 
 const Table tables::normalize{
@@ -77,6 +80,15 @@ const Table tables::normalize{
     .says = "Numbers, or one for each index of the sample's first axis.",
     .keys = {{"mean", Form::real_or_reals, required, "what is subtracted"},
              {"std", Form::real_or_reals, required, "what it is then divided by; not 0"}}};
+
+const Table tables::column{
+    .name = "`columns`",
+    .path = "inputs.NAME.columns",
+    .says =
+        "A column of texts: each of its values is an element of the input, one where it stands and else "
+        "zero.",
+    .keys = {{"name", Form::text, required, "what the file's header calls it"},
+             {"values", Form::texts, required, "its texts, in the order of the elements"}}};
 
 const Table tables::layer{
     .name = "a layer",
@@ -151,7 +163,11 @@ const Table tables::loss{
 const Table tables::predict{
     .path = "predict",
     .says = "What `gacc-exec --predict` and `--generate` ask the model for.",
-    .keys = {{"layer", Form::text, no_default, "default: the layer that the loss takes"}},
+    .keys = {{"layer", Form::text, no_default, "default: the layer that the loss takes"},
+             word("form", defaults.predict.form,
+                  {ir::kOutputForms[0], ir::kOutputForms[1], ir::kOutputForms[2]},
+                  "what is made of the loss's logits: nothing, probabilities, or the number of the class")
+                 .unsaid()},
     .example = "layer = \"head\""};
 
 const Table tables::train{
@@ -297,9 +313,9 @@ const Table tables::adapters{
 const std::vector<const Table*>& all_tables() {
   using namespace tables;
   static const std::vector<const Table*> all = {
-      &file,      &model,     &input,  &normalize, &layer, &init,      &rope,  &rope_scaling,
-      &qk_norm,   &lora,      &loss,   &predict,   &train, &optimizer, &group, &schedule,
-      &precision, &recompute, &launch, &memory,    &load,  &adapters};
+      &file,         &model,     &input,     &normalize, &column,  &layer, &init,      &rope,
+      &rope_scaling, &qk_norm,   &lora,      &loss,      &predict, &train, &optimizer, &group,
+      &schedule,     &precision, &recompute, &launch,    &memory,  &load,  &adapters};
   return all;
 }
 

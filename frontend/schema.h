@@ -17,8 +17,8 @@ inline const Words starts = {"default",         "zeros",         "ones",        
                              "kaiming_uniform", "xavier_normal", "xavier_uniform"};
 
 namespace tables {
-extern const Table file, model, input, normalize, layer, init, rope, rope_scaling, qk_norm, lora, loss,
-    predict, train, optimizer, group, schedule, precision, recompute, launch, memory, load, adapters;
+extern const Table file, model, input, normalize, column, layer, init, rope, rope_scaling, qk_norm, lora,
+    loss, predict, train, optimizer, group, schedule, precision, recompute, launch, memory, load, adapters;
 }
 const std::vector<const Table*>& all_tables();  // as they stand in docs/model.md
 

@@ -30,6 +30,7 @@
 #include "runtime/run/plateau.h"
 #include "runtime/run/predict.h"
 #include "runtime/safetensors.h"
+#include "runtime/session/answers.h"
 #include "runtime/session/session.h"
 #include "runtime/store/checkpoint.h"
 #include "runtime/store/finite.h"
@@ -316,8 +317,8 @@ gacc_error gacc_step_info_of(const gacc_step* step, gacc_step_info* info) {
              plan.buffers.size(),
              {}};
     if (plan.predict.batch > 0)
-      describe("output", "output", "f32", plan.predict.shape, elements_of(plan.predict.shape) * kFloatBytes,
-               info->output);
+      describe("output", "output", "f32", plan.predict.answer_shape,
+               elements_of(plan.predict.answer_shape) * kFloatBytes, info->output);
     return {};
   });
 }
@@ -487,7 +488,8 @@ gacc_error gacc_session_predict(gacc_session* session, const gacc_array* arrays,
     std::vector<UserArray> given, part;
     GACC_TRY(take_arrays("gacc_session_predict", arrays, count, given));
     GACC_TRY(check_predict(run.plan));
-    const int64_t each = elements_of(run.plan.predict.shape);
+    const PlanPredict& predict = run.plan.predict;
+    const int64_t each = elements_of(predict.answer_shape), raw = elements_of(predict.shape);
     if (samples < 1 || samples > std::numeric_limits<int64_t>::max() / kFloatBytes / each)
       return wrong_call("gacc_session_predict: at least one sample is predicted, {} were given", samples);
     if (static_cast<int64_t>(bytes) != samples * each * kFloatBytes)
@@ -497,8 +499,9 @@ gacc_error gacc_session_predict(gacc_session* session, const gacc_array* arrays,
       if (array.bytes.size() % static_cast<size_t>(samples) != 0)
         return Status::error("the array {}: {} bytes are not of {}", array.name, array.bytes.size(),
                              counted(samples, "sample"));
-    for (int64_t first = 0; first < samples; first += run.plan.predict.batch) {
-      const int64_t some = std::min(run.plan.predict.batch, samples - first);
+    std::vector<float> logits(static_cast<size_t>(std::min(samples, predict.batch) * raw));
+    for (int64_t first = 0; first < samples; first += predict.batch) {
+      const int64_t some = std::min(predict.batch, samples - first);
       part = given;
       for (UserArray& array : part) {
         const size_t sample = array.bytes.size() / static_cast<size_t>(samples);
@@ -506,9 +509,10 @@ gacc_error gacc_session_predict(gacc_session* session, const gacc_array* arrays,
             array.bytes.subspan(static_cast<size_t>(first) * sample, static_cast<size_t>(some) * sample);
       }
       GACC_TRY(run.batch.fill(part, some, run.facts, Program::predict, first));
-      const std::span to(outputs + first * each, static_cast<size_t>(some * each));
+      const std::span from = std::span(logits).first(static_cast<size_t>(some * raw));
       GACC_TRY(after(run, run.session->prediction().run(run.batch.inputs(), some)));
-      GACC_TRY(after(run, run.session->prediction().read(0, to)));
+      GACC_TRY(after(run, run.session->prediction().read(0, from)));
+      make_answers(predict, from, {outputs + first * each, static_cast<size_t>(some * each)});
     }
     return {};
   });

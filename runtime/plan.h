@@ -69,6 +69,9 @@ struct PlanInput {  // one named input of `step`, `eval` and `predict`; the byte
   bool probability = false;             // f32: valid values are 0 to 1
   bool normalize_data = false;          // normalize = "data": the training data's statistics
   std::optional<DType> stored{};        // of f32: the half type to which it is rounded in the arena
+  std::vector<std::string> values{};    // i32: the texts that are 0, 1, 2 ... in data
+  // f32: columns of texts, by name, each of which is as many elements as it has values.
+  std::vector<std::pair<std::string, std::vector<std::string>>> columns{};
 
   // Returns where the program reads it, if it does.
   std::optional<int64_t> offset(Program program) const {
@@ -261,13 +264,19 @@ struct PlanTie {
   bool operator==(const PlanTie&) const = default;
 };
 
-// What predictions are: f32 [samples, shape]. The program `predict` leaves them at `offset`; or, in parts,
-// `answer` does, which may run any number of times after it, for another part each time.
+// The result that is made of the outputs of `predict`, along the last axis or element by element.
+enum class AnswerForm : uint8_t { logits, softmax, argmax, sigmoid, above_half };
+
+// Predictions: f32 [samples, shape]. The program `predict` leaves them at `offset`; or, in parts, `answer` does, which
+// may run any number of times after it, for another part each time.
 struct PlanPredict {
   int64_t batch = 0;  // samples of a run, at most; 0: not even one fits into the arena ...
   int64_t needs = 0;  // ... which would need so many bytes
   int64_t offset = 0;
   std::vector<int64_t> shape{};
+  AnswerForm answer = AnswerForm::logits;
+  std::vector<int64_t>
+      answer_shape{};       // `shape`, without the last axis where the answer is its largest's number
   int64_t rows = 0;         // of the first axis of `shape`, that a part has; 0: there are no parts
   int64_t rows_offset = 0;  // where `answer` reads their numbers, i32 [rows]
   // Of a model that gives [T, V] of i32 [T]: "causal" where positions meet in causal attention alone, else

@@ -54,6 +54,17 @@ OptionForm number() {
   return {"X", CLI::Validator(check, "")};
 }
 
+// A share of one, which is not zero.
+OptionForm share() {
+  const auto check = [](const std::string& text) -> std::string {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    const bool whole = end == text.c_str() + text.size() && !text.empty();
+    return whole && value > 0 && value <= 1 ? "" : "expected a number above 0, up to 1";
+  };
+  return {"X", CLI::Validator(check, "")};
+}
+
 OptionForm words(const std::vector<std::string>& list) { return {"NAME", CLI::IsMember(list)}; }
 
 OptionForm device() {
@@ -226,6 +237,8 @@ std::string wrong_command(const CLI::App& app, Arguments& given) {
   if (std::string wrong = wrong_mode(app, given); !wrong.empty()) return wrong;
   if (std::string wrong = wrong_parameters(given); !wrong.empty()) return wrong;
   if (std::string wrong = wrong_needs(app, given); !wrong.empty()) return wrong;
+  if (!given.prompts.empty() && is_given(app, "--prompt"))
+    return "--prompt and --prompts both say what the text begins with; take one of them";
   if (!given.tune_gemm.empty() && given.gemm == "builtin")
     return "--tune-gemm chooses among cuBLAS's algorithms: --gemm builtin does not go with it";
   if (given.artifact == "-" && given.ranks.value_or(1) > 1)
@@ -376,10 +389,17 @@ std::vector<OptionRow> option_table(Arguments& to) {
       {"Predictions", "--prompt", &to.text.prompt, any("TEXT"),
        "what they follow; default: a newline. Of a vocabulary\nabove 256: numbers with spaces between them",
        no_file(), own, {}, {generate}},
+      {"Predictions", "--prompts", &to.prompts, any("FILE"),
+       "a prompt a line; prints a line for each, with \\n for a newline",
+       reads(the_file), own, {}, {generate}},
+      {"Predictions", "--stop", &to.text.stop, any("TEXT"),
+       "end before this text; of a vocabulary above 256: before\nthis number", no_file(), own, {}, {generate}},
       {"Predictions", "--temperature", &to.text.temperature, number(),
        "divides the logits; default 1; 0: the most likely token", no_file(), own, {}, {generate}},
       {"Predictions", "--top-k", &to.text.top_k, count(1), "choose among the N most likely tokens",
        no_file(), own, {}, {generate}},
+      {"Predictions", "--top-p", &to.text.top_p, share(),
+       "choose among the fewest tokens whose probabilities make X", no_file(), own, {}, {generate}},
 
       {"Parameters", "--load", &to.load, any("FILE"),
        "parameters to begin with: safetensors, an index of shards,\nor a folder that has one",

@@ -28,6 +28,7 @@ struct Arguments {
   std::string save_as, save_best, save_adapter, load_adapter, predict, checkpoint, tensorboard, profile;
   TrainOptions train;    // limits, evaluations, how often a checkpoint is written, and what is the best
   GenerateOptions text;  // of --generate, but for the number of tokens
+  std::string prompts;
   std::optional<int64_t> generate, seed;
   std::optional<double> lr;
   std::optional<int64_t> ranks;  // --ranks: to be started, by mpirun

@@ -231,15 +231,42 @@ Status write_predictions(Run& run, Session& session) {
   return {};
 }
 
+// Generates for each prompt of a file, and prints a line for each.
+Status generate_lines(Run& run, Session& session, int64_t& tokens) {
+  GenerateOptions options = run.text;
+  std::string line;
+  options.print = [&](std::string_view text) {
+    for (const char c : text)
+      if (c == '\n' || c == '\\')
+        line += c == '\n' ? "\\n" : "\\\\";
+      else
+        line += c;
+  };
+  for (const std::string& prompt : run.prompts) {
+    line.clear();
+    options.prompt = prompt;
+    tokens += GACC_TRY(generate(session, run.artifact.plan, options, run.result.interrupted));
+    if (run.result.interrupted) break;
+    print_text(line + '\n');
+  }
+  return {};
+}
+
 Status generate_text(Run& run, Session& session) {
   const auto begin = std::chrono::steady_clock::now();
-  GACC_TRY(generate(session, run.artifact.plan, run.text, run.result.interrupted));
+  int64_t tokens = 0;
+  if (!run.prompts.empty()) {
+    GACC_TRY(generate_lines(run, session, tokens));
+  } else {
+    tokens = GACC_TRY(generate(session, run.artifact.plan, run.text, run.result.interrupted));
+    if (tokens > 0 && writes_numbers(run.artifact.plan)) print_text("\n");
+  }
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
   if (std::ferror(stdout)) return Status::error("cannot write standard output");
-  if (run.text.tokens == 0 || run.result.interrupted) return {};
-  if (!run.given.quiet) run.say("\n");
-  run.done = fmt::format("{}, {:.3g} ms each", counted(run.text.tokens, "token"),
-                         1000 * passed.count() / static_cast<double>(run.text.tokens));
+  if (tokens == 0 || run.result.interrupted) return {};
+  if (!run.given.quiet && run.prompts.empty()) run.say("\n");
+  run.done = fmt::format("{}, {:.3g} ms each", counted(tokens, "token"),
+                         1000 * passed.count() / static_cast<double>(tokens));
   return {};
 }
 

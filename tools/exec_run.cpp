@@ -122,6 +122,11 @@ Status Run::prepare() {
     text.seed = options.seed;
     text.interrupted = options.interrupted;
     text.print = print_text;
+    if (!given.prompts.empty()) {
+      text.prompt.clear();
+      prompts = GACC_TRY(read_prompts(plan, given.prompts));
+      text.prompt = prompts.front();
+    }
     GACC_TRY(check_generate(plan, text));
   }
   for (const std::string* path :

@@ -66,6 +66,7 @@ class Run {
   RunCheckpoint checkpoint;
   TrainOptions options;
   GenerateOptions text;
+  std::vector<std::string> prompts;  // of --prompts
   OutputForm outputs;                // of --predict
   std::vector<double> metric_units;  // one for each metric, by which it is multiplied to be shown
   TrainResult result;

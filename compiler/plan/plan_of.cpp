@@ -24,6 +24,14 @@ std::optional<int64_t> input_offset(const ir::Region& region, const std::string&
 
 DType shared(ir::DType type) { return static_cast<DType>(type); }  // one list
 
+AnswerForm answer_of(const ir::Settings& settings) {
+  const std::string& form = *settings.predict.form;
+  const bool binary = *settings.loss.type == "bce_with_logits";
+  if (form == "probabilities") return binary ? AnswerForm::sigmoid : AnswerForm::softmax;
+  if (form == "class") return binary ? AnswerForm::above_half : AnswerForm::argmax;
+  return AnswerForm::logits;
+}
+
 PlanPredict predict_of(const ir::Module& module) {
   PlanPredict predict{.needs = *module.results.predict_needs, .positions = *module.results.predict_positions};
   const bool parts = !module.answer.yields.empty();
@@ -33,11 +41,15 @@ PlanPredict predict_of(const ir::Module& module) {
   predict.batch = module.most_samples(region);
   predict.offset = output.offset.value_or(0);
   predict.shape.assign(output.type.shape.begin() + 1, output.type.shape.end());
-  if (!parts) return predict;
-  const ir::Value &table = region[region.inputs.at(0)], &numbers = region[region.inputs.at(1)];
-  predict.shape.at(0) = table.type.shape.at(0);
-  predict.rows = numbers.type.shape.at(1);
-  predict.rows_offset = numbers.offset.value_or(0);
+  if (parts) {
+    const ir::Value &table = region[region.inputs.at(0)], &numbers = region[region.inputs.at(1)];
+    predict.shape.at(0) = table.type.shape.at(0);
+    predict.rows = numbers.type.shape.at(1);
+    predict.rows_offset = numbers.offset.value_or(0);
+  }
+  predict.answer = answer_of(module.settings);
+  predict.answer_shape = predict.shape;
+  if (predict.answer == AnswerForm::argmax) predict.answer_shape.pop_back();
   return predict;
 }
 
@@ -106,6 +118,9 @@ void add_inputs(const ir::Module& module, Plan& plan) {
     input.ignore_index = said.ignore_index;
     input.target = value.name == *module.settings.loss.target;
     input.probability = input.target && *module.settings.loss.type == "bce_with_logits";
+    input.values = said.values;
+    for (const ir::ColumnSettings& column : said.columns)
+      input.columns.emplace_back(column.name, column.values);
     plan.inputs.push_back(std::move(input));
   }
 }

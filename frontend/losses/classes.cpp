@@ -13,9 +13,9 @@ namespace {
 void set_range(LossContext& l, int64_t classes) {
   const std::string target = l.keys.text("target");
   for (const InputSpec& input : l.model.inputs) {
-    if (input.name == target && input.keys.integer("range") > classes)
-      l.refuse(Kind::shape_mismatch, input.keys.at("range"), "input `{}` has {} classes, {} gives {}",
-               input.name, input.keys.integer("range"), l.input.label, classes);
+    if (input.name == target && input.range() > classes)
+      l.refuse(Kind::shape_mismatch, input.range_at(), "input `{}` has {} classes, {} gives {}", input.name,
+               input.range(), l.input.label, classes);
   }
   ir::InputSettings& settings = l.b.module().settings.inputs[target];
   const std::optional<int64_t> rows = l.layers.rows_of(target);

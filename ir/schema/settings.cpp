@@ -103,6 +103,10 @@ void each_field(Entry& entry, const F& f) {
     f("ignore_index", entry.ignore_index);
     f("normalize.mean", entry.mean);
     f("normalize.std", entry.std);
+    f("values", entry.values);
+  } else if constexpr (std::is_same_v<std::remove_const_t<Entry>, ColumnSettings>) {
+    f("name", entry.name);
+    f("values", entry.values);
   } else if constexpr (std::is_same_v<std::remove_const_t<Entry>, GroupSettings>) {
     f("match", entry.match);
     f("weight_decay", entry.weight_decay);
@@ -131,17 +135,6 @@ std::string set_field(Entry& entry, std::string_view name, std::string_view key,
   return problem;
 }
 
-// inputs.NAME.FIELD; a name has no dots.
-std::string set_input(Settings& settings, std::string_view key, const Attr& value) {
-  const size_t dot = std::min(key.find('.', kInputs.size()), key.size());
-  const std::string_view name = key.substr(kInputs.size(), dot - kInputs.size());
-  const std::string_view field = key.substr(std::min(dot + 1, key.size()));
-  InputSettings& input = settings.inputs[std::string(name)];
-  if (field != "normalize") return set_field(input, field, key, value, "an input", field);
-  input.normalize_data = value == Attr(std::string("data"));
-  return input.normalize_data ? "" : fmt::format("setting `{}` can only be \"data\"", key);
-}
-
 // Sets a field of the entry of that number, which is made where it is missing.
 template <class Entry>
 std::string set_entry(std::vector<Entry>& list, const ListNames& names, std::string_view key,
@@ -155,6 +148,23 @@ std::string set_entry(std::vector<Entry>& list, const ListNames& names, std::str
   const std::string_view field = rest.substr(static_cast<size_t>(end - rest.data()));
   const bool dot = field.starts_with('.');
   return set_field(list[number], dot ? field.substr(1) : "", key, value, names.with_field, field);
+}
+
+// Returns the names of inputs.NAME.columns.
+ListNames columns_of(std::string_view prefix) { return {prefix, "a column", "a column"}; }
+
+// inputs.NAME.FIELD; a name has no dots.
+std::string set_input(Settings& settings, std::string_view key, const Attr& value) {
+  const size_t dot = std::min(key.find('.', kInputs.size()), key.size());
+  const std::string_view name = key.substr(kInputs.size(), dot - kInputs.size());
+  const std::string_view field = key.substr(std::min(dot + 1, key.size()));
+  InputSettings& input = settings.inputs[std::string(name)];
+  constexpr std::string_view kColumns = "columns.";
+  if (field.starts_with(kColumns))
+    return set_entry(input.columns, columns_of(key.substr(0, dot + 1 + kColumns.size())), key, value);
+  if (field != "normalize") return set_field(input, field, key, value, "an input", field);
+  input.normalize_data = value == Attr(std::string("data"));
+  return input.normalize_data ? "" : fmt::format("setting `{}` can only be \"data\"", key);
 }
 
 // Returns a field as it is written; nothing for a field that was not given.
@@ -215,18 +225,20 @@ Attrs given(const Settings& settings, const Results& results) {
   const auto emplace = [&](const std::string& key, const auto& value) {
     if (const std::optional<Attr> attr = written(value)) all.emplace(key, *attr);
   };
+  const auto emplace_list = [&](const auto& list, const ListNames& names) {
+    for (size_t i = 0; i < list.size(); ++i)
+      each_field(list[i], [&](std::string_view field, const auto& value) {
+        emplace(fmt::format("{}{}.{}", names.prefix, i, field), value);
+      });
+  };
   for (const auto& [name, input] : settings.inputs) {
     const std::string path = fmt::format("{}{}.", kInputs, name);
     if (input.normalize_data) all.emplace(path + "normalize", "data");
     each_field(input,
                [&](std::string_view field, const auto& value) { emplace(path + std::string(field), value); });
+    emplace_list(input.columns, columns_of(path + "columns."));
   }
-  each_list(settings, [&](const auto& list, const ListNames& names) {
-    for (size_t i = 0; i < list.size(); ++i)
-      each_field(list[i], [&](std::string_view field, const auto& value) {
-        emplace(fmt::format("{}{}.{}", names.prefix, i, field), value);
-      });
-  });
+  each_list(settings, emplace_list);
   return all;
 }
 

@@ -36,11 +36,21 @@ class Setting {
   T fallback_;
 };
 
+// The values of predict.form: what predictions make of the loss's input.
+inline constexpr std::string_view kOutputForms[] = {"logits", "probabilities", "class"};
+
+struct ColumnSettings {  // a column of texts that an input takes as zeros and a one
+  std::string name{};
+  Texts values{};  // its texts, one an element of the input
+};
+
 struct InputSettings {
   std::optional<int64_t> range{};         // i32: values are 0 to range - 1
   std::optional<int64_t> ignore_index{};  // and this one
   bool normalize_data = false;            // by the mean and the deviation of the training data
   std::vector<double> mean{}, std{};      // one number, or one for each index of the first axis
+  Texts values{};                         // i32: the texts that are 0, 1, 2 ... in data
+  std::vector<ColumnSettings> columns{};  // f32
 };
 
 struct GroupSettings {  // one of optimizer.groups

@@ -33,6 +33,8 @@ class SettingsVerifier {
     if (*module_.results.predict_needs > 0 && !module_.predict.yields.empty())
       broken("predict.needs is {}, and there is a prediction", *module_.results.predict_needs);
     precision();
+    if (const std::string& form = *settings_.predict.form; !contains(kOutputForms, std::string_view(form)))
+      broken("predict.form is \"{}\", not \"logits\", \"probabilities\" or \"class\"", form);
   }
 
  private:
@@ -93,6 +95,15 @@ class SettingsVerifier {
       broken("inputs.{} is {} and has a normalize", input.name, dtype_text(input.type.dtype));
     if ((said.range || said.ignore_index) && is_float(input.type.dtype))
       broken("inputs.{} is {} and has a range", input.name, dtype_text(input.type.dtype));
+    if (!said.values.empty() && is_float(input.type.dtype))
+      broken("inputs.{} is {} and has values", input.name, dtype_text(input.type.dtype));
+    if (!said.values.empty() && said.range.value_or(0) < std::ssize(said.values))
+      broken("inputs.{}.range is {}, and its values are {}", input.name, said.range.value_or(0),
+             said.values.size());
+    if (!said.columns.empty() && !is_float(input.type.dtype))
+      broken("inputs.{} is {} and has columns", input.name, dtype_text(input.type.dtype));
+    for (const ColumnSettings& column : said.columns)
+      if (column.values.empty()) broken("inputs.{}.columns: `{}` has no values", input.name, column.name);
     if (said.range) between(fmt::format("inputs.{}.range", input.name), *said.range, 1, kMostInt);
     if (said.ignore_index)
       between(fmt::format("inputs.{}.ignore_index", input.name), *said.ignore_index, -kMostInt - 1, kMostInt);

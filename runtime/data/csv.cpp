@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <iterator>
 #include <limits>
@@ -25,6 +26,14 @@ bool parse_number(std::string_view text, double& value) {
   // Too large or too small for a double: from_chars leaves the value alone, strtod gives infinity or zero.
   if (failure == std::errc::result_out_of_range) value = std::strtod(std::string(text).c_str(), nullptr);
   return failure == std::errc() || failure == std::errc::result_out_of_range;
+}
+
+// The words of programs that write tables; pandas writes True and False.
+bool parse_truth(std::string_view text, double& value) {
+  const bool yes = text == "true" || text == "True" || text == "TRUE";
+  if (!yes && text != "false" && text != "False" && text != "FALSE") return false;
+  value = yes ? 1 : 0;
+  return true;
 }
 
 // Cuts the text into records of fields.
@@ -120,9 +129,106 @@ bool looks_like_data(const std::vector<std::string>& header) {
   return !counts;
 }
 
+// Reads the fields of one file into a table.
+class TableReader {
+ public:
+  TableReader(std::string_view name, const CsvOptions& options, Table& table)
+      : name_(name), options_(options), table_(table) {}
+
+  Status header(std::vector<std::string> columns, int64_t line) {
+    columns_ = std::move(columns);
+    if (looks_like_data(columns_))
+      return Status::error("{}:{}: the first line must name the columns, but it holds numbers only", name_,
+                           line);
+    const size_t count = columns_.size();
+    if (count > 1 && columns_.back().empty())
+      return Status::error("{}:{}: column {} has no name: does the line end with a separator?", name_, line,
+                           count);
+    for (const auto& [other, advice] : {std::pair(';', "semicolons; say sep=';' (numbers have points)"),
+                                        std::pair('\t', "tabs; say sep=tab (numbers have points)"),
+                                        std::pair(',', "commas; leave sep= out")})
+      if (count == 1 && other != options_.separator && columns_[0].find(other) != std::string::npos)
+        return Status::error("{}:{}: its fields are separated by {}", name_, line, advice);
+    for (size_t i = 0; i < count; ++i)
+      for (size_t j = 0; j < i; ++j)
+        if (columns_[i] == columns_[j])
+          return Status::error("{}:{}: columns {} and {} are both called {}; rename one", name_, line, j + 1,
+                               i + 1, quoted(columns_[i]));
+    table_.columns = columns_;
+    return {};
+  }
+
+  // Makes the table's columns of the file's.
+  void use(std::vector<ColumnUse> uses) {
+    uses_ = std::move(uses);
+    table_.columns.clear();
+    for (size_t i = 0; i < uses_.size(); ++i) {
+      const bool split = is_split(i);
+      for (size_t value = 0; value < (split ? uses_[i].values->size() : 1); ++value) {
+        table_.columns.push_back(columns_[i] + (split ? "=" + (*uses_[i].values)[value] : ""));
+        table_.in_file.push_back(i);
+      }
+    }
+  }
+
+  Status row(const std::vector<std::string>& fields, int64_t line) {
+    if (fields.size() != columns_.size())
+      return Status::error("{}:{}: has {}, the header has {}", name_, line,
+                           counted(static_cast<int64_t>(fields.size()), "field"), columns_.size());
+    for (size_t i = 0; i < fields.size(); ++i) {
+      const double value = GACC_TRY(number(fields[i], i, line));
+      for (size_t k = 0; is_split(i) && k < uses_[i].values->size(); ++k)
+        table_.values.push_back(std::isnan(value) ? value
+                                                  : static_cast<double>(value == static_cast<double>(k)));
+      if (!is_split(i)) table_.values.push_back(value);
+    }
+    table_.lines.push_back(line);
+    return {};
+  }
+
+ private:
+  bool is_split(size_t column) const {
+    return uses_[column].kind == ColumnUse::Kind::feature && uses_[column].values != nullptr;
+  }
+
+  Result<double> number(const std::string& field, size_t column, int64_t line) const {
+    const ColumnUse& use = uses_[column];
+    if (use.kind == ColumnUse::Kind::unread) return 0.0;
+    if (use.values != nullptr) {
+      const auto found = std::ranges::find(*use.values, field);
+      if (found != use.values->end()) return static_cast<double>(found - use.values->begin());
+    }
+    const bool marked = std::ranges::find(options_.missing, field) != options_.missing.end();
+    const bool missing = marked || is_missing(field);
+    if (missing && options_.gaps) return std::numeric_limits<double>::quiet_NaN();
+    double value = 0;
+    if (use.values == nullptr && !marked && (parse_number(field, value) || parse_truth(field, value)))
+      return value;
+    std::string what = field.empty() ? "the field is empty" : quoted(field) + " is no number";
+    if (marked)
+      what = quoted(field) + " is a mark of a missing field";
+    else if (!field.empty() && use.values != nullptr)
+      what = fmt::format("{} is none of its values{} (they are {})", quoted(field), hint(field, *use.values),
+                         listed(*use.values));
+    const bool feature = use.kind == ColumnUse::Kind::feature;
+    if (missing && feature) what += "; missing=mean fills it in";
+    if (missing) what += fmt::format("{} missing=drop leaves the line out", feature ? "," : ";");
+    if (!missing && feature && use.values == nullptr)
+      what += fmt::format("; drop={} leaves the column out", columns_[column]);
+    return Status::error("{}:{}: column {} ({}): {}", name_, line, column + 1, quoted(columns_[column]),
+                         what);
+  }
+
+  const std::string_view name_;
+  const CsvOptions& options_;
+  Table& table_;
+  std::vector<std::string> columns_;  // of the file
+  std::vector<ColumnUse> uses_;       // of each
+};
+
 }  // namespace
 
-Status parse_csv(std::string_view bytes, std::string_view name, Table& table, char separator, bool gaps,
+Status parse_csv(std::string_view bytes, std::string_view name, Table& table, const CsvOptions& options,
                  const ChooseColumns& choose) {
   table = {};
   if (bytes.starts_with("\xef\xbb\xbf")) bytes.remove_prefix(3);  // the byte order mark of some editors
@@ -134,52 +240,20 @@ Status parse_csv(std::string_view bytes, std::string_view name, Table& table, ch
     std::ranges::replace(lines, '\r', '\n');
     bytes = lines;
   }
-  Records records(bytes, name, separator);
+  Records records(bytes, name, options.separator);
   if (records.at_end()) return Status::error("{}: is empty", name);
-  int64_t header_line = records.line();
-  GACC_TRY(records.read(table.columns));
-  if (looks_like_data(table.columns))
-    return Status::error("{}:{}: the first line must name the columns, but it holds numbers only", name,
-                         header_line);
-  const size_t columns = table.columns.size();
-  if (columns > 1 && table.columns.back().empty())
-    return Status::error("{}:{}: column {} has no name: does the line end with a separator?", name,
-                         header_line, columns);
-  for (const auto& [other, advice] :
-       {std::pair(';', "semicolons; say sep=';' (numbers have points)"),
-        std::pair('\t', "tabs; say sep=tab (numbers have points)"), std::pair(',', "commas; leave sep= out")})
-    if (columns == 1 && other != separator && table.columns[0].find(other) != std::string::npos)
-      return Status::error("{}:{}: its fields are separated by {}", name, header_line, advice);
-  for (size_t i = 0; i < columns; ++i)
-    for (size_t j = 0; j < i; ++j)
-      if (table.columns[i] == table.columns[j])
-        return Status::error("{}:{}: columns {} and {} are both called {}; rename one", name, header_line,
-                             j + 1, i + 1, quoted(table.columns[i]));
-  std::vector<ColumnUse> uses(columns, ColumnUse::feature);
-  if (choose) uses = GACC_TRY(choose());
+  TableReader reader(name, options, table);
+  const int64_t header_line = records.line();
   std::vector<std::string> fields;
+  GACC_TRY(records.read(fields));
+  GACC_TRY(reader.header(fields, header_line));
+  std::vector<ColumnUse> uses(fields.size());
+  if (choose) uses = GACC_TRY(choose());
+  reader.use(std::move(uses));
   while (!records.at_end()) {
-    int64_t line = records.line();
+    const int64_t line = records.line();
     GACC_TRY(records.read(fields));
-    if (fields.size() != columns)
-      return Status::error("{}:{}: has {}, the header has {}", name, line,
-                           counted(static_cast<int64_t>(fields.size()), "field"), columns);
-    for (size_t i = 0; i < columns; ++i) {
-      double value = 0;
-      const bool missing = is_missing(fields[i]);
-      if (gaps && missing) {
-        value = std::numeric_limits<double>::quiet_NaN();
-      } else if (!parse_number(fields[i], value) && uses[i] != ColumnUse::unread) {
-        std::string what = fields[i].empty() ? "the field is empty" : quoted(fields[i]) + " is no number";
-        if (missing && uses[i] == ColumnUse::feature) what += "; missing=mean fills it in";
-        if (missing)
-          what +=
-              fmt::format("{} missing=drop leaves the line out", uses[i] == ColumnUse::feature ? "," : ";");
-        return Status::error("{}:{}: column {} ({}): {}", name, line, i + 1, quoted(table.columns[i]), what);
-      }
-      table.values.push_back(uses[i] == ColumnUse::unread ? 0 : value);
-    }
-    table.lines.push_back(line);
+    GACC_TRY(reader.row(fields, line));
   }
   return {};
 }

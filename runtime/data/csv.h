@@ -13,21 +13,33 @@
 namespace gacc {
 
 struct Table {
-  std::vector<std::string> columns;  // from the header
-  std::vector<double> values;        // [rows, columns]
-  std::vector<int64_t> lines;        // [rows]: where in the file each begins, from 1
+  // From the header; a column of texts is one for each of its values: "color=red".
+  std::vector<std::string> columns;
+  std::vector<size_t> in_file;  // [columns]: the number in the file of the column that each is from
+  std::vector<double> values;   // [rows, columns]
+  std::vector<int64_t> lines;   // [rows]: where in the file each begins, from 1
   double& at(size_t row, size_t column) { return values[row * columns.size() + column]; }
   double at(size_t row, size_t column) const { return values[row * columns.size() + column]; }
 };
 
 // How a column is used. One that is not read may hold anything, and its values are 0.
-enum class ColumnUse : uint8_t { feature, target, unread };
+struct ColumnUse {
+  enum class Kind : uint8_t { feature, target, unread } kind = Kind::feature;
+  // The texts that it holds. They stand for 0, 1, 2 ..., or, of a feature, make a column each, of zeros and ones. Null:
+  // it holds numbers, or the words true and false for 1 and 0.
+  const std::vector<std::string>* values = nullptr;
+};
 using ChooseColumns = std::function<Result<std::vector<ColumnUse>>()>;
 
-// Errors name the line and the column, and how it is called. With `gaps` a missing field (empty, NA, nan and
-// the like) is a NaN; else it is an error, but for a nan. `choose` is called once, with the columns known.
-Status parse_csv(std::string_view bytes, std::string_view name, Table& table, char separator = ',',
-                 bool gaps = false, const ChooseColumns& choose = {});
+struct CsvOptions {
+  char separator = ',';
+  bool gaps = false;                   // a missing field is a NaN; else it is an error, but for a nan
+  std::vector<std::string> missing{};  // marks of a missing field, beside "", NA, nan and the like
+};
+
+// Errors name the line and the column, and how it is called. `choose` is called once, with the file's columns known.
+Status parse_csv(std::string_view bytes, std::string_view name, Table& table, const CsvOptions& options = {},
+                 const ChooseColumns& choose = {});
 
 // The index of the column that is called `column`, else the one of that number, from 0.
 Result<size_t> find_column(const Table& table, std::string_view column, std::string_view name);

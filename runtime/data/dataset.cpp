@@ -38,7 +38,38 @@ void DataReader::give(size_t input, std::string where, Array array, Place place)
                              std::move(array.file),
                              array.first,
                              place ? std::move(place) : sample_and_index};
-  given_[input] = {std::move(where), array.shape[0]};
+  given_[input] = {std::move(where), array.shape[0], array.shape[0]};
+}
+
+Status DataReader::give_split(size_t input, std::string where, Array array) {
+  const std::string_view split = spec.option("split");
+  if (split.empty() || array.samples() == 0) {
+    give(input, std::move(where), std::move(array));
+    return {};
+  }
+  const std::vector<int64_t> shape(array.shape.begin() + 1, array.shape.end());
+  const int64_t each = checked_product(shape);
+  const auto row_bytes = static_cast<size_t>(each * element_bytes(array.dtype));
+  std::vector<int64_t> rows;
+  for (int64_t row = 0; row < array.samples(); ++row)
+    if (is_of_split(row, split)) rows.push_back(row);
+  Array some = {array.dtype, array.shape, std::vector<std::byte>(rows.size() * row_bytes)};
+  some.shape[0] = std::ssize(rows);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::span<std::byte> to = std::span(some.bytes).subspan(i * row_bytes, row_bytes);
+    const size_t from = static_cast<size_t>(rows[i]) * row_bytes;
+    if (array.file)
+      GACC_TRY(array.file->read(array.first + from, to));
+    else
+      std::ranges::copy(std::span(array.bytes).subspan(from, row_bytes), to.begin());
+  }
+  const int64_t all = array.samples();
+  give(input, where, std::move(some), [where, rows, each, shape](int64_t i) {
+    const std::string at = each > 1 ? " at " + index_text(shape, i % each) : "";
+    return fmt::format("{}: sample {}{}", where, rows[static_cast<size_t>(i / each)], at);
+  });
+  given_[input].all = all;
+  return {};
 }
 
 Status DataReader::give_images(std::string image_file, Array images, std::string label_file, Array labels) {
@@ -88,7 +119,7 @@ Status DataReader::read_named(Parse parse) {
     SharedFile file = GACC_TRY(FileBytes::open(path));
     if (is_gzip(file->text())) file = GACC_TRY(read_unzipped(path));
     GACC_TRY(parse(file->text(), path, array, file->mapped() ? file : SharedFile()));
-    give(static_cast<size_t>(found - names.begin()), path, std::move(array));
+    GACC_TRY(give_split(static_cast<size_t>(found - names.begin()), path, std::move(array)));
   }
   return {};
 }
@@ -233,12 +264,12 @@ Status DataReader::check_counts(std::string_view text) {
     if (!dataset_.columns[i].present())
       return Status::error("data {}: nothing is given for the input {}{}", quoted(text), quoted(names[i]),
                            given.empty() ? "" : ", only for " + listed(given));
-    const auto& [where, samples] = given_[i];
+    const auto& [where, samples, all] = given_[i];
     if (!first) first = &given_[i];
-    if (samples == 0) return Status::error("{}: holds no samples", where);
-    if (samples != first->samples)
-      return Status::error("{} has {}, but {} has {}", where, counted(samples, "sample"), first->where,
-                           first->samples);
+    if (samples == 0) return Status::error("{}: holds no samples{}", where, all > 0 ? " of that split" : "");
+    if (all != first->all)
+      return Status::error("{} has {}, but {} has {}", where, counted(all, "sample"), first->where,
+                           first->all);
   }
   dataset_.samples = std::min(first->samples, spec.limit.value_or(first->samples));
   return {};

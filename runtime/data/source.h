@@ -62,6 +62,13 @@ struct TokenWindows {
 Result<TokenWindows> cut_tokens(int64_t bytes, std::string_view name, std::string_view dtype,
                                 std::string_view split, int64_t length, std::optional<int64_t> limit);
 
+// Says whether a row of a table is of the split: "test" are the rows whose number mod 10 is 9, "train" the others.
+inline bool is_of_split(int64_t row, std::string_view split) { return (row % 10 == 9) == (split == "test"); }
+
+// The key `split` of sources whose samples are rows.
+inline const SpecKey kSplitRows = {"split", "train|test", "",
+                                   "`test` is every tenth row, `train` the rest (default: all)"};
+
 // What a source reads with, and gives its arrays to.
 class DataReader {
  public:
@@ -91,6 +98,8 @@ class DataReader {
 
   // `where`: the file, for messages; `place`: where an element stands, if this is not a sample and an index.
   void give(size_t input, std::string where, Array array, Place place = {});
+  // Gives the rows of split=train|test: of the array's samples, those whose number mod 10 is 9, or the others.
+  Status give_split(size_t input, std::string where, Array array);
   // Images to the first f32 input, labels to the first i32 one. A model may do without the labels.
   Status give_images(std::string image_file, Array images, std::string label_file, Array labels);
   // The first i32 input and the second one, of equal length: tokens, and tokens one later.
@@ -113,6 +122,7 @@ class DataReader {
   struct Given {
     std::string where;
     int64_t samples = 0;
+    int64_t all = 0;  // of both splits, where the samples are of one
   };
   Status check_counts(std::string_view text);
   Status check_shape(size_t input) const;

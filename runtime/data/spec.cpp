@@ -89,7 +89,11 @@ class Reader {
       if (whole && *spec_.limit > 0) return {};
       return problem("limit must be a whole number from 1 on, not {}", quoted(value));
     }
-    const auto key = std::ranges::find(spec_.source->keys, name, &SpecKey::name);
+    auto key = std::ranges::find(spec_.source->keys, name, &SpecKey::name);
+    // An input may be called as the option is; then it is a file unless the value is one of the option's words.
+    if (spec_.source->path.empty() && key != spec_.source->keys.end() &&
+        std::ranges::count(cut(key->form, '|'), value) == 0)
+      key = spec_.source->keys.end();
     if (key == spec_.source->keys.end() && !spec_.source->path.empty()) return unknown_option(name);
     if (key == spec_.source->keys.end()) {
       spec_.files.emplace_back(name, std::move(value));

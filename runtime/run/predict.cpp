@@ -10,6 +10,7 @@
 #include "runtime/atomic_file.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/philox.h"
+#include "runtime/session/answers.h"
 #include "runtime/text.h"
 
 namespace gacc {
@@ -61,8 +62,11 @@ std::string csv_text(const OutputForm& form, int64_t first, std::span<const floa
   for (const float value : values) {
     const bool moved = !form.mean.empty();
     const auto shown = moved ? static_cast<float>(form.mean[column] + form.std[column] * value) : value;
+    const auto known = static_cast<float>(form.classes.size());
+    text += value >= 0 && value < known ? csv_field(form.classes[static_cast<size_t>(value)])
+                                        : fmt::format("{}", shown);
     const bool ends = ++column == form.columns.size();
-    text += fmt::format("{}{}", shown, ends ? '\n' : ',');
+    text += ends ? '\n' : ',';
     if (ends) column = 0;
   }
   return text;
@@ -88,6 +92,9 @@ Result<int32_t> draw(const std::vector<float>& logits, const GenerateOptions& op
     sum += std::exp((double{logit_of(each)} - top) / options.temperature);
     sums.push_back(sum);
   }
+  const auto enough = std::lower_bound(sums.begin(), sums.end(), options.top_p * sum);
+  if (enough != sums.end()) sums.erase(enough + 1, sums.end());
+  sum = sums.back();
   const PhiloxCounter words = philox({static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32),
                                       0, static_cast<uint32_t>(RandomStream::generate)},
                                      options.seed);
@@ -99,15 +106,17 @@ Result<int32_t> draw(const std::vector<float>& logits, const GenerateOptions& op
 
 }  // namespace
 
-Result<std::vector<int32_t>> parse_prompt(const Plan& plan, std::string_view prompt) {
+bool writes_numbers(const Plan& plan) { return vocabulary(plan) > kMostBytes; }
+
+Result<std::vector<int32_t>> parse_prompt(const Plan& plan, std::string_view prompt, std::string_view place) {
   std::vector<int32_t> tokens;
   const int64_t most = vocabulary(plan);
-  if (most <= kMostBytes) {
+  if (!writes_numbers(plan)) {
     if (prompt.empty()) prompt = "\n";
     for (const char c : prompt) {
       tokens.push_back(static_cast<unsigned char>(c));
       if (tokens.back() >= most)
-        return Status::error("--prompt: its byte {} is {}, and the model knows 0 to {}", tokens.size(),
+        return Status::error("{}: its byte {} is {}, and the model knows 0 to {}", place, tokens.size(),
                              tokens.back(), most - 1);
     }
     return tokens;
@@ -120,15 +129,15 @@ Result<std::vector<int32_t>> parse_prompt(const Plan& plan, std::string_view pro
     int32_t token = 0;
     const auto [rest, error] = std::from_chars(word.data(), end, token);
     if (error != std::errc{} || rest != end || token < 0 || token >= most)
-      return Status::error("--prompt: {} is no token: the model has the numbers 0 to {}", quoted(word),
+      return Status::error("{}: {} is no token: the model has the numbers 0 to {}", place, quoted(word),
                            most - 1);
     tokens.push_back(token);
   }
   if (tokens.empty())
     return Status::error(
-        "the model has {} tokens, which are no bytes: --prompt gives numbers to begin with, with spaces "
+        "the model has {} tokens, which are no bytes: {} gives numbers to begin with, with spaces "
         "between them",
-        most);
+        most, place);
   return tokens;
 }
 
@@ -166,13 +175,29 @@ Status check_generate(const Plan& plan, const GenerateOptions& options) {
   if (tokens->range && *tokens->range < vocabulary(plan))
     return refuse(fmt::format("it gives one of {} tokens, and the input {} takes one of {}", vocabulary(plan),
                               quoted(tokens->name), *tokens->range));
+  if (!options.stop.empty()) GACC_TRY(parse_prompt(plan, options.stop, "--stop"));
   return parse_prompt(plan, options.prompt).status();
+}
+
+Result<std::vector<std::string>> read_prompts(const Plan& plan, const std::string& path) {
+  std::string text = GACC_TRY(read_file(path));
+  if (text.ends_with('\n')) text.pop_back();
+  std::vector<std::string> prompts;
+  for (size_t begin = 0, end = 0; begin <= text.size(); begin = end + 1) {
+    end = std::min(text.find('\n', begin), text.size());
+    std::string& prompt = prompts.emplace_back(text.substr(begin, end - begin));
+    if (prompt.ends_with('\r')) prompt.pop_back();
+    const std::string place = fmt::format("{}:{}", path, prompts.size());
+    if (prompt.empty()) return Status::error("{}: is empty; a line is a prompt", place);
+    GACC_TRY(parse_prompt(plan, prompt, place));
+  }
+  return prompts;
 }
 
 Result<OutputForm> output_form(const Plan& plan, const std::string& layer, const std::string& path,
                                const DataFacts& facts) {
   OutputForm form;
-  const std::vector<int64_t>& shape = plan.predict.shape;
+  const std::vector<int64_t>& shape = plan.predict.answer_shape;
   const int64_t elements = elements_of(shape);
   const PlanInput* normalised = layer.empty() ? normalised_target(plan) : nullptr;
   if (normalised != nullptr && elements_of(normalised->shape) != elements) normalised = nullptr;
@@ -186,6 +211,13 @@ Result<OutputForm> output_form(const Plan& plan, const std::string& layer, const
   const std::string name = !layer.empty() ? layer : target != plan.inputs.end() ? target->name : "output";
   for (int64_t i = 0; i < elements; ++i)
     form.columns.push_back(elements == 1 ? name : column_name(name, shape, i));
+  if (layer.empty() && target != plan.inputs.end()) {  // outputs of classes that have names
+    const std::vector<std::string>& values = target->values;
+    if (plan.predict.answer == AnswerForm::argmax)
+      form.classes = values;
+    else if (shape == std::vector{std::ssize(values)})
+      for (size_t i = 0; i < values.size(); ++i) form.columns[i] = fmt::format("{}_{}", name, values[i]);
+  }
   if (normalised == nullptr) return form;
   const auto known = facts.find(normalised->name);
   if (known == facts.end() || known->second.mean.empty())
@@ -211,8 +243,8 @@ Status predict(Session& session, const Plan& plan, const Dataset& data, const st
   const bool table = !form.columns.empty();
   std::string header;
   for (const std::string& column : form.columns) header += (header.empty() ? "" : ",") + csv_field(column);
-  GACC_TRY(file.write(table ? header + "\n" : npy_header(data.samples, plan.predict.shape)));
-  const int64_t each = elements_of(plan.predict.shape);
+  GACC_TRY(file.write(table ? header + "\n" : npy_header(data.samples, plan.predict.answer_shape)));
+  const int64_t each = elements_of(plan.predict.shape), merged = outputs_of_an_answer(plan.predict);
   std::vector<float> outputs(static_cast<size_t>(plan.predict.outputs()));
   int64_t done = 0, wrong = 0, first_wrong = 0;  // samples before the batch; outputs that are not finite
   Loader loader(data, plan);
@@ -227,8 +259,10 @@ Status predict(Session& session, const Plan& plan, const Dataset& data, const st
       for (size_t i = 0; i < count; ++i)
         if (!std::isfinite(some[i]) && wrong++ == 0)
           first_wrong = done + (first + static_cast<int64_t>(i)) / each;
-      const std::string_view bytes{reinterpret_cast<const char*>(some.data()), some.size_bytes()};
-      GACC_TRY(table ? file.write(csv_text(form, first, some)) : file.write(bytes));
+      const std::span<float> answers = some.first(count / static_cast<size_t>(merged));
+      make_answers(plan.predict, some, answers);
+      const std::string_view bytes{reinterpret_cast<const char*>(answers.data()), answers.size_bytes()};
+      GACC_TRY(table ? file.write(csv_text(form, first / merged, answers)) : file.write(bytes));
       if (asked_to_end()) {
         interrupted = true;
         return {};
@@ -244,14 +278,25 @@ Status predict(Session& session, const Plan& plan, const Dataset& data, const st
   return file.commit();
 }
 
-Status generate(Session& session, const Plan& plan, const GenerateOptions& options, bool& interrupted) {
-  std::vector<int32_t> text = GACC_TRY(parse_prompt(plan, options.prompt));
-  const bool bytes = vocabulary(plan) <= kMostBytes;
+Result<int64_t> generate(Session& session, const Plan& plan, const GenerateOptions& options,
+                         bool& interrupted) {
+  std::vector<int32_t> text = GACC_TRY(parse_prompt(plan, options.prompt)), stop, held;
+  if (!options.stop.empty()) stop = GACC_TRY(parse_prompt(plan, options.stop, "--stop"));
+  const bool bytes = !writes_numbers(plan);
   const auto length = static_cast<size_t>(plan.predict.shape[0]);
   std::vector<int32_t> window;
   std::vector<float> logits(static_cast<size_t>(vocabulary(plan)));
   std::vector<std::span<const std::byte>> inputs(plan.inputs.size());
-  for (int64_t made = 0; made < options.tokens; ++made) {
+  bool first = true;
+  const auto print = [&](size_t count) {  // the first of those that are held back
+    for (size_t i = 0; i < count; ++i, first = false)
+      options.print(bytes ? std::string(1, static_cast<char>(held[i]))
+                          : fmt::format("{}{}", first ? "" : " ", held[i]));
+    held.erase(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(count));
+  };
+  int64_t made = 0;
+  bool stopped = false;
+  while (made < options.tokens && !stopped && !interrupted) {
     const size_t used = std::min(text.size(), length);
     window.assign(text.end() - static_cast<std::ptrdiff_t>(used), text.end());
     window.resize(length);  // later positions do not change it
@@ -259,17 +304,18 @@ Status generate(Session& session, const Plan& plan, const GenerateOptions& optio
     GACC_TRY(session.prediction().run(inputs, 1));
     const auto last = static_cast<int64_t>((used - 1) * logits.size());
     GACC_TRY(session.prediction().read(last, logits));
-    const int32_t token = GACC_TRY(draw(logits, options, text.size()));
-    text.push_back(token);
-    options.print(bytes ? std::string(1, static_cast<char>(token))
-                        : fmt::format("{}{}", made > 0 ? " " : "", token));
-    if (options.interrupted()) {
-      interrupted = true;
-      break;
-    }
+    text.push_back(GACC_TRY(draw(logits, options, text.size())));
+    held.push_back(text.back());
+    ++made;
+    // What may be the beginning of `stop` is held back.
+    size_t kept = std::min(held.size(), stop.size());
+    while (!std::equal(held.end() - static_cast<std::ptrdiff_t>(kept), held.end(), stop.begin())) --kept;
+    print(held.size() - kept);
+    stopped = !stop.empty() && kept == stop.size();
+    interrupted = options.interrupted();
   }
-  if (!bytes && options.tokens > 0) options.print("\n");
-  return {};
+  if (!stopped) print(held.size());
+  return made;
 }
 
 }  // namespace gacc

@@ -17,7 +17,8 @@ struct OutputForm {
   std::vector<std::string> columns{};  // of a csv file; empty: it is an npy file
   // The target's, one for each column, where it is normalised by its data and a csv file is in its own units.
   std::vector<double> mean{}, std{};
-  std::string remark{};  // for the user
+  std::vector<std::string> classes{};  // of a csv file of classes: what it calls them; empty: by number
+  std::string remark{};                // for the user
 };
 
 // Chooses the form by the path's ending. `layer`: the layer whose outputs they are; empty: the loss's input.
@@ -37,20 +38,30 @@ struct GenerateOptions {
   std::string prompt{};
   double temperature = 1;  // 0: always the most likely
   std::optional<int64_t> top_k{};
+  double top_p = 1;    // draws among the fewest of the most likely tokens whose probabilities make this
+  std::string stop{};  // the text ends before these tokens, written as a prompt is; empty: it does not
   uint64_t seed = 0;
   std::function<bool()> interrupted;
   std::function<void(std::string_view)> print;
 };
 
+// Returns the prompts of a file, a line each; all of them are tokens of the model.
+Result<std::vector<std::string>> read_prompts(const Plan& plan, const std::string& path);
+
 // Why the model cannot predict, or not generate, or why not with these options; before anything is done.
 Status check_predict(const Plan& plan);
 Status check_generate(const Plan& plan, const GenerateOptions& options);
 
-// Reads a text of --prompt as tokens of the model; at least one.
-Result<std::vector<int32_t>> parse_prompt(const Plan& plan, std::string_view prompt);
+// Says whether a text of the model's tokens is numbers, and not bytes.
+bool writes_numbers(const Plan& plan);
 
-// Prints each token as soon as it is drawn. The random number of a token is a function of the seed and of its
-// position in the text.
-Status generate(Session& session, const Plan& plan, const GenerateOptions& options, bool& interrupted);
+// Reads a text as tokens of the model; at least one. `place` begins the error.
+Result<std::vector<int32_t>> parse_prompt(const Plan& plan, std::string_view prompt,
+                                          std::string_view place = "--prompt");
+
+// Prints each token as soon as it is drawn and cannot begin `stop`, and returns how many were drawn. The random number
+// of a token is a function of the seed and of its position in the text.
+Result<int64_t> generate(Session& session, const Plan& plan, const GenerateOptions& options,
+                         bool& interrupted);
 
 }  // namespace gacc

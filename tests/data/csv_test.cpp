@@ -28,7 +28,8 @@ TEST(Csv, ReadsQuotesSpacesAndLineEnds) {
 }
 
 TEST(Csv, CountsLinesWithinQuotes) {
-  EXPECT_EQ(csv_error("\"a\nb\",c\n1,2\n3,x\n"), "f.csv:4: column 2 (\"c\"): \"x\" is no number");
+  EXPECT_EQ(csv_error("\"a\nb\",c\n1,2\n3,x\n"),
+            "f.csv:4: column 2 (\"c\"): \"x\" is no number; drop=c leaves the column out");
 }
 
 TEST(Csv, OtherSeparatorsAreNamed) {
@@ -37,11 +38,12 @@ TEST(Csv, OtherSeparatorsAreNamed) {
   EXPECT_EQ(csv_error("\na\tb\n1\t2\n"),
             "f.csv:2: its fields are separated by tabs; say sep=tab (numbers have points)");
   Table table;
-  EXPECT_EQ(parse_csv("a,b\n1,2\n", "f.csv", table, ';').text(),
+  EXPECT_EQ(parse_csv("a,b\n1,2\n", "f.csv", table, {.separator = ';'}).text(),
             "f.csv:1: its fields are separated by commas; leave sep= out");
-  ASSERT_EQ(parse_csv("a; b,c\n1 ;2\n", "f.csv", table, ';').text(), "");
+  ASSERT_EQ(parse_csv("a; b,c\n1 ;2\n", "f.csv", table, {.separator = ';'}).text(), "");
   EXPECT_EQ(table.columns, (std::vector<std::string>{"a", "b,c"}));
-  ASSERT_EQ(parse_csv("a\t b\t\"c\td\"\n1\t\t3 \n", "f.csv", table, '\t', /*gaps=*/true).text(), "");
+  ASSERT_EQ(parse_csv("a\t b\t\"c\td\"\n1\t\t3 \n", "f.csv", table, {.separator = '\t', .gaps = true}).text(),
+            "");
   EXPECT_EQ(table.columns, (std::vector<std::string>{"a", "b", "c\td"}));
   EXPECT_TRUE(std::isnan(table.at(0, 1)));
   EXPECT_EQ(table.at(0, 2), 3);
@@ -49,11 +51,12 @@ TEST(Csv, OtherSeparatorsAreNamed) {
 
 TEST(Csv, GapsAreNumbersThatAreNone) {
   Table table;
-  ASSERT_EQ(parse_csv("a,b\n,NA\nnan,null\nN/A,1\n", "f.csv", table, ',', /*gaps=*/true).text(), "");
+  ASSERT_EQ(parse_csv("a,b\n,NA\nnan,null\nN/A,1\n", "f.csv", table, {.separator = ',', .gaps = true}).text(),
+            "");
   for (size_t i = 0; i < 5; ++i) EXPECT_TRUE(std::isnan(table.values[i])) << i;
   EXPECT_EQ(table.values[5], 1);
-  EXPECT_EQ(parse_csv("a,b\n1,none\n", "f.csv", table, ',', true).text(),
-            "f.csv:2: column 2 (\"b\"): \"none\" is no number");
+  EXPECT_EQ(parse_csv("a,b\n1,none\n", "f.csv", table, {.separator = ',', .gaps = true}).text(),
+            "f.csv:2: column 2 (\"b\"): \"none\" is no number; drop=b leaves the column out");
 }
 
 TEST(Csv, LinesMayEndInCr) {
@@ -77,26 +80,56 @@ TEST(Csv, ALineThatEndsInASeparatorIsNamed) {
 TEST(Csv, AColumnThatIsNotReadMayHoldAnything) {
   Table table;
   const auto second_is_unread = [] {
-    return Result(std::vector<ColumnUse>{ColumnUse::feature, ColumnUse::unread});
+    return Result(std::vector<ColumnUse>{{}, {.kind = ColumnUse::Kind::unread}});
   };
-  ASSERT_EQ(parse_csv("a,b\n1,cat\n2,\n", "f.csv", table, ',', false, second_is_unread).text(), "");
+  ASSERT_EQ(parse_csv("a,b\n1,cat\n2,\n", "f.csv", table, {}, second_is_unread).text(), "");
   EXPECT_EQ(table.values, (std::vector<double>{1, 0, 2, 0}));
 }
 
 TEST(Csv, NoMeanIsOfferedForATarget) {
   Table table;
   const auto second_is_target = [] {
-    return Result(std::vector<ColumnUse>{ColumnUse::feature, ColumnUse::target});
+    return Result(std::vector<ColumnUse>{{}, {.kind = ColumnUse::Kind::target}});
   };
-  EXPECT_EQ(parse_csv("a,b\n1,\n", "f.csv", table, ',', false, second_is_target).text(),
+  EXPECT_EQ(parse_csv("a,b\n1,\n", "f.csv", table, {}, second_is_target).text(),
             "f.csv:2: column 2 (\"b\"): the field is empty; missing=drop leaves the line out");
+}
+
+TEST(Csv, TextsAreNumbersOrColumns) {
+  Table table;
+  const std::vector<std::string> colors = {"red", "blue"}, kinds = {"b", "None"};
+  const auto choose = [&] {
+    return Result(
+        std::vector<ColumnUse>{{.values = &colors}, {}, {.kind = ColumnUse::Kind::target, .values = &kinds}});
+  };
+  const CsvOptions options = {.gaps = true, .missing = {"?", "-9"}};
+  ASSERT_EQ(parse_csv("color,n,kind\nblue,true,None\n?,-9,b\nred,False,?\n", "f.csv", table, options, choose)
+                .text(),
+            "");
+  EXPECT_EQ(table.columns, (std::vector<std::string>{"color=red", "color=blue", "n", "kind"}));
+  EXPECT_EQ(table.in_file, (std::vector<size_t>{0, 0, 1, 2}));
+  EXPECT_EQ(std::vector(table.values.begin(), table.values.begin() + 4), (std::vector<double>{0, 1, 1, 1}));
+  for (const size_t gap : {4, 5, 6, 11}) EXPECT_TRUE(std::isnan(table.values[gap])) << gap;
+  EXPECT_EQ(table.values[7], 0);
+  EXPECT_EQ(std::vector(table.values.begin() + 8, table.values.begin() + 11), (std::vector<double>{1, 0, 0}));
+  EXPECT_EQ(parse_csv("color,n,kind\nblu,1,b\n", "f.csv", table, options, choose).text(),
+            "f.csv:2: column 1 (\"color\"): \"blu\" is none of its values; did you mean \"blue\"? (they are "
+            "\"red\" "
+            "and \"blue\")");
+  EXPECT_EQ(parse_csv("n\n-9\n", "f.csv", table, {.missing = {"-9"}}).text(),
+            "f.csv:2: column 1 (\"n\"): \"-9\" is a mark of a missing field; missing=mean fills it in, "
+            "missing=drop "
+            "leaves the line out");
+  EXPECT_EQ(parse_csv("color,n,kind\nred,1,\n", "f.csv", table, {}, choose).text(),
+            "f.csv:2: column 3 (\"kind\"): the field is empty; missing=drop leaves the line out");
 }
 
 TEST(Csv, ErrorsNameLineAndColumn) {
   const std::string or_else = "; missing=mean fills it in, missing=drop leaves the line out";
   EXPECT_EQ(csv_error(""), "f.csv: is empty");
   EXPECT_EQ(csv_error("\n\r\n"), "f.csv: is empty");
-  EXPECT_EQ(csv_error("a,b\n1,2\n3,four\n"), "f.csv:3: column 2 (\"b\"): \"four\" is no number");
+  EXPECT_EQ(csv_error("a,b\n1,2\n3,four\n"),
+            "f.csv:3: column 2 (\"b\"): \"four\" is no number; drop=b leaves the column out");
   EXPECT_EQ(csv_error("a,b\n1,\n"), "f.csv:2: column 2 (\"b\"): the field is empty" + or_else);
   EXPECT_EQ(csv_error("a,b\n1,NA\n"), "f.csv:2: column 2 (\"b\"): \"NA\" is no number" + or_else);
   EXPECT_EQ(csv_error("a,b,a\n"), "f.csv:1: columns 1 and 3 are both called \"a\"; rename one");
@@ -113,9 +146,10 @@ TEST(Csv, ErrorsAreUtf8) {
   EXPECT_EQ(csv_error("gr\xc3\xb6\xc3\x9f"
                       "e\nx\n"),
             "f.csv:2: column 1 (\"gr\xc3\xb6\xc3\x9f"
-            "e\"): \"x\" is no number");
+            "e\"): \"x\" is no number; drop=gr\xc3\xb6\xc3\x9f"
+            "e leaves the column out");
   EXPECT_EQ(csv_error("a\n\xff\xfe\xe2\x82\n"),
-            "f.csv:2: column 1 (\"a\"): \"\\xff\\xfe\\xe2\\x82\" is no number");
+            "f.csv:2: column 1 (\"a\"): \"\\xff\\xfe\\xe2\\x82\" is no number; drop=a leaves the column out");
 }
 
 TEST(Csv, NumbersThatCountTheColumnsAreNames) { EXPECT_EQ(csv_error("0,1,2\n5,6,7\n"), ""); }

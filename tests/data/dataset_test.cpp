@@ -434,8 +434,9 @@ TEST(Spec, ErrorsTellWhatIsKnown) {
   EXPECT_EQ(error("mnits:/x"),
             "data \"mnits:/x\": unknown kind \"mnits\"; did you mean \"mnist\"? (known are "
             "mnist:DIR[,split=train|test], "
-            "idx:NAME=FILE,..., npy:NAME=FILE,..., npz:FILE, "
-            "csv:FILE[,label=COLUMN][,sep=C][,split=train|test][,missing=error|mean|drop], "
+            "idx:NAME=FILE,..., npy:NAME=FILE,...[,split=train|test], npz:FILE[,split=train|test], "
+            "csv:FILE[,label=COLUMN][,sep=C][,split=train|test][,missing=error|mean|drop][,na=TEXT]"
+            "[,drop=COLUMN], "
             "tokens:FILE[,dtype=u16|u32], text:FILE[,split=train|test], "
             "synthetic:digits|tokens[,split=train|test])");
   EXPECT_EQ(error("mnist"), "data \"mnist\": mnist: needs more; its form is mnist:DIR[,split=train|test]");
@@ -451,7 +452,7 @@ TEST(Spec, ErrorsTellWhatIsKnown) {
   EXPECT_EQ(error("npy:x"),
             "data \"npy:x\": \"x\" is not of the form NAME=FILE (a path cannot hold a comma)");
   EXPECT_EQ(error("npy:limit=3"), "data \"npy:limit=3\": names no file; the form is npy:NAME=FILE,...");
-  EXPECT_EQ(error("npz:x,"), "data \"npz:x,\": part 2 is empty; the form is npz:FILE");
+  EXPECT_EQ(error("npz:x,"), "data \"npz:x,\": part 2 is empty; the form is npz:FILE[,split=train|test]");
   EXPECT_EQ(error("synthetic:digit"),
             "data \"synthetic:digit\": synthetic is digits or tokens, not \"digit\"; did you mean "
             "\"digits\"?");

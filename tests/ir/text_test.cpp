@@ -79,7 +79,8 @@ TEST(Text, SettingsAreKnownAndOfTheirType) {
        {"train.epochs = 3", "train.clip_norm = 1", "precision.compute = \"bf16\"",
         "precision.loss_scale = \"dynamic\"", "precision.loss_scale = 8.0", "model.metrics = [\"a\", \"b\"]",
         "model.metrics = []", "inputs.x.normalize = \"data\"", "inputs.x.normalize.std = [1, 2]",
-        "optimizer.groups.1.match = [\"*\"]", "schedule.total = 9", "\"loss.of a type\" = [0.5]"})
+        "inputs.x.columns.0.values = [\"a\"]", "optimizer.groups.1.match = [\"*\"]", "schedule.total = 9",
+        "\"loss.of a type\" = [0.5]"})
     EXPECT_EQ(said(good), "") << good;
   for (const auto& [bad, message] :
        {std::pair("train.epoch = 3", "there is no setting `train.epoch`; did you mean \"train.epochs\"?"),

@@ -291,11 +291,47 @@ def test_the_text_goes_on(folder):
            generate(artifact, weights, 20, "--prompt", (b"a" + first).decode(), "--seed", 5), "in two parts")
 
 
+def test_the_text_ends_before_what_stops_it(folder):
+    (folder / "text").write_bytes(b"the quick brown fox jumps over the lazy dog. " * 12)
+    artifact, weights, _ = trained(folder, gpt(), 0, updates=40, data=f"text:{folder}/text")
+    whole = generate(artifact, weights, 40, "--seed", 3)
+    for first, last in ((5, 6), (7, 10), (0, 2)):
+        stop = whole[first:last].decode()
+        wanted = whole[:whole.index(stop.encode())]
+        got = generate(artifact, weights, 40, "--seed", 3, "--stop", stop)
+        expect(got == wanted, f"{got} for {wanted}, before {stop!r}")
+    expect(generate(artifact, weights, 40, "--seed", 3, "--stop", "~never~") == whole, "nothing stops it")
+    expect(generate(artifact, weights, 40, "--seed", 3, "--top-p", 1) == whole, "all tokens")
+    greedy = generate(artifact, weights, 12, "--temperature", 0)
+    expect(generate(artifact, weights, 12, "--top-p", 1e-6, "--seed", 8) == greedy, "the most likely alone")
+    for wrong in (0, 1.5, "x"):
+        expect("--top-p: expected a number above 0, up to 1" in generate(artifact, weights, 3, "--top-p", wrong, code=2), wrong)
+
+
+def test_a_prompt_a_line(folder):
+    """Each line is what the prompt alone gives."""
+    (folder / "text").write_bytes(b"the quick brown fox\njumps over \\ the lazy dog. " * 12)
+    artifact, weights, _ = trained(folder, gpt(), 0, updates=40, data=f"text:{folder}/text")
+    prompts = ["the ", "q", "over the lazy"]
+    (folder / "p.txt").write_text("\n".join(prompts) + "\n")
+    lines = generate(artifact, weights, 20, "--seed", 3, "--prompts", folder / "p.txt").decode("latin1")
+    wanted = [generate(artifact, weights, 20, "--seed", 3, "--prompt", prompt).decode("latin1") for prompt in prompts]
+    expect(lines == "".join(w.replace("\\", "\\\\").replace("\n", "\\n") + "\n" for w in wanted), f"{lines!r} for {wanted}")
+    (folder / "p.txt").write_text("a\n\nb\n")
+    expect(f"{folder}/p.txt:2: is empty; a line is a prompt" in generate(artifact, weights, 3, "--prompts", folder / "p.txt", code=1), "")
+    expect("take one of them" in generate(artifact, weights, 3, "--prompts", folder / "p.txt", "--prompt", "a", code=2), "")
+
+
 def test_numbers_for_large_vocabularies(folder):
     artifact, weights, data = trained(folder, gpt(vocabulary=300), 6)
     text = generate(artifact, weights, 5, "--prompt", " 7 299  0", "--seed", 1)
     numbers = [int(word) for word in text.decode().rstrip("\n").split(" ")]
     expect(text.endswith(b"\n") and len(numbers) == 5 and all(0 <= n < 300 for n in numbers), text)
+    expect(generate(artifact, weights, 5, "--prompt", " 7 299  0", "--seed", 1, "--stop", numbers[2]).split() ==
+           text.split()[:numbers.index(numbers[2])], "a number stops it")
+    (folder / "p.txt").write_text("7 299 0\n1\n")
+    lines = generate(artifact, weights, 5, "--prompts", folder / "p.txt", "--seed", 1).splitlines()
+    expect(lines[0] == text.rstrip(b"\n") and len(lines) == 2, lines)
     for prompt, words in ((["--prompt", "7 300"], '"300" is no token: the model has the numbers 0 to 299'), (["--prompt", "x"], '"x" is no token'),
                           ([], "the model has 300 tokens, which are no bytes: --prompt gives numbers")):
         expect(words in generate(artifact, weights, 5, *prompt, code=1), words)

@@ -45,6 +45,7 @@ const DataSource sources::npy{
     .name = "npy",
     .path = "",
     .says = "NumPy arrays by the inputs' names; the first axis counts samples",
+    .keys = {kSplitRows},
     .read = [](DataReader& r) { return r.read_named(parse_npy); },
 };
 
@@ -52,6 +53,7 @@ const DataSource sources::npz{
     .name = "npz",
     .path = "FILE",
     .says = "NumPy arrays by the inputs' names; the first axis counts samples",
+    .keys = {kSplitRows},
     .read = [](DataReader& r) -> Status {
       const std::string& path = r.spec.path;
       const std::string bytes = GACC_TRY(read_file(path));
@@ -67,7 +69,8 @@ const DataSource sources::npz{
                                present.empty() ? "; it is empty" : " (it has " + listed(present) + ")");
       for (NamedArray& named : arrays) {
         const auto at = static_cast<size_t>(std::ranges::find(r.names, named.name) - r.names.begin());
-        r.give(at, fmt::format("{}:{}", path, gacc::quoted(named.name)), std::move(named.array));
+        GACC_TRY(
+            r.give_split(at, fmt::format("{}:{}", path, gacc::quoted(named.name)), std::move(named.array)));
       }
       return {};
     },

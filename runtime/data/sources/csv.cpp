@@ -1,6 +1,7 @@
 // CSV files: columns by name.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "runtime/data/csv.h"
 #include "runtime/data/source.h"
@@ -24,15 +25,14 @@ class CsvReader {
     SharedFile file = GACC_TRY(DataReader::read_unzipped(path_));
     const auto choose = [&]() -> Result<std::vector<ColumnUse>> {
       GACC_TRY(give_columns());
-      std::vector<ColumnUse> uses;
-      for (const size_t input : taker_)
-        uses.push_back(!r_.needed(input)    ? ColumnUse::unread
-                       : input == features_ ? ColumnUse::feature
-                                            : ColumnUse::target);
-      return uses;
+      return uses();
     };
-    GACC_TRY(parse_csv(file->text(), path_, table_, r_.spec.option("sep")[0], missing_ != "error", choose));
+    const CsvOptions options = {r_.spec.option("sep")[0], missing_ != "error", words(r_.spec.option("na"))};
+    GACC_TRY(parse_csv(file->text(), path_, table_, options, choose));
     file.reset();
+    std::vector<size_t> takers;
+    for (const size_t column : table_.in_file) takers.push_back(taker_[column]);
+    taker_ = std::move(takers);
     std::vector<size_t> order;  // of the features, in the table
     for (size_t i = 0; i < taker_.size(); ++i)
       if (taker_[i] == features_) order.push_back(i);
@@ -43,11 +43,61 @@ class CsvReader {
     GACC_TRY(fill_gaps(order));
     give<float>("f32", features_, order);
     for (size_t i = 0; i < taker_.size(); ++i)
-      if (taker_[i] != features_ && r_.needed(taker_[i])) give<double>("f64", taker_[i], {i});
+      if (taker_[i] != features_ && taker_[i] != kDropped && r_.needed(taker_[i]))
+        give<double>("f64", taker_[i], {i});
     return {};
   }
 
  private:
+  static constexpr size_t kDropped =
+      std::numeric_limits<size_t>::max();  // the taker of a column that is left out
+
+  static std::vector<std::string> words(std::string_view text) {
+    std::vector<std::string> all;
+    for (size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
+      end = std::min(text.find('|', begin), text.size());
+      all.emplace_back(text.substr(begin, end - begin));
+    }
+    return all;
+  }
+
+  // Says how each of the file's columns is read.
+  Result<std::vector<ColumnUse>> uses() const {
+    using Kind = ColumnUse::Kind;
+    std::vector<ColumnUse> uses;
+    for (const size_t input : taker_) {
+      ColumnUse& use = uses.emplace_back();
+      use.kind = input == kDropped || !r_.needed(input) ? Kind::unread
+                 : input == features_                   ? Kind::feature
+                                                        : Kind::target;
+      if (use.kind == Kind::target && !r_.plan.inputs[input].values.empty())
+        use.values = &r_.plan.inputs[input].values;
+    }
+    for (const auto& [column, values] : r_.plan.inputs[features_].columns) {
+      const auto found = std::ranges::find(table_.columns, column);
+      if (found == table_.columns.end())
+        return Status::error("{}: has no column {}{}, which the input {} takes (it has {})", path_,
+                             quoted(column), hint(column, table_.columns), quoted(r_.names[features_]),
+                             listed(table_.columns));
+      const auto at = static_cast<size_t>(found - table_.columns.begin());
+      if (taker_[at] != features_)
+        return Status::error("{}: the input {} states the column {}, which {}", path_,
+                             quoted(r_.names[features_]), quoted(column),
+                             taker_[at] == kDropped ? "drop= leaves out"
+                                                    : "the input " + quoted(r_.names[taker_[at]]) + " takes");
+      if (uses[at].kind == Kind::feature) uses[at].values = &values;
+    }
+    for (size_t i = 0; i < r_.names.size(); ++i)
+      if (i != features_ && !r_.plan.inputs[i].columns.empty())
+        return Status::error(
+            "{}: the input {} states columns, and a csv file's columns go to {}, the first f32 input", path_,
+            quoted(r_.names[i]), quoted(r_.names[features_]));
+    return uses;
+  }
+
+  // Whether the run reads what the table's column holds.
+  bool is_read(size_t column) const { return taker_[column] != kDropped && r_.needed(taker_[column]); }
+
   template <class T>
   void give(const char* dtype, size_t input, const std::vector<size_t>& columns) {
     std::vector<T> values;
@@ -65,17 +115,20 @@ class CsvReader {
     r_.give(input, path_, {dtype, std::move(shape), {all.begin(), all.end()}}, place);
   }
 
-  // Which input takes each column.
+  // Finds the input that takes each column.
   Status give_columns() {
     const size_t none = r_.plan.inputs.size();
     if (features_ == none)
       return Status::error("{}: the columns need an input of dtype f32, and the model has none", path_);
     taker_.assign(table_.columns.size(), features_);
+    for (const std::string& name : words(r_.spec.option("drop")))
+      taker_[GACC_TRY(find_column(table_, name, path_))] = kDropped;
     size_t named = none,
            target = none;  // the first i32 input that takes the column of its name, and that does not
     for (size_t i = r_.first_input(DType::i32); i < none; i = r_.first_input(DType::i32, i + 1)) {
       const auto found = std::ranges::find(table_.columns, r_.names[i]);
-      if (found == table_.columns.end()) {
+      if (found == table_.columns.end() ||
+          taker_[static_cast<size_t>(found - table_.columns.begin())] == kDropped) {
         target = std::min(target, i);
         continue;
       }
@@ -92,12 +145,14 @@ class CsvReader {
     const Result<size_t> found_label = find_column(table_, name, path_);
     if (!found_label && target != none && !r_.needed(target)) return {};  // predictions look at no label
     const size_t label = GACC_TRY(found_label);
-    if (taker_[label] != features_) return {};  // an input of that name has it
+    if (taker_[label] != features_ && taker_[label] != kDropped) return {};  // an input of that name has it
     if (target == none)
       return Status::error("{}: label={} is given, but {}", path_, name,
                            named == none ? "the model has no second input to take it"
                                          : fmt::format("the input {} takes the column of its own name",
                                                        quoted(r_.names[named])));
+    if (taker_[label] == kDropped)
+      return Status::error("{}: label={} is the target, and drop= leaves it out", path_, name);
     taker_[label] = target;
     return {};
   }
@@ -139,13 +194,13 @@ class CsvReader {
     size_t dropped = 0;
     for (size_t row = 0; row < table_.lines.size(); ++row) {
       if (r_.spec.limit && static_cast<int64_t>(rows_.size()) == *r_.spec.limit) break;
-      if (!split.empty() && (row % 10 == 9) != (split == "test")) continue;
+      if (!split.empty() && !is_of_split(static_cast<int64_t>(row), split)) continue;
       bool gap = false;
       for (size_t i = 0; i < taker_.size(); ++i) {
-        if (!r_.needed(taker_[i])) continue;
+        if (!is_read(i)) continue;
         const double value = table_.at(row, i);
         const auto wrong = [&](std::string_view what) {
-          return Status::error("{}:{}: column {} ({}): {}", path_, table_.lines[row], i + 1,
+          return Status::error("{}:{}: column {} ({}): {}", path_, table_.lines[row], table_.in_file[i] + 1,
                                quoted(table_.columns[i]), what);
         };
         if (missing_ != "error" && std::isnan(value)) {
@@ -191,8 +246,8 @@ class CsvReader {
       }
       if (learns) means.push_back(count > 0 ? first + sum / static_cast<double>(count) : 0);
       if (gaps.empty()) continue;
-      const std::string place =
-          fmt::format("{}: column {} ({})", path_, column + 1, quoted(table_.columns[column]));
+      const std::string place = fmt::format("{}: column {} ({})", path_, table_.in_file[column] + 1,
+                                            quoted(table_.columns[column]));
       if (learns && count == 0)
         return Status::error("{}: every field is missing, so there is no mean for missing=mean", place);
       if (!learns && known.fill.empty())
@@ -212,8 +267,9 @@ class CsvReader {
   const std::string_view missing_;  // what a missing field is: "error", "mean" or "drop"
   const size_t features_;           // the first f32 input
   Table table_;
-  std::vector<size_t> taker_;  // of each column; the first f32 input where nothing else takes it
-  std::vector<size_t> rows_;   // that are samples
+  // The input of each column, first of the file's and then of the table's; the first f32 one where no other takes it.
+  std::vector<size_t> taker_;
+  std::vector<size_t> rows_;  // that are samples
 };
 
 std::string check_separator(std::string& value) {
@@ -231,8 +287,10 @@ const DataSource sources::csv{
     .says = "the columns, by name",
     .keys = {{"label", "COLUMN", "", "the column of the target, a name or a number from 0"},
              {"sep", "C", ",", "what separates fields: one sign, or `tab`", check_separator},
-             {"split", "train|test", "", "`test` is every tenth row, `train` the rest (default: all)"},
-             {"missing", "error|mean|drop", "error", "what a missing field is"}},
+             kSplitRows,
+             {"missing", "error|mean|drop", "error", "what a missing field is"},
+             {"na", "TEXT", "", "a mark of a missing field; a bar between several"},
+             {"drop", "COLUMN", "", "a column that is left out; a bar between several"}},
     .read = [](DataReader& r) { return CsvReader(r).read(); },
 };
 
