@@ -32,6 +32,7 @@ constexpr Handwritten kHandwritten[] = {
     {&ir::op_conv2d, describe_conv, describe_conv_product},
     {&ir::op_conv2d_grad, describe_conv, describe_conv_product},
     {&ir::op_conv2d_weight_grad, describe_conv, describe_conv_product},
+    {&ir::op_batch_matmul, describe_batch_product},
     {&ir::op_permute, describe_permute},
     {&ir::op_concat, describe_concat},
     {&ir::op_slice, describe_slice},

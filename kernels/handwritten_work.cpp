@@ -94,6 +94,19 @@ void conv_work(const Asked& a) {
   a.work.registers = 64;
 }
 
+// A thread has one sum; its terms lie near those of its neighbours.
+void batch_product_work(const Asked& a) {
+  const double flops = ir::cost(a.op).flops, products = flops / 2;
+  const double depth = products / a.elements(a.op.result().shape);
+  a.work.flops = flops;
+  a.work.nearby = 8 * products;
+  a.work.instructions = 5 * products;
+  a.work.loads.add(a.width(), a.work.moved);
+  a.work.rounds = depth / 2;
+  a.work.serial_loads = 2 * depth;
+  a.work.cached = 0.9 * a.work.transferred();
+}
+
 void attention_work(const Asked& a) {
   const AttentionShape shape = a.body.shape.as<AttentionShape>();
   const bool gradient = shape.parts > 1;
@@ -161,12 +174,17 @@ struct Family {
   const ir::OpInfo* forward;
   void (*work)(const Asked& asked);
 };
-constexpr Family kFamilies[] = {
-    {&ir::op_attention, attention_work}, {&ir::op_attention_dropout, attention_work},
-    {&ir::op_rope, rope_work},           {&ir::op_max_pool2d, pool_work},
-    {&ir::op_avg_pool2d, pool_work},     {&ir::op_conv2d, conv_work},
-    {&ir::op_permute, move_work},        {&ir::op_concat, move_work},
-    {&ir::op_slice, move_work},          {&ir::op_embedding, embedding_work}};
+constexpr Family kFamilies[] = {{&ir::op_attention, attention_work},
+                                {&ir::op_attention_dropout, attention_work},
+                                {&ir::op_rope, rope_work},
+                                {&ir::op_max_pool2d, pool_work},
+                                {&ir::op_avg_pool2d, pool_work},
+                                {&ir::op_conv2d, conv_work},
+                                {&ir::op_permute, move_work},
+                                {&ir::op_concat, move_work},
+                                {&ir::op_slice, move_work},
+                                {&ir::op_embedding, embedding_work},
+                                {&ir::op_batch_matmul, batch_product_work}};
 
 }  // namespace
 

@@ -25,6 +25,7 @@ constexpr Emitter kEmitters[] = {
     {&ir::op_rope, emit_rope},
     {&ir::op_max_pool2d, emit_max_pool},
     {&ir::op_max_pool2d_grad, emit_max_pool_gradient},
+    {&ir::op_batch_matmul, emit_batch_product},
     {&ir::op_permute, emit_permute},
     {&ir::op_concat, emit_concat},
     {&ir::op_slice, emit_slice},

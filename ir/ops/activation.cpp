@@ -16,6 +16,7 @@ constexpr double kInvSqrt2 = 0.70710678118654752440;
 constexpr double kInvSqrt2Pi = 0.39894228040143267794;
 constexpr double kSqrt2OverPi = 0.79788456080286535588;
 constexpr double kCubic = 0.044715;
+constexpr double k2InvSqrtPi = 1.12837916709551257390;
 
 // 0.5 (1 + tanh(u)) is logistic(2 u), which needs one exponential, and 1 + tanh(u) loses digits where u < 0.
 Scalar gelu_gate(Scalar x) { return logistic(2 * kSqrt2OverPi * (x + kCubic * x * x * x)); }
@@ -126,6 +127,17 @@ extern const OpInfo op_tanh{
     .saves = Saves::result,
     .precision = Precision::half,
     .activation = true,
+};
+
+extern const OpInfo op_erf{
+    .name = "erf",
+    .summary = "the error function, 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x",
+    .infer = infer_float,
+    .formula = [](const FormulaView& view) { view.result(erf(view.operand(0))); },
+    // d_x = dy * 2 / sqrt(pi) * exp(-x^2)
+    .derivative = [](Scalar x, Scalar dy, const OpView&) { return dy * (k2InvSqrtPi * exp(-(x * x))); },
+    .saves = Saves::operands,
+    .precision = Precision::half,
 };
 
 }  // namespace gacc::ir

@@ -155,6 +155,18 @@ int64_t parts_for(int64_t weights, int64_t micro_batch) {
       1, std::min({kMostParts, micro_batch, kMostElements / std::max<int64_t>(weights, 1)}));
 }
 
+// d_weight, operand 1's gradient: each product of the convolution of `x`, with `dy` at its place, back to its weight.
+void add_weight_gradient(GradBuilder& g, const Operand& dy, const Operand& x, Attrs more) {
+  const Shape shape = g.b.type(g.operand(1)).shape;
+  const std::string name = g.d_name(1);
+  const int64_t size = elements(shape, 1), parts = parts_for(size, g.b.module().micro_batch());
+  more["parts"] = parts;
+  const Operand all = g.b.make("conv2d.weight_grad", name + ".parts", {dy, x}, std::move(more));
+  const Operand rows = g.b.make("reshape", name + ".rows", {all}, {{"shape", Shape{parts, size}}});
+  const Operand sum = g.b.make("column_sum", name + ".sum", {rows});
+  g.add(1, g.b.make("reshape", name, {sum}, {{"shape", shape}}));
+}
+
 // With * the convolution:
 //   d_x = dy *^T weight: each product of forward back to its element of x    d_weight: likewise to its weight
 void gradient(GradBuilder& g) {
@@ -165,17 +177,17 @@ void gradient(GradBuilder& g) {
     more["size"] = std::vector<int64_t>{images[2], images[3]};
     g.add(0, g.b.make("conv2d.grad", g.d_name(0), {dy, weight}, std::move(more)));
   }
-  if (g.wanted(1)) {
-    const Shape shape = g.b.type(weight).shape;
-    const std::string name = g.d_name(1);
-    const int64_t size = elements(shape, 1), parts = parts_for(size, g.b.module().micro_batch());
-    Attrs more = g.op().attrs;
-    more["parts"] = parts;
-    const Operand all = g.b.make("conv2d.weight_grad", name + ".parts", {dy, x}, std::move(more));
-    const Operand rows = g.b.make("reshape", name + ".rows", {all}, {{"shape", Shape{parts, size}}});
-    const Operand sum = g.b.make("column_sum", name + ".sum", {rows});
-    g.add(1, g.b.make("reshape", name, {sum}, {{"shape", shape}}));
-  }
+  if (g.wanted(1)) add_weight_gradient(g, dy, x, g.op().attrs);
+}
+
+// y = x *^T weight, a transposed convolution, is linear in both:
+//   d_x = dy * weight    d_weight: that of the convolution of dy, where its result has the gradient x
+void transposed_gradient(GradBuilder& g) {
+  const Operand x = g.operand(0), weight = g.operand(1), dy = *g.d_result();
+  Attrs window = g.op().attrs;
+  window.erase("size");
+  if (g.wanted(0)) g.add(0, g.b.make("conv2d", g.d_name(0), {dy, weight}, window));
+  if (g.wanted(1)) add_weight_gradient(g, x, dy, std::move(window));
 }
 
 }  // namespace
@@ -204,16 +216,20 @@ extern const OpInfo op_conv2d{
 
 extern const OpInfo op_conv2d_grad{
     .name = "conv2d.grad",
-    .summary = "the gradient of conv2d's images; operands: dy, weight; size: their height and width",
+    .summary =
+        "the gradient of conv2d's images, and so a transposed convolution; operands: dy, weight; size: "
+        "height "
+        "and width of the images",
     .operands = 2,
     .attrs = attrs({{"size", std::vector<int64_t>{1, 1}}}),
     .infer = infer_images,
     .lowering = Lowering::handwritten,
+    .gradient = transposed_gradient,
     .reference = images_reference,
     .cost = conv_cost,
+    .saves = Saves::operands,
     .precision = Precision::half,
     .recompute = Recompute::costly,
-    .differentiable = false,
     .gradient_of = &op_conv2d,
 };
 

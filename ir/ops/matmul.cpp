@@ -96,7 +96,85 @@ Cost product_cost(const OpView& op, size_t first) {
           .bytes = type_bytes(a, batch) + type_bytes(b, batch) + result};
 }
 
+// Extents of a product of matrices that lie behind leading extents, which both factors have.
+struct BatchProduct {
+  int64_t m, n, k;
+};
+
+BatchProduct batch_product(const OpView& op) {
+  const Shape a = op.operand(0).shape, b = op.operand(1).shape;
+  const size_t lead = a.size() < 3 ? 0 : a.size() - 2;
+  if (lead == 0 || b.size() != a.size() || !std::equal(a.begin(), a.end() - 2, b.begin()))
+    refuse(op, Kind::shape_mismatch, {0, 1}, "the factors are matrices behind the same leading extents");
+  const bool ta = op.flag("ta"), tb = op.flag("tb");
+  const BatchProduct out{a[lead + (ta ? 1 : 0)], b[lead + (tb ? 0 : 1)], a[lead + (ta ? 0 : 1)]};
+  const int64_t inner = b[lead + (tb ? 1 : 0)];
+  if (inner != out.k)
+    refuse(op, Kind::shape_mismatch, {0, 1}, "the inner extents are {} and {}", out.k, inner);
+  return out;
+}
+
+Types infer_batch(const OpView& op) {
+  expect_float(op, 0);
+  const Type a = op.operand(0);
+  if (a.dtype != op.operand(1).dtype) refuse(op, Kind::type_mismatch, {0, 1}, "the factors have one type");
+  const BatchProduct product = batch_product(op);
+  Shape shape = a.shape;
+  shape[shape.size() - 2] = product.m;
+  shape.back() = product.n;
+  return {{a.dtype, std::move(shape)}};
+}
+
+// The gradients of a matmul, of each matrix.
+void batch_gradient(GradBuilder& g) {
+  const bool ta = g.view().flag("ta"), tb = g.view().flag("tb");
+  const Operand a = g.operand(0), b = g.operand(1), d = *g.d_result();
+  const auto add = [&](size_t i, const Operand& left, const Operand& right, bool turn_left, bool turn_right) {
+    g.add(i, g.b.make("batch_matmul", g.d_name(i), {left, right}, {{"ta", turn_left}, {"tb", turn_right}}));
+  };
+  if (g.wanted(0) && ta) add(0, b, d, tb, true);
+  if (g.wanted(0) && !ta) add(0, d, b, false, !tb);
+  if (g.wanted(1) && tb) add(1, d, a, true, ta);
+  if (g.wanted(1) && !tb) add(1, a, d, !ta, false);
+}
+
+void batch_reference(EvalView& view) {
+  const auto [m, n, k] = batch_product(view.op);
+  const bool ta = view.op.flag("ta"), tb = view.op.flag("tb");
+  const std::vector<double>&a = view.operand(0).data, &b = view.operand(1).data;
+  std::vector<double>& c = view.result().data;
+  for (size_t i = 0; i < c.size(); ++i) {
+    const int64_t at = static_cast<int64_t>(i), column = at % n, row = at / n % m, matrix = at / n / m;
+    for (int64_t p = 0; p < k; ++p)
+      c[i] += a[matrix * m * k + (ta ? p * m + row : row * k + p)] *
+              b[matrix * k * n + (tb ? column * k + p : p * n + column)];
+  }
+}
+
 }  // namespace
+
+extern const OpInfo op_batch_matmul{
+    .name = "batch_matmul",
+    .summary =
+        "op(A) @ op(B) for every matrix of A [.., M, K] and of B [.., K, N], whose leading extents are the "
+        "same; "
+        "transposed with ta, tb. Sums in f32, in the order of K",
+    .operands = 2,
+    .attrs = {{"ta", false}, {"tb", false}},
+    .infer = infer_batch,
+    .lowering = Lowering::handwritten,
+    .gradient = batch_gradient,
+    .reference = batch_reference,
+    .cost = [](const OpView& op) -> Cost {
+      const int64_t batch = op.module.micro_batch();
+      return {.flops = 2 * elements(op.result().shape, batch) * batch_product(op).k,
+              .bytes = type_bytes(op.operand(0), batch) + type_bytes(op.operand(1), batch) +
+                       type_bytes(op.result(), batch)};
+    },
+    .saves = Saves::operands,
+    .precision = Precision::half,
+    .recompute = Recompute::costly,
+};
 
 extern const OpInfo op_matmul{
     .name = "matmul",

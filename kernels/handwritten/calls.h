@@ -84,6 +84,12 @@ struct ConvProduct {
   static ConvProduct of(const ConvShape& shape, ConvKind kind);
 };
 
+// products of many small matrices: BatchProductShape.
+Specialisation describe_batch_product(const ir::OpView& op, Purpose purpose);
+struct BatchProductShape {
+  int64_t m, n, k, ta, tb;  // ta, tb: 0 or 1
+};
+
 // layout: elements in another order.
 Specialisation describe_permute(const ir::OpView& op, Purpose purpose);
 struct PermuteShape {

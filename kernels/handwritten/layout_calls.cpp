@@ -1,4 +1,4 @@
-// Calls of permute, concat, slice and the embedding ops.
+// Calls of permute, concat, slice, the embedding ops and products of many matrices.
 #include <algorithm>
 #include <bit>
 #include <numeric>
@@ -81,6 +81,20 @@ Specialisation describe_permute(const ir::OpView& op, Purpose purpose) {
                                                nest.back().step == 1 ? kCopyCost : kGatherCost),
                                    vector_of(op, purpose, begins));
   made.body.shape = CompiledShape(PermuteShape{nest.front().step, {nest.begin() + 1, nest.end()}});
+  return made;
+}
+
+// A point is an element of the result.
+Specialisation describe_batch_product(const ir::OpView& op, Purpose purpose) {
+  const ir::Shape a = op.operand(0).shape, y = op.result().shape;
+  const int64_t m = y[y.size() - 2], n = y.back(), ta = op.flag("ta") ? 1 : 0, tb = op.flag("tb") ? 1 : 0;
+  const int64_t k = a[a.size() - (ta == 1 ? 2 : 1)];
+  Extent rows = extent_of(y);
+  rows.factor /= n;
+  Specialisation made =
+      point_items(op, purpose, rows, n, static_cast<int>(std::min(kCopyCost * k, kMostPointOperations)));
+  made.body.cost = kLoopCost;
+  made.body.shape = CompiledShape(BatchProductShape{m, n, k, ta, tb});
   return made;
 }
 

@@ -23,6 +23,9 @@ void emit_conv(Target& t);
 void emit_conv_images(Target& t);
 void emit_conv_weight(Target& t);
 
+// products of many matrices: BatchProductShape.
+void emit_batch_product(Target& t);
+
 // layout: elements in another order, and rows of a table by number.
 void emit_permute(Target& t);
 void emit_concat(Target& t);

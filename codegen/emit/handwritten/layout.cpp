@@ -32,6 +32,41 @@ void copy_rows(Target& t, int32_t source, int64_t step, const std::function<Valu
 
 }  // namespace
 
+// A point is an element of the result, and neighbours of one row share the left factor.
+void emit_batch_product(Target& t) {
+  llvm::IRBuilder<>& b = t.b;
+  const auto shape = t.body.shape.as<BatchProductShape>();
+  Value *left = nullptr, *right = nullptr, *to = nullptr;
+  t.points(
+      [&](Value* row) {
+        Value* matrix = b.CreateUDiv(row, t.index(shape.m));
+        Value* line = b.CreateMul(b.CreateURem(row, t.index(shape.m)), t.index(shape.ta == 1 ? 1 : shape.k));
+        left = b.CreateAdd(b.CreateMul(matrix, t.index(shape.m * shape.k)), line);
+        right = b.CreateMul(matrix, t.index(shape.k * shape.n));
+        to = b.CreateMul(row, t.column_count());
+      },
+      [&](const Point& p) {
+        Value* zero = t.splat(llvm::ConstantFP::get(b.getFloatTy(), 0), p.lanes);
+        Value* own = t.splat(b.getInt32(static_cast<uint32_t>(shape.k)), p.lanes);
+        Value* columns = b.CreateMul(t.iota(b.getInt32Ty(), p.lanes), own);
+        Value* line = b.CreateAdd(right, b.CreateMul(p.column, t.index(shape.k)));
+        const Target::Carried sum = t.loop(
+            t.index(0), t.index(shape.k), t.index(1), {zero}, [&](Value* i, const Target::Carried& so_far) {
+              Value* step = b.CreateMul(i, t.index(shape.ta == 1 ? shape.m : 1));
+              Value* x = t.splat(t.load_one(0, b.CreateAdd(left, step)), p.lanes);
+              Value* y = nullptr;
+              if (shape.tb == 1) {
+                y = t.gather(1, b.CreateAdd(line, i), columns, p.mask);
+              } else {
+                Value* from = b.CreateAdd(right, b.CreateMul(i, t.index(shape.n)));
+                y = t.load(1, b.CreateAdd(from, p.column), p);
+              }
+              return Target::Carried{t.math.fma(x, y, so_far[0])};
+            });
+        t.store(2, b.CreateAdd(to, p.column), sum[0], p);
+      });
+}
+
 // A row of the result is one position along all axes but the last.
 void emit_permute(Target& t) {
   llvm::IRBuilder<>& b = t.b;
