@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "frontend/ir_model.h"
 #include "frontend/loss.h"
 #include "frontend/warnings.h"
 #include "ir/positions.h"
@@ -45,10 +46,11 @@ void build_predict(ir::Module& module, const ModelFile& model, Parameters& param
 std::optional<ir::Module> compile_model(std::string_view text, std::string_view file_name,
                                         const std::vector<Override>& overrides, Diag& diag,
                                         std::vector<LayerSummary>* layers, bool strict) {
+  if (is_ir(text)) return compile_ir(text, file_name, overrides, diag, layers, strict);
   std::optional<Node> root = parse_toml(text, diag);
   if (!root) return std::nullopt;
   apply_overrides(*root, overrides, diag);
-  const ModelFile model = read_model(*root, diag);
+  const ModelFile model = read_model(*root, tables::file, diag);
 
   ir::Module module;
   module.name = model.file.table("model").text("name");

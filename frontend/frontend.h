@@ -25,7 +25,8 @@ struct LayerSummary {
   int64_t parameters = 0, trained = 0;
 };
 
-// The module of the model file `text`, or nothing and the reasons in `diag`, which must have been made from
+// The module of the model file `text`, TOML or a text of the IR (frontend/ir_model.h), or nothing and the reasons in
+// `diag`, which must have been made from
 // the same text (it prints the lines). The module's `step` yields the loss sum and the count of its elements,
 // `eval` also the metrics, and `init` fills the parameters. `file_name` becomes Module::source. `layers`
 // receives the layers in the order in which they run, copies of repeated blocks included. `strict`: warnings are

@@ -61,6 +61,16 @@ Flow LayerLowering::run() {
   return output;
 }
 
+void LayerLowering::take_inputs() {
+  for (const ir::ValueId id : b.region().inputs) {
+    const std::string& name = b.region()[id].name;
+    inputs_.emplace(name, Flow{.value = id, .label = fmt::format("input `{}`", name), .at = b.region().at});
+    // Numbers with a range choose rows of a table.
+    if (const std::optional<int64_t> range = b.module().settings.input(name).range)
+      table_rows_.emplace(name, *range);
+  }
+}
+
 Flow LayerLowering::list(const std::vector<LayerSpec>& specs, Flow x, Scope& scope) {
   scope.specs = &specs;
   const bool outer_keep_f32 = b.keep_f32;

@@ -37,6 +37,8 @@ class LayerLowering {
 
   // Makes the inputs of the region and lowers all layers; gives the last one's output.
   Flow run();
+  // Takes the inputs that the region has.
+  void take_inputs();
   // The output of a top-level layer or input, for the loss. Reports unknown names.
   Flow output(const Node& name) const { return resolve(name, top_); }
   const Flow* input(std::string_view name) const;

@@ -59,7 +59,7 @@ struct ModelFile {
 };
 
 // Each reads its tables and reports to `diag`; what could not be read keeps its default.
-ModelFile read_model(const Node& root, Diag& diag);
+ModelFile read_model(const Node& root, const Table& table, Diag& diag);  // `table`: of the whole file
 std::vector<LayerSpec> read_layers(const Node& list, const std::vector<InputSpec>& inputs, Diag& diag);
 void read_training(ModelFile& model, Diag& diag);  // [train] ... [memory]
 // Gives each parameter the first group that matches its name. A pattern that matches none is an error.

@@ -151,8 +151,8 @@ void read_form(const Values& keys, ModelFile& model, Diag& diag) {
 
 }  // namespace
 
-ModelFile read_model(const Node& root, Diag& diag) {
-  ModelFile model{.file = read_table(root, tables::file, diag, tables::file.title(), "")};
+ModelFile read_model(const Node& root, const Table& table, Diag& diag) {
+  ModelFile model{.file = read_table(root, table, diag, table.title(), "")};
   const Values& file = model.file;
   if (const Values* keys = file.find("model")) read_name_and_metrics(*keys, model.settings, diag);
   if (const KeyValue& inputs = file["inputs"]; inputs.good) {
@@ -166,7 +166,7 @@ ModelFile read_model(const Node& root, Diag& diag) {
     if (inputs.node->entries.empty())
       diag.error(Kind::missing_key, inputs.node->at, "a model needs at least one [inputs.NAME]");
   }
-  if (const KeyValue& layers = file["layers"]; layers.good) {
+  if (const KeyValue& layers = file["layers"]; layers.good && layers.node != nullptr) {
     if (layers.node->items.empty()) diag.error(Kind::missing_key, layers.node->at, "the model has no layers");
     model.layers = read_layers(*layers.node, model.inputs, diag);
   }

@@ -111,7 +111,7 @@ class Warnings {
       if (op.info->name != "embedding" || !ir::as_value(op.operands[0])) return false;
       const ir::ValueId tokens = *ir::as_value(op.operands[0]);
       return tokens != *target && region_[tokens].type == region_[*target].type &&
-             module_[*ir::as_buffer(op.operands[1])].type.shape.front() == logits.back();
+             ir::operand_type(module_, region_, op.operands[1]).shape.front() == logits.back();
     });
     if (!language || logits.size() != 3) return;
     for (const ir::Op& op : region_.ops) {

@@ -42,14 +42,19 @@ class Verifier {
       clones(region);
       if (diag_.reports().size() == before) kernels_and_places(region);
     }
-    if (at_least(Phase::planned) && diag_.reports().size() == before) {
-      for (const RegionKind kind : all_regions) {
-        if (kind != RegionKind::answer) inputs_of_step(module_.region(kind));
-        numbers(module_.region(kind));
-      }
+    if (at_least(Phase::planned) && diag_.reports().size() == before && data())
       verify_settings(module_, broken_rule());
-    }
     if (diag_.reports().size() == before) schedules();
+    return diag_.reports().size() == before;
+  }
+
+  // R17
+  bool data() {
+    const size_t before = diag_.reports().size();
+    for (const RegionKind kind : all_regions) {
+      if (kind != RegionKind::answer) inputs_of_step(module_.region(kind));
+      numbers(module_.region(kind));
+    }
     return diag_.reports().size() == before;
   }
 
@@ -331,6 +336,8 @@ class Verifier {
       return;
     }
     if (region.ops.empty() && region.yields.empty()) return;  // a module may lack eval
+    const bool forward = region.yields.size() == 1 && region.yields.front().role == YieldRole::output;
+    if (module_.phase == Phase::model && forward) return output(region, region.yields.front().what);
     struct Sum {
       YieldRole role;
       std::string_view name;
@@ -652,5 +659,6 @@ class Verifier {
 }  // namespace
 
 bool verify(const Module& module, Diag& diag) { return Verifier(module, diag).run(); }
+bool verify_data(const Module& module, Diag& diag) { return Verifier(module, diag).data(); }
 
 }  // namespace gacc::ir

@@ -35,8 +35,13 @@ class Autodiff {
       : module_(module), step_(module.step), diag_(diag), build_(module, module.step, diag) {}
 
   bool run() {
-    const auto loss = std::ranges::find_if(step_.yields,  // there is one (R10)
+    const auto loss = std::ranges::find_if(step_.yields,  // there is at most one (R10)
                                            [](const Yield& yield) { return yield.role == YieldRole::loss; });
+    if (loss == step_.yields.end()) {
+      diag_.error(Kind::no_gradient, step_.at,
+                  "step yields no loss; of one that yields its output gaccc makes a model with a loss");
+      return false;
+    }
     find_active();
     const Location loss_at = made_at(loss->what);
     const Operand start = seed(loss->what, loss_at);

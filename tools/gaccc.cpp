@@ -109,7 +109,8 @@ Exit status:
     return app.add_option(name, target, text)->type_name(type);
   };
   value("MODEL", to.model, "",
-        "the model file (TOML), or - for standard input; or the folder\nof a published model, or its "
+        "the model file (TOML, or IR in phase model), or - for standard\ninput; or the folder of a published "
+        "model, or its "
         "config.json");
   value("-o", to.output, "FILE",
         "the file to write; - is standard output;\ndefault: MODEL with .ptx in the current folder");
