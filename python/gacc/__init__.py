@@ -30,7 +30,8 @@ from ._library import (TREE, CArray, CEvaluation, CompileOptions, CTensor, CWind
                        byref, call, library, path_bytes)
 
 __version__: str = library.gacc_version().decode()
-__all__ = ["Error", "Evaluation", "Input", "Plan", "Session", "Step", "Window", "compile", "open", "train"]
+__all__ = ["Error", "Evaluation", "Input", "Plan", "Session", "Step", "Window", "compile", "from_torch", "open",
+           "train"]
 PREDICTED = 4096  # samples of a call of the library, which Ctrl-C waits for
 
 
@@ -118,6 +119,8 @@ class Step:
         self._names = {name: name.encode() for name in self.inputs}
         self.plan = Plan(json.loads(library.gacc_step_plan(handle)))
         self.plan._source = source
+        self.source: str | None = None if source is None else source[0]  # the model's text
+        self.module_state: Any = None  # of a PyTorch module: its values, and its names (torch.ModuleState)
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the artifact, for `gacc-exec` and `gacc.open`."""
@@ -162,6 +165,49 @@ def compile(model: str | os.PathLike | Mapping, *, set: Mapping[str, Any] | None
     return Step(handle, (text, settings))
 
 
+def from_torch(module: Any, inputs: Mapping[str, Any], *, loss: str | Mapping, target: str | None = None,
+               train: Mapping | None = None, optimizer: str | Mapping | None = None, schedule: Mapping | None = None,
+               precision: str | Mapping | None = None, recompute: str | Mapping | None = None,
+               memory: str | Mapping | None = None, metrics: list[str] | None = None, seed: int | None = None,
+               name: str | None = None, output: int | str | None = None, set: Mapping[str, Any] | None = None,
+               gpu: str | None = None) -> Step:
+    """Compiles a PyTorch module, whose forward torch.export can follow (docs/from-pytorch.md).
+
+    inputs     an example of each argument of the forward, samples first: {"x": torch.zeros(32, 3, 224, 224)}
+    loss       the table [loss] of a model file, or its type alone: "cross_entropy" (classes on the output's last axis)
+    target     the input that the loss compares the output with. It is one of `inputs`, or gets the output's shape
+    train ...  the tables of a model file as dicts; optimizer="adamw", precision="bf16", recompute="sqrt" and
+               memory="2GiB" are short for one key. The micro-batch is the example's where `train` says none
+    output     which one of several outputs the loss takes: its number, or its key
+    set        more keys of a model file, as in `compile`
+    gpu        the target of the GPU's code
+
+    The step trains what the module is as it stands: in training mode with the statistics of the micro-batch and with
+    dropout, frozen what requires no gradient. A Session of it starts from the module's values, and its `parameters()`
+    load back with load_state_dict(strict=True).
+    """
+    from . import torch as lowering  # the dependency is optional
+    tables: dict[str, Any] = {"train": dict(train or {}), "model": {}}
+    short = {"loss": ("type", loss), "optimizer": ("type", optimizer), "schedule": ("type", schedule),
+             "precision": ("compute", precision), "recompute": ("policy", recompute), "memory": ("budget", memory)}
+    for table, (key, given) in short.items():
+        if given is not None:
+            tables[table] = dict(given) if isinstance(given, Mapping) else {key: given}
+    tables["loss"].setdefault("target", target or "target")
+    for key, given in (("metrics", metrics), ("seed", seed)):
+        if given is not None:
+            tables["model"][key] = given
+    target = tables["loss"]["target"]
+    if not {"micro_batch", "effective_batch"} & tables["train"].keys():
+        tables["train"]["micro_batch"] = max(len(x) for x in inputs.values())
+    text, state = lowering.text_of(module, inputs, target=target, name=name, output=output,
+                                   classes=tables["loss"].get("type") == "cross_entropy")
+    settings = {f"{table}.{key}": value for table, keys in tables.items() for key, value in keys.items()}
+    step = compile(text, set={**settings, **(set or {})}, target=gpu)
+    step.module_state = state
+    return step
+
+
 def open(path: str | os.PathLike) -> Step:
     """Reads and checks the artifact that gaccc or Step.save wrote."""
     handle = ctypes.c_void_p()
@@ -188,6 +234,8 @@ class Session:
         self._handle = ctypes.c_void_p()
         call("session_open", step._handle, device.encode(), byref(DeviceOptions(threads)), byref(self._handle))
         call("session_init", self._handle, step.seed if seed is None else seed, epoch_samples)
+        if step.module_state is not None:
+            self._write(step.module_state.values)
         self._expect(updates)
 
     def close(self) -> None:
@@ -322,8 +370,13 @@ class Session:
         for first in range(0, samples, most):
             yield {name: array[first:first + most] for name, array in arrays.items()}, min(most, samples - first), first
 
-    def parameters(self) -> dict[str, np.ndarray]:
-        """Copies of all parameters, and of running statistics, by name: f32, as a safetensors file has them."""
+    def parameters(self) -> dict[str, Any]:
+        """Copies of all parameters, and of running statistics, by name: f32, as a safetensors file has them. Of a
+        PyTorch module: tensors, as its load_state_dict takes them."""
+        arrays = self._arrays()
+        return arrays if self.compiled.module_state is None else self.compiled.module_state.of_step(arrays)
+
+    def _arrays(self) -> dict[str, np.ndarray]:
         with tempfile.TemporaryDirectory(prefix="gacc-") as folder:
             path = os.path.join(folder, "parameters")
             self.save(path)
@@ -335,7 +388,11 @@ class Session:
         if not isinstance(parameters, Mapping):
             call("session_load", self._handle, path_bytes(parameters))
             return
-        for name, array in _arrays.check_parameters(parameters, self.parameters()).items():
+        state = self.compiled.module_state
+        self._write(parameters if state is None else state.to_step(parameters))
+
+    def _write(self, parameters: Mapping[str, Any]) -> None:
+        for name, array in _arrays.check_parameters(parameters, self._arrays()).items():
             call("session_write", self._handle, name.encode(), array.ctypes.data, array.nbytes)
 
     def save(self, path: str | os.PathLike) -> None:
@@ -352,12 +409,15 @@ class Session:
         self._expect(self._updates)
 
 
-def train(step: Step, loader: Iterable[Any], *, epochs: int | None = None, updates: int | None = None,
-          on_update: Callable[[Session, Window], object] | None = None,
+def train(step: Step | None = None, loader: Iterable[Any] = (), *, module: Any = None, epochs: int | None = None,
+          updates: int | None = None, on_update: Callable[[Session, Window], object] | None = None,
           on_epoch: Callable[[Session, int], object] | None = None, device: str = "auto", seed: int | None = None,
-          threads: int = 0, session: Session | None = None) -> Session:
+          threads: int = 0, session: Session | None = None, **model: Any) -> Session:
     """Trains, and gives the session.
 
+    module     a PyTorch module: its parameters are written back at the end. Without a step it is compiled first, as
+               from_torch does with the first batch as the example and the other arguments: gacc.train(module=net,
+               loader=loader, loss="cross_entropy", target="y")
     loader     anything that can be gone through once an epoch, such as a torch DataLoader: its batches are mappings by
                the inputs' names, or tuples in the order of the model's inputs. One of more than micro_batch samples
                makes several launches. The loader says in which order; `train.shuffle` of the model is not looked at.
@@ -370,6 +430,15 @@ def train(step: Step, loader: Iterable[Any], *, epochs: int | None = None, updat
     The window at the end of an epoch is treated as the model's `train.tail` says. A schedule of another length than the
     run is a warning, where the loader has a length; a session with `updates` of its own has said it already.
     """
+    if model and (step is not None or module is None):
+        raise TypeError(f"train() takes no {', '.join(model)} but with a module and without a step")
+    if step is None and session is not None:
+        step = session.compiled
+    if step is None:
+        if module is None:
+            raise TypeError("train() takes a step, or a module")
+        from . import torch as lowering
+        step = from_torch(module, lowering.examples_of(module, loader, model), **model)
     _check_step(step)
     if hasattr(loader, "shape") or (isinstance(loader, tuple) and any(hasattr(each, "shape") for each in loader)):
         raise TypeError("the loader gives batches, and these are arrays: [(x, y)] is a loader of one batch")
@@ -386,6 +455,11 @@ def train(step: Step, loader: Iterable[Any], *, epochs: int | None = None, updat
         session._expect(before.value + min(coming) if coming and min(coming) > 0 else None, stacklevel=4)
     made = 0
 
+    def ended() -> Session:
+        if module is not None:
+            module.load_state_dict(session.parameters(), strict=True)
+        return session
+
     def tell(window: Window) -> None:
         nonlocal made
         made += window.applied
@@ -398,7 +472,7 @@ def train(step: Step, loader: Iterable[Any], *, epochs: int | None = None, updat
             empty = False
             for arrays, samples, first in session._micro_batches(batch):
                 if made == updates:
-                    return session
+                    return ended()
                 tell(session._window("session_train", session._c_arrays(arrays), len(arrays), samples, first=first))
         if empty:
             raise ValueError(f"the loader has no batch in epoch {epoch}; a generator can be gone through once: "
@@ -406,7 +480,7 @@ def train(step: Step, loader: Iterable[Any], *, epochs: int | None = None, updat
         tell(session._window("session_end_epoch"))
         if on_epoch is not None:
             on_epoch(session, epoch)
-    return session
+    return ended()
 
 
 def _check_step(step: Any) -> None:

@@ -1,0 +1,303 @@
+"""PyTorch modules as models: the forward, one update and the parameters are PyTorch's, and what cannot be said is refused
+with the line of Python."""
+import os
+import subprocess
+import sys
+
+import harness
+from harness import expect
+
+try:
+    import numpy as np
+    import torch
+except ImportError:  # another Python of this machine may have them
+    for other in filter(None, (os.environ.get("GACC_PYTHON"), "/usr/bin/python3")):
+        if os.path.realpath(other) != os.path.realpath(sys.executable) and subprocess.run([other, "-c", "import torch, numpy"], capture_output=True).returncode == 0:
+            os.execv(other, [other, *sys.argv])
+    harness.skip("no Python here has PyTorch and numpy (GACC_PYTHON names another one)")
+if harness.sanitized():
+    harness.skip("a sanitized library does not load into a Python without a sanitizer")
+os.environ["GACC_LIBRARY"] = str(harness.BIN / "libgacc.so.0")
+os.environ["PATH"] = f"{harness.BIN}:{os.environ['PATH']}"
+sys.path.insert(0, str(harness.ROOT / "python"))
+import gacc  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch_nets import NETS  # noqa: E402
+
+LOSSES = {"cross_entropy": lambda out, y: F.cross_entropy(out.flatten(0, -2), y.flatten()), "mse": F.mse_loss, "l1": F.l1_loss,
+          "bce_with_logits": F.binary_cross_entropy_with_logits, "huber": F.huber_loss}
+OPTIMIZERS = {"sgd": ({"type": "sgd", "lr": 0.01, "momentum": 0.9}, lambda p: torch.optim.SGD(p, 0.01, momentum=0.9)),
+              "adamw": ({"type": "adamw", "lr": 1e-3, "eps": 1e-2}, lambda p: torch.optim.AdamW(p, 1e-3, eps=1e-2))}
+
+
+def made(name):
+    torch.manual_seed(0)
+    module, inputs, loss, target = NETS[name]()
+    return module, inputs, loss, target
+
+
+def called(module, inputs):
+    return module(*inputs.values())
+
+
+def session(step):
+    return gacc.Session(step, "cpu", threads=1)
+
+
+def compiled(module, inputs, loss, optimizer="sgd", **more):
+    return gacc.from_torch(module, inputs, loss=loss, target="y", optimizer=OPTIMIZERS[optimizer][0], **more)
+
+
+def updated(module, inputs, loss, target, optimizer):
+    """PyTorch's loss, and the module's state after one update."""
+    module.train()
+    moves = OPTIMIZERS[optimizer][1]([p for p in module.parameters() if p.requires_grad])
+    value = LOSSES[loss](called(module, inputs), target)
+    moves.zero_grad()
+    value.backward()
+    moves.step()
+    return value.item(), {name: value.detach().clone() for name, value in module.state_dict().items()}
+
+
+def apart(some, others):
+    """The largest difference over tensors, each relative to its largest number where that is above 1."""
+    return max((((some[n].double() - x.double()).abs().max() / x.double().abs().max().clamp(min=1)).item(), n)
+               for n, x in others.items() if not n.endswith("num_batches_tracked"))
+
+
+def as_pytorch(names):
+    for name in names:
+        module, inputs, loss, target = made(name)
+        step = compiled(module, inputs, loss)
+        start = {key: value.clone() for key, value in module.state_dict().items()}
+        module.eval()
+        with torch.no_grad():
+            wanted = called(module, inputs)
+        got = torch.as_tensor(session(step).predict(inputs))
+        off = ((got - wanted).abs().max() / wanted.abs().max().clamp(min=1)).item()
+        expect(off <= 1e-5, f"{name}: the forward is {off:.1e} off")
+        for optimizer, (table, _) in OPTIMIZERS.items():
+            module.load_state_dict(start)
+            if optimizer != "sgd":
+                state = step.module_state
+                step = gacc.compile(step.source, set={**{f"optimizer.{k}": v for k, v in table.items()}, "loss.type": loss,
+                                                      "loss.target": "y", "train.micro_batch": len(target)})
+                step.module_state = state
+            run = session(step)
+            run.step(inputs, y=target)
+            window = run.update()
+            value, after = updated(module, inputs, loss, target, optimizer)
+            ours = run.parameters()
+            module.load_state_dict(ours, strict=True)
+            worst, where = apart(ours, after)
+            expect(abs(window.loss - value) <= 1e-5 * max(1, abs(value)), f"{name}: the loss is {window.loss}, PyTorch's {value}")
+            expect(worst <= 1e-6, f"{name}: after one update by {optimizer} {where} is {worst:.1e} off")
+            print(f"{name}: forward {off:.0e}, {optimizer} {worst:.0e}", flush=True)
+
+
+def test_image_networks(_):
+    as_pytorch(["resnet18", "mobilenet_v3", "convnext", "vgg_bn", "unet", "mlp_mixer", "vit"])
+
+
+def test_sequence_networks(_):
+    as_pytorch(["speech_cnn", "nanogpt", "nanogpt_flash", "llama_block", "perceiver", "wavenet", "text_cnn"])
+
+
+def test_other_networks(_):
+    as_pytorch(["deepsets", "act_policy", "siamese", "autoencoder", "vae", "tab_transformer", "gnn"])
+
+
+def test_half_precision_stays_near(_):
+    """bf16 within 2^-7 of the largest output, f16 within 2^-10; a window is applied."""
+    for name in ("nanogpt_flash", "unet", "perceiver"):
+        module, inputs, loss, target = made(name)
+        with torch.no_grad():
+            wanted = called(module.eval(), inputs)
+        module.train()
+        for precision, bound in (("bf16", 2 ** -6), ("f16", 2 ** -9)):
+            run = session(compiled(module, inputs, loss, precision=precision))
+            off = ((torch.as_tensor(run.predict(inputs)) - wanted).abs().max() / wanted.abs().max()).item()
+            expect(off <= bound, f"{name} in {precision} is {off:.1e} off")
+            run.step(inputs, y=target)
+            expect(run.update().applied, f"{name} in {precision}: the window was not applied")
+
+
+def test_a_budget_changes_no_bit(_):
+    """At half of the activations: what is allocated is the plan's peak, inside the budget, and the weights are the same."""
+    for name in ("nanogpt", "vit", "unet", "autoencoder", "gnn", "wavenet"):
+        module, inputs, loss, target = made(name)
+        train = {"micro_batch": 4, "accumulate": 2}
+        free = compiled(module, inputs, loss, train=train)
+        bytes_of = free.plan["bytes"]
+        budget = bytes_of["peak"] - bytes_of["activations"] // 2
+        tight = gacc.compile(free.source, set={**{f"optimizer.{k}": v for k, v in OPTIMIZERS["sgd"][0].items()}, "loss.type": loss,
+                                               "loss.target": "y", "train.micro_batch": 4, "train.accumulate": 2, "memory.budget": f"{budget}B"})
+        tight.module_state = free.module_state
+        expect(tight.plan["bytes"]["peak"] <= budget, f"{name}: the peak {tight.plan['bytes']['peak']} is above {budget}")
+        states = []
+        for step in (free, tight):
+            run = session(step)
+            for _ in range(4):
+                run.step(inputs, y=target)
+                if run.launches == 2:
+                    run.update()
+            states.append(run.parameters())
+        expect(all(torch.equal(states[0][n], states[1][n]) for n in states[0]), f"{name}: a budget changed the weights")
+
+
+def test_a_ragged_window_is_one_batch(_):
+    for name in ("nanogpt", "vit", "unet", "autoencoder", "gnn", "deepsets"):
+        module, inputs, loss, target = made(name)
+        several = {n: torch.cat([x, x[:3]]) for n, x in inputs.items()}
+        wanted = torch.cat([target, target[:3]])
+        value, after = updated(made(name)[0], several, loss, wanted, "sgd")
+        run = session(compiled(module, inputs, loss, train={"micro_batch": 2, "accumulate": 4}))
+        for i in range(0, 7, 2):
+            run.step({n: x[i:i + 2] for n, x in several.items()}, y=wanted[i:i + 2])
+        window = run.update()
+        expect(window.samples == 7 and abs(window.loss - value) < 1e-5 * max(1, value), f"{name}: {window} and {value}")
+        worst, where = apart(run.parameters(), after)
+        expect(worst <= 1e-6, f"{name}: {where} of 2 + 2 + 2 + 1 samples is {worst:.1e} off")
+
+
+def test_a_module_is_trained_and_written_back(_):
+    torch.manual_seed(1)
+    x = torch.randn(96, 6)
+    y = (x[:, 0] * x[:, 1] > 0).long()
+    net = nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 2))
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=16)
+    losses = []
+    run = gacc.train(module=net, loader=loader, loss="cross_entropy", target="y", optimizer={"type": "adam", "lr": 1e-2}, metrics=["accuracy"],
+                     epochs=20, seed=1, device="cpu", threads=1, on_update=lambda _, window: losses.append(window.loss))
+    expect(losses[-1] < 0.75 * losses[0], f"the loss went from {losses[0]} to {losses[-1]}")
+    with torch.no_grad():
+        accuracy = (net.eval()(x).argmax(1) == y).float().mean().item()
+    expect(abs(run.evaluate(input=x, y=y).metrics["accuracy"] - accuracy) < 1e-6, "the module has other weights than the session")
+
+
+def test_the_state_is_the_module_s(_):
+    """Tied parameters, buffers, what the forward does not read and what is frozen: all of state_dict(), and back."""
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head, self.unused = nn.Embedding(11, 8), nn.Linear(8, 11, bias=False), nn.Linear(3, 3)
+            self.head.weight = self.embed.weight
+            self.frozen = nn.Linear(8, 8)
+            self.frozen.requires_grad_(False)
+            self.norm = nn.BatchNorm1d(8)
+            self.register_buffer("scale", torch.arange(8).float())
+
+        def forward(self, tokens):
+            y = self.frozen(self.embed(tokens)) * self.scale
+            return self.head(self.norm(y.transpose(1, 2)).transpose(1, 2))
+    torch.manual_seed(0)
+    net, tokens = Net(), torch.randint(0, 11, (4, 5))
+    step = gacc.from_torch(net, {"tokens": tokens}, loss="cross_entropy", target="next", optimizer={"type": "sgd", "lr": 0.1})
+    expect("head.weight" not in step.source and "unused" not in step.source, step.source)
+    run = session(step)
+    before = {n: x.clone() for n, x in net.state_dict().items()}
+    expect(all(torch.equal(before[n], x) for n, x in run.parameters().items()), "a session starts from other values")
+    run.step(tokens=tokens, next=tokens)
+    run.update()
+    after = run.parameters()
+    net.load_state_dict(after, strict=True)
+    same = {n for n in before if torch.equal(before[n], after[n])}
+    expect(same == {"frozen.weight", "frozen.bias", "unused.weight", "unused.bias", "scale", "norm.num_batches_tracked"}, f"what stayed: {same}")
+    expect(torch.equal(after["head.weight"], after["embed.weight"]), "the tie is lost")
+    run.load(before)
+    expect(all(torch.equal(before[n], x) for n, x in run.parameters().items()), "load gave other values")
+
+
+class One(nn.Module):
+    """A module of one function, which has a parameter."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.weight, self.function = nn.Parameter(torch.ones(4)), function
+
+    def forward(self, x):
+        return self.function(x * self.weight)
+
+
+def refused(function, *words, x=None, module=None, **more):
+    x = torch.randn(4, 4) if x is None else x
+    try:
+        gacc.from_torch(module or One(function), {"input" if isinstance(module, nn.Sequential) else "x": x}, loss="mse", target="y", optimizer="sgd", **more)
+    except gacc.Error as error:
+        for word in words:
+            expect(word in str(error), f"{error}\nlacks {word}")
+        return error
+    raise harness.Failed(f"nothing was refused: {words}")
+
+
+def test_refusals_name_the_line(_):
+    class Inner(One):
+        def forward(self, x):
+            return torch.special.i0(x * self.weight)
+    error = refused(None, "i0", "from_torch.py", "return torch.special.i0(x", "module `1`", "Inner", module=nn.Sequential(nn.Linear(4, 4), Inner(None)))
+    expect(error.file == __file__ and error.line is not None, f"{error.file}:{error.line}")
+    refused(lambda x: x - x.mean(0), "batch")
+    refused(lambda x: x.flip(0), "batch")
+    refused(lambda x: x.reshape(2, -1), "")
+    refused(lambda x: x if x.sum() > 0 else -x, "torch.export cannot follow")
+    refused(lambda x: x[x[:, 0] > 0], "")
+    refused(lambda x: x.double(), "float64")
+    refused(lambda x: x, "float64", x=torch.randn(4, 4).double())
+    refused(lambda x: x, "uint8", x=torch.zeros(4, 4, dtype=torch.uint8))
+    refused(None, "float64", "module.float()", module=One(lambda x: x).double())
+    refused(None, "meta", module=One(lambda x: x).to("meta"))
+    refused(lambda x: (x, x), "output=")
+    refused(lambda x: (x * 2).long(), "floats")
+    nothing = One(lambda x: x)
+    nothing.requires_grad_(False)
+    refused(None, "no trainable parameter", module=nothing)
+    try:
+        gacc.from_torch(One(lambda x: x), {"x": torch.randn(4, 4)}, loss="mse", target="y", optimizer={"type": "sdg"})
+    except gacc.Error as error:
+        expect("sgd" in str(error), str(error))
+
+
+def test_operations(_):
+    """One update of small functions: broadcasts, views with the batch elsewhere, gathers by constants."""
+    a = torch.randn(3, 4)
+    functions = {
+        "middle": lambda x: (x.view(-1, 2, 6).unsqueeze(2) * a[:, None, :2].transpose(0, 1).reshape(2, 3, 1)).flatten(1),
+        "pairs": lambda x: (x.view(-1, 3, 4)[:, :, None] - x.view(-1, 3, 4)[:, None]).abs().sum(-1),
+        "batch behind": lambda x: x.view(-1, 3, 4).permute(1, 0, 2).reshape(3, -1, 2, 2).permute(1, 2, 0, 3).flatten(1),
+        "strides": lambda x: torch.stack([-x[:, 1::2], x[:, ::2]], -1).flatten(1),
+        "flip": lambda x: x.flip(1) * x.roll(2, 1),
+        "gather": lambda x: x[:, torch.tensor([0, 5, 2, 2, 11])],
+        "powers": lambda x: (x.abs() + 1) ** 1.5 + x ** 3 + (x.abs() + 0.5) ** -0.5,
+        "clamps": lambda x: x.clamp(-0.5, 0.5) + F.relu6(x * 3) + F.hardswish(x),
+        "functions": lambda x: torch.erf(x) + F.elu(x) + F.mish(x) + F.softplus(x) + F.logsigmoid(x) + F.celu(x, 0.7) + F.gelu(x, approximate="tanh"),
+        "where": lambda x: torch.where(x > 0.1, x * 2, torch.minimum(x, x * x)),
+        "norms": lambda x: F.normalize(x.view(-1, 3, 4), dim=-1) + x.view(-1, 3, 4).var(1, keepdim=True) + x.view(-1, 3, 4).std(-1, keepdim=True),
+        "sums": lambda x: torch.logsumexp(x.view(-1, 3, 4), 1) + x.view(-1, 3, 4).cumsum(1)[:, -1] + x.view(-1, 3, 4).amin(1),
+        "ones": lambda x: torch.cat([x[:, :1], torch.zeros(x.shape[0], 2), torch.ones_like(x[:, :1])], 1),
+        "images": lambda x: F.interpolate(F.avg_pool2d(F.pad(x.view(-1, 1, 3, 4), (1, 1, 1, 0), value=0.5), 2, 2), scale_factor=2, mode="bilinear"),
+        "pads": lambda x: F.avg_pool2d(x.view(-1, 1, 3, 4), 3, 1, 1, count_include_pad=False) + F.max_pool2d(x.view(-1, 1, 3, 4), 2, 1, 1)[..., 1:, 1:],
+        "adaptive": lambda x: F.adaptive_avg_pool2d(x.view(-1, 1, 3, 4), (2, 3)),
+        "shuffle": lambda x: F.pixel_shuffle(x.view(-1, 4, 1, 3), 2),
+        "einsum": lambda x: torch.einsum("bij,kj->bki", x.view(-1, 3, 4), a),
+        "left": lambda x: a.T @ x.view(-1, 3, 4),
+        "groups": lambda x: F.group_norm(x.view(-1, 4, 3), 2) + F.instance_norm(x.view(-1, 4, 3)) + F.layer_norm(x.view(-1, 4, 3), (4, 3)),
+        "mask": lambda x: F.scaled_dot_product_attention(*[x.view(-1, 1, 6, 2)] * 3, attn_mask=torch.ones(6, 6).tril().bool()),
+    }
+    torch.manual_seed(0)
+    x = torch.randn(5, 12)
+    for name, function in functions.items():
+        net = One(function)
+        net.weight = nn.Parameter(torch.rand(12) + 0.5)
+        y = torch.randn_like(function(x))
+        step = gacc.from_torch(net, {"x": x}, loss="mse", target="y", optimizer=OPTIMIZERS["sgd"][0])
+        run = session(step)
+        run.step(x=x, y=y)
+        window = run.update()
+        value, after = updated(net, {"x": x}, "mse", y, "sgd")
+        worst, _ = apart(run.parameters(), after)
+        expect(abs(window.loss - value) <= 1e-5 * max(1, value) and worst <= 1e-6, f"{name}: loss {window.loss} and {value}, weights {worst:.1e} off")
+
+
+if __name__ == "__main__":
+    harness.main(globals())
