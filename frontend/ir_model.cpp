@@ -132,9 +132,13 @@ class Tables {
   static constexpr std::string_view read[] = {"model",     "loss",      "train",  "optimizer", "schedule",
                                               "precision", "recompute", "launch", "memory"};
   // Keys that the tables write in another way.
-  static constexpr std::string_view special[] = {"optimizer.beta1",          "optimizer.beta2",
-                                                 "train.choose_micro_batch", "train.choose_accumulate",
-                                                 "recompute.budget",         "memory.budget"};
+  static constexpr std::string_view special[] = {"optimizer.beta1",
+                                                 "optimizer.beta2",
+                                                 "train.choose_micro_batch",
+                                                 "train.choose_accumulate",
+                                                 "schedule.warmup_share",
+                                                 "recompute.budget",
+                                                 "memory.budget"};
 
   void set(const std::string& key, const ir::Attr& value) { put(root_, key, node_of(value, places_(key))); }
 
@@ -174,6 +178,8 @@ class Tables {
     automatic(*settings_.train.choose_micro_batch, "train.micro_batch");
     automatic(*settings_.train.choose_accumulate, "train.accumulate");
     automatic(*settings_.train.ranks == 0, "train.ranks");
+    if (settings_.schedule.warmup_share.given())
+      set("schedule.warmup", fmt::format("{}%", *settings_.schedule.warmup_share));
     for (const auto& [key, size] : {std::pair{"recompute.budget", &settings_.recompute.budget},
                                     {"memory.budget", &settings_.memory.budget}})
       if (size->given()) set(key, fmt::format("{}B", **size));
