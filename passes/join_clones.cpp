@@ -163,39 +163,98 @@ class Reordered {
   size_t first_ = 0;
 };
 
-}  // namespace
+// Joins are tried many at once, since it takes long to say what memory they need; a batch that needs more than before
+// is undone, and half of it tried.
+constexpr size_t kMostClonesAtOnce = 64;
 
-void join_clones(Module& module, const Options& options) {
-  Region& region = module.step;
-  Kernels kernels(region);
-  const std::vector<ValueId> origin = origins(region);
-  const Facts before = facts(module, region);  // joining moves ops, and no value's bytes
-  const StorageRoots& roots = before->root;
-  int64_t bytes = transient_bytes(module, region);
-  for (size_t clone = 0; clone < kernels.count(); ++clone) {
-    if (!all_clones(kernels[clone])) continue;
-    for (size_t to = clone + 1; to < std::min(kernels.count(), clone + 1 + kKernelsLookedAhead); ++to) {
-      if (!share_a_value(kernels[clone], kernels[to]) && !reads(kernels[to], kernels[clone])) continue;
-      const std::optional<std::vector<size_t>> order = join(roots, kernels, clone, to, origin);
-      if (!order || !fits_kernel(module, region, ops_of(kernels, std::array{clone, to}), options)) continue;
+class Joiner {
+ public:
+  Joiner(Module& module, const Options& options)
+      : module_(module),
+        options_(options),
+        region_(module.step),
+        kernels_(region_),
+        origin_(origins(region_)),
+        before_(facts(module, region_)),
+        bytes_(transient_bytes(module, region_)) {}
+
+  void run() {
+    size_t batch = 1;
+    for (size_t at = 0; at < kernels_.count();) {
+      const std::vector<Op> ops = region_.ops;
+      joined_ = false;
+      size_t next = at;
+      for (size_t clones = 0; clones < batch && next < kernels_.count();) {
+        if (!all_clones(kernels_[next])) {
+          ++next;
+          continue;
+        }
+        ++clones;
+        if (!join_clone(next, false)) ++next;
+      }
+      if (!joined_ || keeps()) {
+        at = next;
+        batch = std::min(2 * batch, kMostClonesAtOnce);
+        continue;
+      }
+      region_.ops = ops;
+      kernels_.renew();
+      if (batch > 1) {
+        batch /= 2;
+        continue;
+      }
+      while (at < kernels_.count() && !all_clones(kernels_[at])) ++at;
+      if (at < kernels_.count() && !join_clone(at, true)) ++at;
+    }
+    renumber_kernels(region_);
+  }
+
+ private:
+  // Tells whether the step needs no more bytes than before; then that is what it needs.
+  bool keeps() {
+    const int64_t now = transient_bytes(module_, region_);
+    if (now > bytes_) return false;
+    bytes_ = now;
+    return true;
+  }
+
+  // Joins a clone to a kernel further down; to one where that takes no more bytes, if `look`. Then another kernel has
+  // taken its place.
+  bool join_clone(size_t clone, bool look) {
+    for (size_t to = clone + 1; to < std::min(kernels_.count(), clone + 1 + kKernelsLookedAhead); ++to) {
+      if (!share_a_value(kernels_[clone], kernels_[to]) && !reads(kernels_[to], kernels_[clone])) continue;
+      const std::optional<std::vector<size_t>> order = join(before_->root, kernels_, clone, to, origin_);
+      if (!order || !fits_kernel(module_, region_, ops_of(kernels_, std::array{clone, to}), options_))
+        continue;
       const auto number = [&](int32_t kernel) {
-        for (size_t i = kernels.start(clone); i < kernels.end(clone); ++i) region.ops[i].kernel = kernel;
+        for (size_t i = kernels_.start(clone); i < kernels_.end(clone); ++i) region_.ops[i].kernel = kernel;
       };
-      const int32_t own = kernels[clone].front().kernel;
-      number(kernels[to].front().kernel);
-      Reordered trial(region.ops, ops_of(kernels, *order));
-      const int64_t now = transient_bytes(module, region);
-      if (now <= bytes) {
-        bytes = now;
-        kernels.renew();
-        --clone;  // what took its place
-        break;
+      const int32_t own = kernels_[clone].front().kernel;
+      number(kernels_[to].front().kernel);
+      Reordered trial(region_.ops, ops_of(kernels_, *order));
+      if (!look || keeps()) {
+        kernels_.renew();
+        joined_ = true;
+        return true;
       }
       trial.undo();
       number(own);
     }
+    return false;
   }
-  renumber_kernels(region);
-}
+
+  Module& module_;
+  const Options& options_;
+  Region& region_;
+  Kernels kernels_;
+  std::vector<ValueId> origin_;
+  Facts before_;  // joining moves ops, and no value's bytes
+  int64_t bytes_;
+  bool joined_ = false;
+};
+
+}  // namespace
+
+void join_clones(Module& module, const Options& options) { Joiner(module, options).run(); }
 
 }  // namespace gacc::passes

@@ -372,9 +372,12 @@ bool plan_memory(Module& module, const Options&, Diag& diag) {
     const Transients& t = values[kind] = transients(module, module.region(kind));
     least = std::max(least, planner::liveness_bound(t.blocks));
   }
+  // What a budget has room for is low enough.
+  const auto& budget = module.settings.recompute.budget;
+  const int64_t enough = std::max(least, budget.given() ? *budget - end : 0);
   for (const RegionKind kind : training_regions) {
     const Transients& t = values[kind];
-    const planner::Placement& placement = placements[kind] = planner::place(t.blocks, least);
+    const planner::Placement& placement = placements[kind] = planner::place(t.blocks, enough);
     if (!t.blocks.empty()) height = std::max(height, placement.height);
   }
   // The update's kernels are many, small, and mostly independent of each other, unless one takes the bytes of
@@ -421,9 +424,9 @@ int64_t transient_bytes(const Module& module, const Region& region) {
   return planner::liveness_bound(transients(module, region).blocks);
 }
 
-int64_t placed_bytes(const Module& module, const Region& region, int64_t free) {
+int64_t placed_bytes(const Module& module, const Region& region, int64_t most) {
   const Transients t = transients(module, region);
-  return t.blocks.empty() ? 0 : planner::place(t.blocks, free).height;
+  return t.blocks.empty() ? 0 : planner::place_within(t.blocks, most).height;
 }
 
 int64_t buffer_bytes(const Module& module) {

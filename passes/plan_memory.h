@@ -29,7 +29,7 @@ int64_t buffer_bytes(const ir::Module& module);
 // Returns the most bytes that a region's values need at one kernel, in place where that is allowed. Any fused module.
 int64_t transient_bytes(const ir::Module& module, const ir::Region& region);
 
-// Returns the same where they lie; up to `free` bytes cost nothing.
-int64_t placed_bytes(const ir::Module& module, const ir::Region& region, int64_t free);
+// Returns the same where they lie, which is within `most` if a short search finds such places.
+int64_t placed_bytes(const ir::Module& module, const ir::Region& region, int64_t most);
 
 }  // namespace gacc::passes

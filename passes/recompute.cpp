@@ -25,6 +25,8 @@ using namespace ir;
 // A level is an arena size to plan for. The step's peak is cut into 256 coarse levels. Two of them that differ in cost
 // by more than 0.05 % of the step's time have 32 finer ones between them.
 constexpr int kLevels = 256, kFineLevels = 32;
+constexpr size_t kLargeStep = 1000;  // operations
+constexpr int kFewerOfLarge = 4;     // it has so many times fewer levels
 constexpr double kCostWorthFineLevels = 0.0005;
 constexpr int kLevelsAboveBudget = 2;  // coarse ones that are tried: their plans may still fit
 constexpr int kPlacementTries = 3;     // searches, each for less, until a plan can be placed
@@ -40,9 +42,9 @@ StepPlan write_back(const Module& fused, const StepGraph& step, const std::vecto
   join_clones(out.module, options);
   out.feasible = transient_bytes(out.module, out.module.step) <= most - step.fixed_bytes;
   if (!out.feasible) return out;
-  out.arena = arena_of(out.module, options);
+  out.arena = arena_of(out.module, options, most);
   if (out.arena <= most) return out;
-  if (const int64_t arena = arena_of(plain, options); arena < out.arena) {
+  if (const int64_t arena = arena_of(plain, options, most); arena < out.arena) {
     out.module = plain;
     out.arena = arena;
   }
@@ -56,8 +58,9 @@ void note(Module& module, double base, double seconds, double bound) {
 
 }  // namespace
 
-int64_t arena_of(const Module& fused, const Options& options) {
+int64_t arena_of(const Module& fused, const Options& options, int64_t budget) {
   Module copy = fused;
+  copy.settings.recompute.budget = budget;
   Diag none("", "");
   if (!launch_mode(copy, options, none)) none = {};  // the pass will say so; the places are those of a graph
   if (!plan_memory(copy, options, none)) return std::numeric_limits<int64_t>::max();
@@ -75,13 +78,18 @@ StepPlanner::StepPlanner(const Module& fused, const StepGraph& step, const Optio
   planner::Recompute base;
   base.feasible = true;
   base.cost = step_.seconds;
-  base_arena_ = arena_of(fused, options);
+  // Near the bound is near enough to count levels from, and soon found.
+  base_arena_ = arena_of(fused, options, step.arena_bytes + step.arena_bytes / kLevels);
   const int64_t peak = base_arena_ - step_.fixed_bytes;
   for (const RegionKind kind : training_regions)
     if (kind != RegionKind::step)
       others_ = std::max(others_, placed_bytes(fused, fused.region(kind), step_.other_bytes));
-  unit_ = std::max<int64_t>(kArenaAlignment, peak / kLevels);
-  while (fine_ < kFineLevels && unit_ / (2 * fine_) >= kArenaAlignment) fine_ *= 2;
+  // A search of a large step takes long, and each level on the way down the tree is one.
+  const bool large = step_.graph.operations.size() > kLargeStep;
+  const int levels = large ? kLevels / kFewerOfLarge : kLevels,
+            fine = large ? kFineLevels / kFewerOfLarge : kFineLevels;
+  unit_ = std::max<int64_t>(kArenaAlignment, peak / levels);
+  while (fine_ < fine && unit_ / (2 * fine_) >= kArenaAlignment) fine_ *= 2;
   top_ = fine_;
   while (top_ / fine_ * unit_ < peak / unit_ * unit_) top_ *= 2;
   levels_.emplace(top_, std::move(base));
@@ -138,12 +146,15 @@ bool StepPlanner::close(int64_t low, int64_t high) {
 }
 
 StepPlan StepPlanner::plan(int64_t budget) {
-  if (base_arena_ <= budget)
-    return {.feasible = true,
-            .module = fused_,
-            .arena = base_arena_,
-            .seconds = step_.seconds,
-            .lower_bound = step_.seconds};
+  if (step_.arena_bytes <= budget) {
+    const int64_t arena = arena_of(fused_, options_, budget);
+    if (arena <= budget)
+      return {.feasible = true,
+              .module = fused_,
+              .arena = arena,
+              .seconds = step_.seconds,
+              .lower_bound = step_.seconds};
+  }
   StepPlan none;
   none.proven = least_arena(step_) > budget;
   if (none.proven) return none;

@@ -29,17 +29,15 @@ enum class Fit : uint8_t { lowest, tightest };  // the lowest gap that holds the
 Placement greedy(const std::vector<Block>& blocks, const std::vector<size_t>& order, Fit fit) {
   Placement out;
   out.offsets.assign(blocks.size(), 0);
-  std::vector<size_t> placed;
+  std::vector<size_t> placed;  // from the bottom up
+  const auto lower = [&](size_t a, size_t b) {
+    return std::pair(out.offsets[a], a) < std::pair(out.offsets[b], b);
+  };
   for (const size_t i : order) {
-    // The placed blocks that this one meets in time, from the bottom up; between them are the gaps.
-    std::vector<size_t> around;
-    for (const size_t other : placed)
-      if (meet(blocks[i], blocks[other])) around.push_back(other);
-    std::ranges::sort(around, [&](size_t a, size_t b) {
-      return std::pair(out.offsets[a], a) < std::pair(out.offsets[b], b);
-    });
+    // Between those that this one meets in time are the gaps.
     int64_t low = 0, best = -1, best_gap = std::numeric_limits<int64_t>::max();
-    for (const size_t other : around) {
+    for (const size_t other : placed) {
+      if (!meet(blocks[i], blocks[other])) continue;
       const int64_t gap = out.offsets[other] - low;
       if (gap >= blocks[i].bytes && gap < best_gap && (fit == Fit::tightest || best < 0))
         best = low, best_gap = gap;
@@ -47,7 +45,7 @@ Placement greedy(const std::vector<Block>& blocks, const std::vector<size_t>& or
     }
     out.offsets[i] = best >= 0 ? best : low;
     out.height = std::max(out.height, out.offsets[i] + blocks[i].bytes);
-    placed.push_back(i);
+    placed.insert(std::ranges::upper_bound(placed, i, lower), i);
   }
   return out;
 }
@@ -99,18 +97,33 @@ Packing pack(const std::vector<Block>& blocks, int64_t capacity, int64_t work) {
   return search_packing(blocks, capacity, work);
 }
 
+namespace {
+
+constexpr int64_t kWorkWithin = int64_t{1} << 24;  // a fraction of a second
+
+bool take_if_found(Placement& best, Packing packing) {
+  if (packing.placement) best = std::move(*packing.placement);
+  return packing.placement.has_value();
+}
+
+}  // namespace
+
+Placement place_within(const std::vector<Block>& blocks, int64_t most) {
+  Placement best = place_greedily(blocks, most);
+  if (best.height > most) take_if_found(best, search_packing(blocks, most, kWorkWithin));
+  return best;
+}
+
 Placement place(const std::vector<Block>& blocks, int64_t enough) {
   const int64_t bound = liveness_bound(blocks);
   Placement best = place_greedily(blocks, bound);
+  if (best.height > enough && enough > bound)
+    take_if_found(best, search_packing(blocks, enough, kWorkWithin));
   const int64_t work = int64_t{1} << (best.height <= enough ? 20 : 26);  // about a second at most
   // The bound itself first, then heights between what failed and what was found.
   int64_t failed = bound - 1, next = bound;
   for (int attempt = 0; attempt < 4 && best.height > next; ++attempt) {
-    Packing packing = search_packing(blocks, next, attempt == 0 ? work : work / 4);
-    if (packing.placement)
-      best = std::move(*packing.placement);
-    else
-      failed = next;
+    if (!take_if_found(best, search_packing(blocks, next, attempt == 0 ? work : work / 4))) failed = next;
     next = failed + 1 + (best.height - failed - 1) / 2;
   }
   return best;

@@ -44,8 +44,11 @@ struct Packing {
 inline constexpr int64_t kPackWork = int64_t{1} << 32;
 Packing pack(const std::vector<Block>& blocks, int64_t capacity, int64_t work = kPackWork);
 
-// As low as a bounded search gets: the liveness bound where the portfolio or the search reaches it. What the
-// portfolio brings down to `enough` is searched a sixty-fourth as long for better.
+// Returns a placement of at most `most` bytes if the portfolio or a short search finds one, else the portfolio's best.
+Placement place_within(const std::vector<Block>& blocks, int64_t most);
+
+// Places as low as a bounded search gets: at the liveness bound where the portfolio or the search reaches it. Where a
+// placement of at most `enough` is found, better ones are searched a sixty-fourth as long.
 Placement place(const std::vector<Block>& blocks, int64_t enough = 0);
 
 }  // namespace gacc::passes::planner

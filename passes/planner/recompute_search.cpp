@@ -25,7 +25,9 @@ namespace gacc::passes::planner {
 namespace {
 
 // How far the best plan's cost lies above the proven bound, as a share of the cost without recompute.
-constexpr double kGapThatEnds = 5e-5;          // at most this: the search is over
+constexpr double kGapThatEnds = 5e-5;       // at most this: the search is over
+constexpr double kGapThatEndsLarge = 2e-4;  // of more than kLargeGraph operations
+constexpr size_t kLargeGraph = 1000;
 constexpr double kGapForBlockChain = 0.002;    // above it, whole blocks are also planned as a chain
 constexpr double kGapForLongRestarts = 0.005;  // above it, restarts may take three times as long
 constexpr double kCostRounding = 1e-12;        // relative: costs no further apart than this are equal
@@ -98,7 +100,8 @@ class Planner {
       bounds.push_back(bound_at(graph_, point, budget_, 0, work));
       out.lower_bound = std::max(out.lower_bound, out.base_cost + bounds.back().extra);
     }
-    enough_ = std::max(out.lower_bound + kGapThatEnds * out.base_cost, floor());
+    const double gap = graph_.operations.size() > kLargeGraph ? kGapThatEndsLarge : kGapThatEnds;
+    enough_ = std::max(out.lower_bound + gap * out.base_cost, floor());
     std::ranges::stable_sort(bounds,
                              [](const PointBound& a, const PointBound& b) { return a.extra > b.extra; });
     const size_t seeds = std::min<size_t>(bounds.size(), effort_ > 0 ? kMostSeeds : 1);

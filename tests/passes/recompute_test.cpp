@@ -104,7 +104,7 @@ TEST(Recompute, BudgetsAreKeptAndNothingChanges) {
       ++plans;
       const std::string what = fmt::format("model {} in {} of {}", seed, budget, base);
       EXPECT_LE(plan.arena, budget) << what;
-      EXPECT_EQ(passes::arena_of(plan.module, options), plan.arena) << what;
+      EXPECT_EQ(passes::arena_of(plan.module, options, budget), plan.arena) << what;
       EXPECT_LE(plan.lower_bound, plan.seconds * (1 + 1e-12)) << what;
       expect_sound(fused, plan.module, what);
     }
@@ -147,7 +147,7 @@ void expect_monotone(uint32_t seed, const passes::Options& options) {
     if (!plan.feasible) continue;
     ++plans;
     EXPECT_LE(plan.arena, budget) << what;
-    EXPECT_EQ(passes::arena_of(plan.module, options), plan.arena) << what;
+    EXPECT_EQ(passes::arena_of(plan.module, options, budget), plan.arena) << what;
     EXPECT_LE(plan.lower_bound, plan.seconds * (1 + 1e-12)) << what;
     if (before >= 0) {
       EXPECT_LE(plan.seconds, before) << what;
