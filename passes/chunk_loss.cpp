@@ -11,8 +11,8 @@
 //
 // What the backward pass starts from is known before the loss is (loss_scale.cpp), so that a part need not
 // wait for the others. Parts are of positions, not of samples: how many of those there are is known at the
-// launch. Sums over rows, the weight's gradient, are rounded in another order. All that decides is shapes:
-// recompute must not change a bit.
+// launch. Sums over rows, the weight's gradient, are rounded in another order. Shapes and `memory.budget` decide,
+// and nothing that recompute chooses: it must not change a bit.
 //
 //   1. The logits are what the sum of the loss comes from: the first shape wider than one value a row.
 //   2. Every op that reads or makes a value of that shape is cut, and so is what stands between such ops. All
@@ -42,6 +42,9 @@ constexpr int64_t kLeastLogitsPerInput = 4;
 // A part's logits of 1 / kShareOfMemory of all else that is in memory then: more parts could not save much, and
 // each part reads the weight and adds to its gradient once more.
 constexpr int64_t kShareOfMemory = 32;
+// With a memory.budget also of at most 1 / kShareOfRoom of what it has beside the buffers. More would soon be what
+// bounds the peak; less spares recompute little, and the weight is read more often.
+constexpr int64_t kShareOfRoom = 8;
 constexpr int64_t kLeastRowsOfPart = 64;  // at the full micro-batch
 constexpr int64_t kMostParts = 16;
 
@@ -77,7 +80,10 @@ class Loss {
     const int64_t batch = module_.micro_batch();
     const OpView head{module_, region_, region_.ops[head_]};
     if (elements(logits_, batch) <= kLeastLogitsPerInput * elements(head.operand(0).shape, batch)) return 1;
-    const int64_t bytes = type_bytes(head.result(), batch), share = other_bytes() / kShareOfMemory;
+    const int64_t bytes = type_bytes(head.result(), batch), buffers = buffer_bytes();
+    int64_t share = (buffers + living_bytes()) / kShareOfMemory;
+    if (const auto& budget = module_.settings.memory.budget; budget.given())
+      share = std::min(share, std::max<int64_t>(0, *budget - buffers) / kShareOfRoom);
     int64_t parts = 1;
     while (bytes / parts > share && 2 * parts <= std::min(kMostParts, positions()) &&
            rows(logits_, batch) / (2 * parts) >= kLeastRowsOfPart)
@@ -177,8 +183,8 @@ class Loss {
 
   bool may_cut(const Op& op) const { return works_by_row({module_, region_, op}, positions()); }
 
-  // Buffers, and what is made before the parts and read by others after them.
-  int64_t other_bytes() const {
+  // Of what is made before the parts and read by others after them.
+  int64_t living_bytes() const {
     const StorageRoots roots(region_);
     std::vector<bool> lives(region_.values.size(), false);
     for (size_t i = ready_; i < region_.ops.size(); ++i) {
@@ -190,12 +196,17 @@ class Loss {
       }
     }
     int64_t bytes = 0;
-    // As one rank has them that shares nothing: the number of ranks must not change a bit.
+    for (size_t i = 0; i < lives.size(); ++i)
+      bytes += lives[i] ? type_bytes(region_.values[i].type, module_.micro_batch()) : 0;
+    return bytes;
+  }
+
+  // As one rank has them that shares nothing: the number of ranks must not change a bit.
+  int64_t buffer_bytes() const {
+    int64_t bytes = 0;
     for (const Buffer& buffer : module_.buffers)
       if (role_info(buffer.role).combine != RankCombine::per_rank)
         bytes += type_bytes(full_length_type(module_, buffer).value_or(buffer.type), 1);
-    for (size_t i = 0; i < lives.size(); ++i)
-      bytes += lives[i] ? type_bytes(region_.values[i].type, module_.micro_batch()) : 0;
     return bytes;
   }
 
@@ -328,15 +339,31 @@ class Parts {
 
 }  // namespace
 
+namespace {
+
+struct Cut {
+  int64_t parts = 1, size = 0;  // positions of all but the last
+};
+
+Cut cut_of(const Module& module, Loss& loss) {
+  const int64_t asked = *module.settings.loss.chunks;
+  if (asked == 1 || !loss.find()) return {};
+  const int64_t parts = asked > 0 ? std::min(asked, loss.positions()) : loss.choose_parts();
+  const int64_t size = (loss.positions() + parts - 1) / parts;
+  return {(loss.positions() + size - 1) / size, size};
+}
+
+}  // namespace
+
+int64_t loss_chunks(const Module& half) {
+  Loss loss(half, half.step, "loss.sum");
+  return cut_of(half, loss).parts;
+}
+
 bool chunk_loss(Module& module, const Options&, Diag& diag) {
   Loss loss(module, module.step, "loss.sum");
   const int64_t asked = *module.settings.loss.chunks;
-  int64_t parts = 1, size = 0;
-  if (asked != 1 && loss.find()) {
-    parts = asked > 0 ? std::min(asked, loss.positions()) : loss.choose_parts();
-    size = (loss.positions() + parts - 1) / parts;
-    parts = (loss.positions() + size - 1) / size;
-  }
+  const auto [parts, size] = cut_of(module, loss);
   if (asked > 0 || parts > 1) module.settings.loss.chunks = parts;
   if (parts == 1) return true;
   Parts(module, module.step, loss, diag).run(size);

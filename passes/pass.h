@@ -45,6 +45,8 @@ const Pass* find_pass(std::string_view name);  // null when there is none
 // Returns the name of the pass before that one in the pipeline; "" for the first, and the last where there is none
 // of that name.
 std::string_view pass_before(std::string_view name);
+// Returns into how many parts chunk-loss will cut the loss: more in a smaller memory.budget.
+int64_t loss_chunks(const ir::Module& half);
 std::string passes_text();      // --list-passes
 std::string passes_markdown();  // docs/passes.md
 

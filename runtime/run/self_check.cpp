@@ -278,6 +278,10 @@ Result<Artifact> Verifier::compile(const Settings& settings, bool& faulty) {
 std::optional<Artifact> Verifier::compile_variant(const std::string& what, Settings settings) {
   settings.emplace_back("train.micro_batch", fmt::format("{}", plan_.micro_batch));
   settings.emplace_back("train.accumulate", fmt::format("{}", plan_.accumulate));
+  // A budget may have cut the loss into more parts than shapes alone would, and these change bits.
+  const std::string chunks = setting(artifact_, "loss.chunks");
+  if (!setting(artifact_, "memory.budget").empty())
+    settings.emplace_back("loss.chunks", chunks.empty() ? "1" : chunks);
   for (const char* budget : {"memory.budget", "recompute.budget"})
     if (!setting(artifact_, budget).empty()) settings.emplace_back(budget, fmt::format("{}B", kLargestSize));
   bool faulty = false;
