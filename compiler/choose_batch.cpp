@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <map>
+#include <stdexcept>
 
 #include "ir/text/size_text.h"
 #include "kernels/launch_work.h"
 #include "passes/lanes.h"
+#include "passes/pipeline.h"
 #include "passes/plan_memory.h"
 #include "passes/planner/recompute_search.h"
 #include "passes/recompute.h"
@@ -27,25 +31,59 @@ std::string time_text(double seconds) {
 // Of a step: up to so many, a whole search takes a fraction of a second.
 constexpr size_t kOperationsOfQuickSearch = 200;
 
+// A micro-batch in phase fused, whatever the budget.
+struct Prepared {
+  Prepared(ir::Module module, const passes::Options& how)
+      : fused(std::move(module)), options(how), step(passes::step_graph(fused, options.target)) {}
+
+  // The plan within a budget. What is searched for one serves the others.
+  passes::StepPlan plan(int64_t budget, int effort) {
+    if (planner == nullptr || options.plan_effort != effort) {
+      options.plan_effort = effort;
+      planner = std::make_unique<passes::StepPlanner>(fused, step, options);
+    }
+    return planner->plan(budget);
+  }
+
+  ir::Module fused;
+  passes::Options options;
+  passes::StepGraph step;
+  std::unique_ptr<passes::StepPlanner> planner{};  // refers to the three above
+};
+
+// One in a budget.
 struct Candidate {
   int64_t micro = 1, launches = 1;
-  ir::Module fused{};
-  passes::StepGraph step{};
+  std::shared_ptr<Prepared> of{};
   int64_t least = 0;    // bytes, proven
   double update = 0;    // seconds of the update region
   double bound = 0;     // seconds of an update with all its launches, proven
   double seconds = -1;  // found; -1: not solved, or no plan
-  double overhead = 0;
+  double overhead = 0, overhead_bound = 0;
   int64_t arena = 0;
 };
 
-class Chooser {
+}  // namespace
+
+class BatchChooser::Search {
  public:
-  Chooser(const ir::Module& model, const CompileToFused& compile, const passes::Options& options)
+  Search(const ir::Module& model, const CompileUnchunked& compile, const passes::Options& options)
       : model_(model), compile_(compile), options_(options) {
-    budget_ = *model.settings.memory.budget;
     policy_ = *model.settings.recompute.policy;
-    if (policy_ == "budget") step_budget_ = std::min(budget_, *model.settings.recompute.budget);
+    keep_to(*model.settings.memory.budget);
+  }
+
+  void keep_to(int64_t budget) {
+    budget_ = budget;
+    step_budget_ = policy_ == "budget" ? std::min(budget, *model_.settings.recompute.budget) : kNoBudget;
+  }
+
+  std::optional<int64_t> least() {
+    std::string none;
+    const std::vector<int64_t> batches = micro_batches(none);
+    const std::optional<Candidate> smallest =
+        batches.empty() ? std::nullopt : prepare(batches.front(), effective_ / batches.front());
+    return smallest ? std::optional(smallest->least) : std::nullopt;
   }
 
   // `refused`: the one candidate was tried, and has no plan. `hint`: where nothing fits, whether to look for a
@@ -55,11 +93,14 @@ class Chooser {
     const std::vector<int64_t> batches = micro_batches(out.problem);
     if (!out.problem.empty()) return out;
     std::vector<Candidate> all;
-    for (const int64_t micro : batches)
-      if (std::optional<Candidate> candidate = prepare(micro, effective_ / micro))
-        all.push_back(std::move(*candidate));
+    for (const int64_t micro : batches) {
+      std::optional<Candidate> candidate = prepare(micro, effective_ / micro);
+      if (candidate) all.push_back(std::move(*candidate));
+      if (candidate && all.back().least > limit()) break;  // a larger one needs no less
+    }
     if (all.empty()) return out;  // reported by the compiler
-    std::ranges::reverse(all);    // the largest micro-batch first
+    out.least = all.front().least;
+    std::ranges::reverse(all);  // the largest micro-batch first
     std::vector<Candidate*> by_bound;
     for (Candidate& candidate : all) by_bound.push_back(&candidate);
     std::ranges::sort(by_bound, {}, [](const Candidate* c) { return std::pair(c->bound, c->launches); });
@@ -82,6 +123,11 @@ class Chooser {
       return out;
     }
     out.done = true;
+    out.found = {.micro_batch = best->micro,
+                 .accumulate = best->launches,
+                 .arena = best->arena,
+                 .overhead = best->overhead,
+                 .overhead_bound = best->overhead_bound};
     if (open_) {
       out.overrides = {{"train.micro_batch", fmt::to_string(best->micro)},
                        {"train.accumulate", fmt::to_string(best->launches)}};
@@ -91,6 +137,8 @@ class Chooser {
   }
 
  private:
+  int64_t limit() const { return std::min(budget_, step_budget_); }
+
   // What M may be, and the batch that M x K must be.
   std::vector<int64_t> micro_batches(std::string& problem) {
     const bool micro = *model_.settings.train.choose_micro_batch;
@@ -116,47 +164,68 @@ class Chooser {
 
   // Nothing where it does not compile.
   std::optional<Candidate> prepare(int64_t micro, int64_t launches) {
-    std::optional<ir::Module> fused = compile_({{"train.micro_batch", fmt::to_string(micro)},
-                                                {"train.accumulate", fmt::to_string(launches)},
-                                                {"train.effective_batch", fmt::to_string(micro * launches)}});
-    if (!fused) return {};
-    Candidate out{micro, launches, std::move(*fused)};
-    out.step = passes::step_graph(out.fused, options_.target);
-    out.least = passes::least_arena(out.step);
+    std::optional<ir::Module>& model = unchunked_[{micro, launches}];
+    if (!model)
+      model = compile_({{"train.micro_batch", fmt::to_string(micro)},
+                        {"train.accumulate", fmt::to_string(launches)},
+                        {"train.effective_batch", fmt::to_string(micro * launches)}});
+    if (!model) return {};
+    model->settings.memory.budget = budget_;
+    std::shared_ptr<Prepared>& of = prepared_[{micro, launches, passes::loss_chunks(*model)}];
+    if (of == nullptr) of = std::make_shared<Prepared>(fused(*model), options_);
+    Candidate out{micro, launches, of};
+    const passes::StepGraph& step = of->step;
+    out.least = passes::least_arena(step);
     const auto seconds = [&](const ir::Region& region) {
-      return kernels::KernelEstimator(out.fused, region, options_.target, out.step.arena_bytes).seconds();
+      return kernels::KernelEstimator(of->fused, region, options_.target, step.arena_bytes).seconds();
     };
     const auto lanes = static_cast<double>(*model_.settings.train.lanes);
     out.update =
-        seconds(out.fused.update) + (out.fused.close.ops.empty() ? 0 : lanes * seconds(out.fused.close));
-    double launch = out.step.seconds;
+        seconds(of->fused.update) + (of->fused.close.ops.empty() ? 0 : lanes * seconds(of->fused.close));
+    double launch = step.seconds;
     if (policy_ == "budget" && out.least <= step_budget_ && step_budget_ != kNoBudget)
-      launch =
-          std::max(launch, passes::planner::lower_bound(out.step.graph, step_budget_ - out.step.fixed_bytes));
+      launch = std::max(launch, passes::planner::lower_bound(step.graph, step_budget_ - step.fixed_bytes));
     out.bound = static_cast<double>(launches) * launch + out.update;
     return out;
   }
 
+  // The module as the pass recompute gets it.
+  ir::Module fused(ir::Module model) const {
+    passes::PipelineOptions rest;
+    rest.options = options_;
+    bool begun = false;
+    for (const passes::Pass& pass : passes::all_passes()) {
+      if (pass.name == "recompute") break;
+      begun = begun || pass.name == "chunk-loss";
+      if (begun) rest.passes.emplace_back(pass.name);
+    }
+    Diag none("", "");
+    const passes::PipelineResult done = passes::run_pipeline(model, rest, none);
+    if (!done) throw std::logic_error(done.internal_error + none.render());
+    return model;
+  }
+
   // The fastest plan of this micro-batch, if one is found.
   void solve(Candidate& out, int effort) const {
-    double launch = out.step.seconds;
+    const passes::StepGraph& step = out.of->step;
+    double launch = step.seconds;
     if (policy_ == "budget") {
       if (out.least > step_budget_) return;
-      passes::Options options = options_;
-      options.plan_effort = effort;
-      const passes::StepPlan plan = passes::StepPlanner(out.fused, out.step, options).plan(step_budget_);
+      const passes::StepPlan plan = out.of->plan(step_budget_, effort);
       if (!plan.feasible) return;
       launch = plan.seconds;
       out.arena = plan.arena;
+      out.overhead_bound = plan.lower_bound / step.seconds - 1;
     } else {
-      ir::Module module = out.fused;
+      ir::Module module = out.of->fused;
       Diag none("", "");
       if (!passes::recompute(module, options_, none)) return;
       out.arena = passes::arena_of(module, options_);
       if (out.arena > budget_) return;
       launch *= 1 + *module.results.overhead;
+      out.overhead_bound = *module.results.overhead_lower_bound;
     }
-    out.overhead = launch / out.step.seconds - 1;
+    out.overhead = launch / step.seconds - 1;
     out.seconds = static_cast<double>(out.launches) * launch + out.update;
   }
 
@@ -166,7 +235,8 @@ class Chooser {
       return candidate.seconds >= 0;
     }
     return candidate.least <= step_budget_ &&
-           passes::planner::plan_recompute(candidate.step.graph, step_budget_ - candidate.step.fixed_bytes, 0)
+           passes::planner::plan_recompute(candidate.of->step.graph,
+                                           step_budget_ - candidate.of->step.fixed_bytes, 0)
                .feasible;
   }
 
@@ -179,7 +249,7 @@ class Chooser {
       if (c.seconds >= 0) {
         what = fmt::format("{} an update, arena {}", time_text(c.seconds), ir::size_text(c.arena));
         if (c.overhead > 0) what += fmt::format(", recompute {:.1f} %", 100 * c.overhead);
-      } else if (c.least > std::min(budget_, step_budget_)) {
+      } else if (c.least > limit()) {
         what = fmt::format("needs at least {} (proven)", ir::size_text(c.least));
       } else if (policy_ != "budget" && c.arena > budget_) {
         what = fmt::format("needs {}", ir::size_text(c.arena));
@@ -194,8 +264,7 @@ class Chooser {
   // What the smallest candidate needs; where that is not 1, which micro-batch would do, or what 1 would need.
   std::string failure(const Candidate& smallest, bool hint) {
     std::string text;
-    const int64_t limit = std::min(budget_, step_budget_);
-    if (smallest.least > limit)
+    if (smallest.least > limit())
       text = fmt::format("needs at least {} with micro_batch {} (proven)", ir::size_text(smallest.least),
                          smallest.micro);
     else if (policy_ != "budget")
@@ -226,7 +295,7 @@ class Chooser {
       fits = std::move(*candidate);
     }
     // Whole searches find more, and are short where the step is small.
-    const bool quick = smallest.step.graph.operations.size() <= kOperationsOfQuickSearch;
+    const bool quick = smallest.of->step.graph.operations.size() <= kOperationsOfQuickSearch;
     for (int64_t high = smallest.micro; quick && fits.seconds >= 0 && high - fits.micro > 1;) {
       std::optional<Candidate> more = prepare(fits.micro + (high - fits.micro) / 2, smallest.launches);
       if (!more) break;
@@ -239,7 +308,7 @@ class Chooser {
     if (fits.seconds < 0) {
       const std::optional<Candidate> one = smallest.micro == 1 ? std::nullopt : prepare(1, smallest.launches);
       if (!one) return text;
-      if (one->least > limit)
+      if (one->least > limit())
         return text + fmt::format("; micro_batch 1 needs at least {} (proven)", ir::size_text(one->least));
       return text + "; no smaller micro_batch fits";
     }
@@ -253,16 +322,20 @@ class Chooser {
   }
 
   const ir::Module& model_;
-  const CompileToFused& compile_;
+  const CompileUnchunked& compile_;
   const passes::Options& options_;
   int64_t budget_ = kNoBudget, step_budget_ = kNoBudget, effective_ = 1;
   std::string policy_;
   bool open_ = false;
+  std::map<std::array<int64_t, 2>, std::optional<ir::Module>> unchunked_;  // by M and K
+  std::map<std::array<int64_t, 3>, std::shared_ptr<Prepared>> prepared_;   // by M, K and chunks of the loss
 };
+
+namespace {
 
 // The fewest ranks first. Between two numbers that hold equally many sums of lanes nothing changes, unless
 // ranks share the optimizer's state.
-BatchChoice choose_ranks(const ir::Module& model, const CompileToFused& compile,
+BatchChoice choose_ranks(const ir::Module& model, const CompileUnchunked& compile,
                          const passes::Options& options) {
   const int64_t lanes = *model.settings.train.lanes;
   const bool share = *model.settings.memory.shard == "optimizer";
@@ -275,7 +348,7 @@ BatchChoice choose_ranks(const ir::Module& model, const CompileToFused& compile,
     };
     const int64_t nodes = passes::most_nodes_from(lanes, ranks);
     const bool last = share ? ranks == lanes : nodes == 1;
-    BatchChoice choice = Chooser(model, compile_with, options).run(false, last);
+    BatchChoice choice = BatchChooser(model, compile_with, options).choose(false, last);
     if (choice.done) {
       choice.overrides.push_back(with);
       choice.why = fmt::format("train.ranks = {}, the fewest that fit in {}\n{}{}", ranks,
@@ -303,6 +376,23 @@ BatchChoice choose_ranks(const ir::Module& model, const CompileToFused& compile,
 
 }  // namespace
 
+BatchChooser::BatchChooser(const ir::Module& model, const CompileUnchunked& compile,
+                           const passes::Options& options)
+    : search_(std::make_unique<Search>(model, compile, options)) {}
+BatchChooser::~BatchChooser() = default;
+
+BatchChoice BatchChooser::choose(bool refused, bool hint) { return search_->run(refused, hint); }
+
+BatchChoice BatchChooser::choose_within(int64_t budget) {
+  search_->keep_to(budget);
+  return search_->run(false, false);
+}
+
+std::optional<int64_t> BatchChooser::least(int64_t budget) {
+  search_->keep_to(budget);
+  return search_->least();
+}
+
 bool has_choice(const ir::Module& model) {
   const bool open = *model.settings.train.choose_micro_batch || *model.settings.train.choose_accumulate;
   const bool kept = *model.settings.recompute.policy == "budget";
@@ -310,10 +400,10 @@ bool has_choice(const ir::Module& model) {
   return open || ranks || (model.settings.memory.budget.given() && !kept);
 }
 
-BatchChoice choose_batch(const ir::Module& model, const CompileToFused& compile,
+BatchChoice choose_batch(const ir::Module& model, const CompileUnchunked& compile,
                          const passes::Options& options, bool refused) {
   if (*model.settings.train.ranks == 0) return choose_ranks(model, compile, options);
-  return Chooser(model, compile, options).run(refused);
+  return BatchChooser(model, compile, options).choose(refused);
 }
 
 }  // namespace gacc

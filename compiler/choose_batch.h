@@ -2,6 +2,7 @@
 // not know each other, so it is here.
 #pragma once
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,14 +12,24 @@
 
 namespace gacc {
 
-// The model with these overrides in phase fused, or nothing (with the reason reported elsewhere).
-using CompileToFused = std::function<std::optional<ir::Module>(const std::vector<Override>& overrides)>;
+// The model with these overrides as the pass chunk-loss gets it, the first for which a budget matters; or nothing
+// (with the reason reported elsewhere).
+using CompileUnchunked = std::function<std::optional<ir::Module>(const std::vector<Override>& overrides)>;
+
+// The fastest plan that was found.
+struct ChosenBatch {
+  int64_t micro_batch = 1, accumulate = 1;
+  int64_t arena = 0;                        // bytes
+  double overhead = 0, overhead_bound = 0;  // of recompute; proven
+};
 
 struct BatchChoice {
   bool done = false;
+  ChosenBatch found{};
   std::vector<Override> overrides{};  // to add: train.micro_batch, train.accumulate, train.ranks
   std::string why{};                  // what was chosen and what not, a line each
   std::string problem{};              // when nothing fits: what would, proven
+  int64_t least = 0;                  // bytes that the smallest micro-batch needs, proven
 };
 
 // Tells whether the model leaves something to choose, or states a budget that must be shown to hold: with policy
@@ -30,7 +41,25 @@ bool has_choice(const ir::Module& model);
 // fewer launches. A larger budget never gives a longer update by the model. Where train.ranks is open, the
 // fewest ranks come first. `refused`: the model leaves nothing open, and the pass recompute found no plan for
 // it; what is left is to say what would fit.
-BatchChoice choose_batch(const ir::Module& model, const CompileToFused& compile,
+BatchChoice choose_batch(const ir::Module& model, const CompileUnchunked& compile,
                          const passes::Options& options, bool refused = false);
+
+// The same for one budget after the other, all but the choice of ranks. What the budgets share is made once.
+class BatchChooser {
+ public:
+  // Keeps references.
+  BatchChooser(const ir::Module& model, const CompileUnchunked& compile, const passes::Options& options);
+  ~BatchChooser();
+  // The model's budget. `hint`: where nothing fits, look for a micro-batch that does.
+  BatchChoice choose(bool refused, bool hint = true);
+  // Another one than the model's.
+  BatchChoice choose_within(int64_t budget);
+  // Returns the bytes that the smallest micro-batch needs then, proven; nothing when it does not compile.
+  std::optional<int64_t> least(int64_t budget);
+
+ private:
+  class Search;
+  std::unique_ptr<Search> search_;
+};
 
 }  // namespace gacc

@@ -69,14 +69,15 @@ StepCompiler::Ended StepCompiler::transform(const passes::PipelineOptions& pipel
   return {};
 }
 
-std::optional<ir::Module> StepCompiler::fused(const std::vector<Override>& more, std::string& refused) const {
+std::optional<ir::Module> StepCompiler::before(std::string_view pass, const std::vector<Override>& more,
+                                               const passes::Options& options, std::string& refused) const {
   std::vector<Override> all = overrides_;
   all.insert(all.end(), more.begin(), more.end());
   Diag diag(file_, text_);
   std::optional<ir::Module> module = compile_model(text_, file_, all, diag);
   passes::PipelineOptions pipeline;
-  pipeline.stop_after = passes::pass_before("recompute");
-  pipeline.options = options_;
+  pipeline.stop_after = passes::pass_before(pass);
+  pipeline.options = options;
   if (module && passes::run_pipeline(*module, pipeline, diag)) return module;
   if (refused.empty()) refused = diag.render();
   return std::nullopt;
@@ -86,7 +87,9 @@ std::optional<ir::Module> StepCompiler::fused(const std::vector<Override>& more,
 // it. Trouble when nothing fits. `known`: that nothing does.
 StepCompiler::Ended StepCompiler::choose(bool known) {
   std::string refused;  // why a candidate cannot be compiled at all
-  const CompileToFused compile = [&](const std::vector<Override>& more) { return fused(more, refused); };
+  const CompileUnchunked compile = [&](const std::vector<Override>& more) {
+    return before("chunk-loss", more, options_, refused);
+  };
   const BatchChoice choice = choose_batch(*module_, compile, options_, known);
   if (!choice.done) {
     if (choice.problem.empty()) return CompileTrouble{false, refused};

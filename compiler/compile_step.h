@@ -64,8 +64,9 @@ class StepCompiler {
   const ir::Module& module() const { return *module_; }
   const passes::Options& options() const { return options_; }
   std::vector<LayerSummary> summary();
-  // The model with more overrides, in phase fused; or nothing, and the first reason in `refused`.
-  std::optional<ir::Module> fused(const std::vector<Override>& more, std::string& refused) const;
+  // Returns the model with more overrides as the pass gets it; or nothing, and the first reason in `refused`.
+  std::optional<ir::Module> before(std::string_view pass, const std::vector<Override>& more,
+                                   const passes::Options& options, std::string& refused) const;
 
  private:
   Ended wrong_model() const { return CompileTrouble{false, diag_.render()}; }

@@ -33,6 +33,7 @@
 #include "runtime/standard_streams.h"
 #include "tools/command_line.h"
 #include "tools/examples.h"
+#include "tools/fits.h"
 #include "tools/report/report.h"
 #include "tools/schema_text.h"
 
@@ -44,11 +45,12 @@ struct Arguments {
   std::string model, output, emit = "ptx", target = "sm_80", memory, launch, report, stop_after;
   std::string ranks, link, families, example;
   std::optional<int64_t> context, lora;
+  std::optional<std::string> fits;
   std::vector<std::string> sets, print_after;
   bool plan = false, kernels = false, summary = false, json = false, times = false, locations = false;
   bool schema = false, markdown = false, strict = false;
 
-  bool writes_output() const { return !(plan || summary) || !output.empty(); }
+  bool writes_output() const { return !(plan || summary || fits) || !output.empty(); }
   std::string output_path() const {  // of the artifact (or IR, or text); "-" is standard output
     if (!output.empty()) return output;
     const char* extension = emit == "ir"      ? ".gir"
@@ -86,8 +88,12 @@ std::vector<FileOption> file_options(const Arguments& given) {
   return {{"MODEL", reads, {source_of(folder ? given.model + "/config.json" : given.model)}},
           {"-o", writes, {given.writes_output() ? target_of(given.output_path()) : ""}},
           {"--report", writes, {target_of(given.report)}},
-          {"--plan", writes, {given.plan || given.summary ? target_of("-") : ""}}};
+          {given.fits ? "--fits" : "--plan",
+           writes,
+           {given.plan || given.summary || given.fits ? target_of("-") : ""}}};
 }
+
+constexpr const char* kUsualCards = "4,6,8,12,16,24,40,80";
 
 // The exit status, and everything is printed, when there is nothing to compile: after --help and --version,
 // and for a command line that the option parser refuses (not 0).
@@ -100,6 +106,7 @@ std::optional<int> parse_arguments(int argc, char** argv, Arguments& to) {
     gaccc model.toml --memory 512MiB -o step.ptx        the step fits into that much memory
     gaccc model.toml --set train.accumulate=8 -o step.ptx
     gaccc SmolLM2-135M --lora 16 -o step.ptx            a published model, by its folder
+    gaccc SmolLM2-135M --fits                           which cards it trains on; writes nothing
     gaccc --example mnist_cnn >model.toml               a model file to begin with
 
 Exit status:
@@ -133,6 +140,13 @@ Exit status:
       ->check(CLI::Range(1, 1 << 30));
   value("--lora", to.lora, "R", "short for [lora]: adapters of rank R at all products of the\nblocks")
       ->check(CLI::Range(1, 1 << 20));
+  app.add_option(
+         "--fits", to.fits,
+         "print which cards the model trains on, wholly and by adapters, and with\nwindows of how many "
+         "tokens; SIZES in GiB, default: 4,6,8,12,16,24,40,80")
+      ->type_name("[SIZES]")
+      ->expected(0, 1)
+      ->default_str(kUsualCards);
   value("--families", to.families, "DIR", "more families of published models (docs/adding-a-family.md)");
   value("--launch", to.launch, "auto|graph|persistent", "short for --set launch.mode=MODE");
   app.add_flag("--plan", to.plan, "print the plan; no artifact unless -o is given");
@@ -142,7 +156,7 @@ Exit status:
   app.add_flag("--strict", to.strict, "warnings are errors");
   app.add_flag("--schema", to.schema, "print what a model file may say (docs/model.md); needs no MODEL");
   value("--example", to.example, "NAME", "print an example of a model file; needs no MODEL");
-  app.add_flag("--json", to.json, "with --plan or --schema: as JSON");
+  app.add_flag("--json", to.json, "with --plan, --fits or --schema: as JSON");
   app.add_flag("--markdown", to.markdown, "with --schema: as the page docs/model.md");
   value("--report", to.report, "FILE.html", "a page about the plan");
   value("--print-after", to.print_after, "PASS|all", "the IR after that pass, on standard error; repeatable")
@@ -158,6 +172,8 @@ Exit status:
                                {"--lr", "write --set optimizer.lr=X"},
                                {"--epochs", "write --set train.epochs=N"}};
   const std::optional<int> ended = parse_command_line(app, argc, argv, elsewhere);
+  if (to.fits && to.model.empty() && !parse_cards(*to.fits))
+    to.model = std::exchange(to.fits, kUsualCards).value();  // --fits MODEL
   const bool prints = to.schema || !to.example.empty();
   if (ended || to.model.empty() == prints) return ended;
   return fail(kWrongCommand,
@@ -179,7 +195,25 @@ std::string wrong_command(const Arguments& given, std::vector<Override>& overrid
   if (given.context && model_file)
     return "--context goes with a published model; a model file has its own shapes";
   if (!given.families.empty() && model_file) return "--families goes with a published model";
-  if (given.json && !given.plan) return "--json goes with --plan or --schema";
+  if (given.fits) {
+    if (!parse_cards(*given.fits))
+      return fmt::format("--fits {}: expected sizes of cards in GiB, as in 4,8,24", *given.fits);
+    const std::pair<bool, const char*> others[] = {{given.plan, "--plan"},
+                                                   {given.kernels, "--kernels"},
+                                                   {given.summary, "--summary"},
+                                                   {given.emit != "ptx", "--emit"},
+                                                   {stops, "--stop-after"},
+                                                   {!given.print_after.empty(), "--print-after"},
+                                                   {!given.output.empty(), "-o"},
+                                                   {!given.report.empty(), "--report"},
+                                                   {!given.memory.empty(), "--memory"},
+                                                   {!given.link.empty(), "--link"}};
+    for (const auto& [is_given, option] : others)
+      if (is_given)
+        return fmt::format("--fits is a table of cards and writes nothing else: it excludes {}", option);
+    if (given.ranks == "auto") return "--fits needs a number of ranks: it excludes --ranks auto";
+  }
+  if (given.json && !given.plan && !given.fits) return "--json goes with --plan, --fits or --schema";
   if (given.markdown) return "--markdown goes with --schema";
   if (given.kernels && !given.plan) return "--kernels goes with --plan";
   if (!given.link.empty() && !given.plan) return "--link goes with --plan";
@@ -343,8 +377,15 @@ class Compilation {
                                        arguments_.model, arguments_.model));
     if (const std::string wrong = wrong_command(arguments_, overrides_); !wrong.empty())
       return fail(kWrongCommand, wrong);
+    if (!is_published(arguments_.model)) {
+      Result<std::string> text = read_input(arguments_.model, kModelLimit);
+      if (!text) return exit_status(text.status());
+      file_ = {text.take(), arguments_.model == "-" ? "<stdin>" : arguments_.model};
+    }
+    if (arguments_.fits) return show_fits();
     ModelSource source;
-    if (const Ended ended = read_source(source)) return ended;
+    const PublishedOptions options{.context = arguments_.context, .lora = arguments_.lora};
+    if (const auto trouble = read_source(options, source, overrides_)) return report(*trouble);
     if (arguments_.emit == "toml") {
       outputs_.push_back({arguments_.output_path(), source.text});
       return finish();
@@ -360,21 +401,35 @@ class Compilation {
     return finish();
   }
 
-  // Reads the model file, or makes it of a published model.
-  Ended read_source(ModelSource& source) {
-    if (is_published(arguments_.model)) {
-      const PublishedOptions options{.context = arguments_.context, .lora = arguments_.lora};
-      if (const auto trouble = read_published(arguments_.model, arguments_.families, options, source))
-        return report(*trouble);
-      return {};
-    }
-    Result<std::string> text = read_input(arguments_.model, kModelLimit);
-    if (!text) return exit_status(text.status());
-    source = {text.take(), arguments_.model == "-" ? "<stdin>" : arguments_.model};
-    if (!arguments_.lora) return {};
-    const std::vector<Override> adapters = adapters_of_blocks(source.text, *arguments_.lora);
-    overrides_.insert(overrides_.begin(), adapters.begin(), adapters.end());
+  // Gives the model file, or makes it of a published model, and adds to what is set.
+  std::optional<CompileTrouble> read_source(const PublishedOptions& options, ModelSource& source,
+                                            std::vector<Override>& overrides) const {
+    if (is_published(arguments_.model))
+      return read_published(arguments_.model, arguments_.families, options, source);
+    source = file_;
+    if (!options.lora) return {};
+    const std::vector<Override> adapters = adapters_of_blocks(source.text, *options.lora);
+    overrides.insert(overrides.begin(), adapters.begin(), adapters.end());
     return {};
+  }
+
+  // Prints which cards the model trains on.
+  int show_fits() {
+    FitsRequest request{.published = is_published(arguments_.model),
+                        .lora = arguments_.lora,
+                        .context = arguments_.context,
+                        .cards = parse_cards(*arguments_.fits).value(),
+                        .target = arguments_.target,
+                        .strict = arguments_.strict};
+    request.read = [this](const PublishedOptions& options, ModelSource& source,
+                          std::vector<Override>& overrides) {
+      overrides = overrides_;
+      return read_source(options, source, overrides);
+    };
+    Fits fits;
+    if (const auto trouble = find_fits(request, fits)) return report(*trouble);
+    outputs_.push_back({"-", arguments_.json ? fits_json(fits).dump(2) + "\n" : fits_text(fits)});
+    return finish();
   }
 
   // The passes, after micro-batch and recompute are chosen where the model leaves that open.
@@ -415,7 +470,7 @@ class Compilation {
   // What other budgets would get, and the one that was asked for: of the step as the pass recompute got it.
   std::vector<passes::TradeOff> curve(int points) const {
     std::string refused;
-    const std::optional<ir::Module> step = compiler_->fused({}, refused);
+    const std::optional<ir::Module> step = compiler_->before("recompute", {}, compiler_->options(), refused);
     if (!step) return {};
     const auto& asked = compiler_->module().settings.recompute;
     const bool budget = *asked.policy == "budget" && asked.budget.given();
@@ -454,6 +509,7 @@ class Compilation {
   const Arguments& arguments_;
   Clock clock_;
   std::vector<Override> overrides_;
+  ModelSource file_;                      // the model file; of a published model it is made by `read_source`
   std::optional<StepCompiler> compiler_;  // made by `read`
   Plan plan_;
   std::vector<Output> outputs_;

@@ -1,0 +1,173 @@
+"""gaccc --fits: each cell of the table is what --plan says for the same options."""
+import json
+import resource
+import subprocess
+
+import harness
+from harness import expect
+
+SMALL = dict(model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=512, hidden_size=32, intermediate_size=48,
+             num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, hidden_act="silu", rms_norm_eps=1e-5,
+             max_position_embeddings=256, tie_word_embeddings=False)
+LLAMA3_8B = dict(SMALL, vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
+                 num_key_value_heads=8, rope_theta=500000.0, max_position_embeddings=8192, torch_dtype="bfloat16")
+
+
+def gaccc(*words):
+    return subprocess.run([str(harness.BIN / "gaccc"), *map(str, words)], capture_output=True, text=True)
+
+
+def fits(*words):
+    done = gaccc(*words, "--json")
+    expect(done.returncode == 0, done.stderr)
+    return json.loads(done.stdout)
+
+
+def plan(*words):
+    """The plan; None where nothing fits."""
+    done = gaccc(*words, "--plan", "--json")
+    expect(done.returncode in (0, 1) and (done.returncode == 0 or "does-not-fit" in done.stderr), done.stderr)
+    return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+def folder_of(folder, **config):
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def cards_of(table):
+    """Sizes around what the model needs: none fits, some fit with recompute, the last holds all."""
+    needs = [table["ways"][way]["least"] for way in ("lora", "full")]
+    return [needs[0] // 2, needs[0] + 1024, *(int(needs[1] * part) for part in (1.02, 1.5, 4))]
+
+
+def test_every_cell_is_what_plan_says(folder):
+    model = folder_of(folder, **SMALL)
+    some = ["--context", 128, "--lora", 4]
+    sizes = cards_of(fits(model, *some, "--fits", "1"))
+    table = fits(model, *some, "--fits", ",".join(f"{size}B" for size in sizes))
+    batch = table["effective_batch"]
+    auto = ["--set", "train.micro_batch=auto", "--set", "train.accumulate=auto", "--set", f"train.effective_batch={batch}"]
+    one = ["--set", "train.micro_batch=1", "--set", f"train.accumulate={batch}"]
+    expect([row["bytes"] for row in table["cards"]] == sizes and table["context"] == 128, table)
+    chosen = {way: set() for way in table["ways"]}
+    for row in table["cards"]:
+        for way, adapters in ("full", []), ("lora", ["--lora", 4]):
+            cell, size = row[way], ["--memory", f"{row['bytes']}B"]
+            said = plan(model, "--context", 128, *adapters, *auto, *size)
+            expect(cell["fits"] == (said is not None), f"{way} in {size}: {cell}")
+            if said is not None:
+                again = said["recompute"]
+                expect((cell["micro_batch"], cell["accumulate"], cell["peak"], cell["overhead"], cell["overhead_lower_bound"])
+                       == (said["micro_batch"], said["accumulate"], said["bytes"]["peak"], again["overhead"],
+                           again["overhead_lower_bound"]), f"{way} in {size}: {cell}, {again}")
+                chosen[way].add((cell["micro_batch"], cell["overhead"] > 0))
+            longest = cell["context"]
+            if longest:
+                expect(plan(model, "--context", longest, *adapters, *one, *size) is not None, f"{way}: {longest} in {size}")
+            if longest < table["positions"]:
+                expect(plan(model, "--context", longest + max(1, longest // 8), *adapters, *one, *size) is None, f"{way}: {longest} in {size}")
+    expect(table["positions"] == 256 and table["cards"][-1]["full"]["context"] == 256, table)
+    expect(not table["cards"][0]["lora"]["fits"] and table["cards"][-1]["full"]["fits"], table)
+    expect(all(len(found) > 1 for found in chosen.values()), f"cards differ in what fits: {chosen}")
+
+
+def test_the_runtime_allocates_what_the_table_says(folder):
+    model = folder_of(folder, **SMALL)
+    size = int(fits(model, "--fits", "1")["ways"]["full"]["least"] * 1.2)
+    cell = fits(model, "--fits", f"{size}B")["cards"][0]["full"]
+    made = gaccc(model, "--memory", f"{size}B", "--set", f"train.micro_batch={cell['micro_batch']}",
+                 "--set", f"train.accumulate={cell['accumulate']}", "-o", folder / "step.ptx")
+    expect(made.returncode == 0, made.stderr)
+    harness.run("gacc-exec", folder / "step.ptx", "--data", "synthetic:tokens", "--updates", 1, "--device", "cpu", "--log", folder / "log")
+    events = harness.read_log(folder / "log")
+    expect(events[0]["arena_bytes"] == cell["peak"], f"{events[0]}, {cell}")
+
+
+def test_the_table_says_what_bounds_the_least(folder):
+    model = folder_of(folder, **SMALL)
+    done = gaccc(model, "--fits", "1,512KiB")
+    expect(done.returncode == 0 and done.stderr == "", done.stderr)
+    lines = done.stdout.splitlines()
+    expect([line.split()[:2] for line in lines if line.startswith(("512", "1.00"))] == [["512", "KiB"], ["1.00", "GiB"]], done.stdout)
+    expect("256+" in done.stdout, "all positions fit")
+    least = [line for line in lines if "at least, most of it" in line]
+    expect(len(least) == 2 and "state" in least[0], done.stdout)
+    way = fits(model, "--fits", "1")["ways"]["full"]
+    expect(way["least"] == way["weights"] + way["state"] + way["values"], way)
+
+
+def test_a_model_file_has_windows_of_one_length(folder):
+    done = gaccc(harness.example("shakespeare_gpt"), "--fits", "1")
+    expect(done.returncode == 0 and "other lengths are tried of a published model's folder" in done.stdout, done.stderr + done.stdout)
+    table = fits(harness.example("mnist_cnn"), "--fits")
+    expect([row["bytes"] >> 30 for row in table["cards"]] == [4, 6, 8, 12, 16, 24, 40, 80], table)
+    expect(table["positions"] is None and table["cards"][0]["full"]["context"] is None, table)
+    expect(table["cards"][0]["full"]["fits"], table)
+
+
+def test_the_adapters_of_a_model_file_are_its_own(folder):
+    model = folder_of(folder, **SMALL)
+    expect(gaccc(model, "--lora", 4, "--emit", "toml", "-o", folder / "model.toml").returncode == 0, "")
+    table = fits(folder / "model.toml", "--fits", "1")
+    expect(list(table["ways"]) == ["lora"] and "own" in table["ways"]["lora"]["name"], table)
+    expect(table["ways"]["lora"]["trained"] == fits(model, "--lora", 4, "--fits", "1")["ways"]["lora"]["trained"], table)
+
+
+def test_what_makes_no_sense_with_it_is_a_wrong_command(folder):
+    model = folder_of(folder, **SMALL)
+    for words, said in ([["--plan"], "--plan"], [["-o", folder / "a"], "-o"], [["--emit", "toml"], "--emit"], [["--memory", "1GiB"], "--memory"],
+                        [["--report", folder / "r.html"], "--report"], [["--summary"], "--summary"], [["--ranks", "auto"], "--ranks"]):
+        done = gaccc(model, "--fits", "8", *words)
+        expect(done.returncode == 2 and said in done.stderr, done.stderr)
+    for sizes in "8,", "0", "-4", "8XB":
+        done = gaccc(model, f"--fits={sizes}")
+        expect(done.returncode == 2 and "sizes of cards" in done.stderr, f"{sizes}: {done.stderr}")
+    expect(gaccc("--fits", model).returncode == 0, "the model may follow the option")
+    bad = folder_of(folder, **dict(SMALL, hidden_act="relu2"))
+    expect(gaccc(bad, "--fits").returncode == 1, "a model that is wrong")
+
+
+def test_a_small_budget_cuts_the_loss_into_more_parts(folder):
+    """Without a budget shapes decide. Recompute changes no bit; another number of parts does, and loss.chunks fixes it."""
+    model = folder_of(folder, **dict(SMALL, vocab_size=160, intermediate_size=64, num_hidden_layers=12))
+    some = ["--context", 128, "--set", "train.micro_batch=4", "--set", "train.accumulate=2"]
+    whole = plan(model, *some)
+    budget = ["--memory", f"{sum(whole['bytes'][kind] for kind in ('weights', 'gradients', 'optimizer')) + 1_300_000}B"]
+    least = plan(model, *some, *budget)
+    expect(least["loss_chunks"] > whole["loss_chunks"], f"{whole['loss_chunks']}, {least['loss_chunks']}")
+    expect(plan(model, *some, "--memory", "1GiB")["loss_chunks"] == whole["loss_chunks"], "a large budget changes nothing")
+
+    def trained(name, *words):
+        made = gaccc(model, *some, *words, "-o", folder / f"{name}.ptx")
+        expect(made.returncode == 0, made.stderr)
+        harness.run("gacc-exec", folder / f"{name}.ptx", "--data", "synthetic:tokens", "--updates", 3, "--device", "cpu", "--save", folder / name)
+        return folder / name
+    small = trained("small", *budget)
+    parts = trained("parts", "--set", f"loss.chunks={least['loss_chunks']}")
+    expect(small.read_bytes() == parts.read_bytes(), "the budget's recompute changes bits")
+    worst = harness.far_apart(harness.read_safetensors(small), harness.read_safetensors(trained("whole")))
+    expect(worst[0] < 1e-5, f"{worst}")
+
+
+def seconds(*words):
+    """CPU time of a command."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = gaccc(*words)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    expect(done.returncode == 0, done.stderr)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
+
+
+def test_a_model_of_eight_billion_parameters_is_answered_soon(folder):
+    model = folder_of(folder, **LLAMA3_8B)
+    half = ["--set", "precision.compute=bf16", "--lora", 8]
+    spent, _ = seconds(model, *half, "--memory", "24GiB", "--context", 2048, "--plan")
+    expect(spent < 5, f"{spent:.1f} s for one plan")
+    spent, table = seconds(model, *half, "--fits")
+    expect(spent < 60, f"{spent:.1f} s for the table")
+    expect("most of it the weights" in table, table)
+
+
+if __name__ == "__main__":
+    harness.main(globals())

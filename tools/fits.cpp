@@ -1,0 +1,391 @@
+// See fits.h. Each way to train is compiled once for a micro-batch and a window; budgets share that, and the searches.
+#include "tools/fits.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "compiler/plan/show.h"
+#include "ir/text/size_text.h"
+#include "passes/analysis/step_graph.h"
+#include "passes/plan_memory.h"
+#include "passes/recompute.h"
+
+namespace gacc {
+
+namespace {
+
+constexpr int64_t kUsualRank = 16;
+constexpr size_t kLargeStep = 1000;  // operations
+// Windows that are tried: 1 to 15, then 16 steps from each power of two to the next.
+constexpr int64_t kSteps = 16, kLongestWindow = int64_t{1} << 20;
+
+std::vector<int64_t> windows() {
+  std::vector<int64_t> out;
+  for (int64_t i = 1; i < kSteps; ++i) out.push_back(i);
+  for (int64_t unit = 1; unit * kSteps < kLongestWindow; unit *= 2)
+    for (int64_t i = kSteps; i < 2 * kSteps; ++i) out.push_back(i * unit);
+  out.push_back(kLongestWindow);
+  return out;
+}
+
+// The largest number below `end` that holds, where `begin` and all below do: one after the last that does.
+template <class Holds>
+size_t first_failure(size_t begin, size_t end, Holds holds) {
+  while (begin < end) {
+    const size_t middle = begin + (end - begin) / 2;
+    if (holds(middle))
+      begin = middle + 1;
+    else
+      end = middle;
+  }
+  return begin;
+}
+
+std::string bytes_word(int64_t bytes) { return fmt::format("\"{}B\"", bytes); }
+
+// A model with windows of one length, for any budget.
+class Model {
+ public:
+  using Trouble = std::optional<CompileTrouble>;
+
+  Model(const FitsRequest& request, const PublishedOptions& how) : request_(request), how_(how) {}
+
+  // Reads it with more overrides.
+  Trouble read(const std::vector<Override>& more, int effort) {
+    ModelSource source;
+    std::vector<Override> overrides;
+    if (Trouble trouble = request_.read(how_, source, overrides)) return trouble;
+    overrides.push_back({"memory.budget", bytes_word(request_.cards.back())});
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    compiler_ = std::make_unique<StepCompiler>(source.text, source.file, overrides);
+    compiler_->strict = request_.strict;
+    options_.target = request_.target;
+    options_.plan_effort = effort;
+    if (Trouble trouble = compiler_->read()) return trouble;
+    compile_ = [this](const std::vector<Override>& with) {
+      return compiler_->before("chunk-loss", with, options_, refused_);
+    };
+    chooser_ = std::make_unique<BatchChooser>(compiler_->module(), compile_, options_);
+    return {};
+  }
+
+  const ir::Module& module() const { return compiler_->module(); }
+  const passes::Options& options() const { return options_; }
+  const std::string& refused() const { return refused_; }
+  std::optional<ir::Module> fused() { return compiler_->before("recompute", {}, options_, refused_); }
+  BatchChoice choose(int64_t budget) { return chooser_->choose_within(budget); }
+  std::optional<int64_t> least(int64_t budget) { return chooser_->least(budget); }
+
+ private:
+  const FitsRequest& request_;
+  PublishedOptions how_;
+  passes::Options options_;
+  std::unique_ptr<StepCompiler> compiler_;
+  CompileUnchunked compile_;
+  std::unique_ptr<BatchChooser> chooser_;
+  std::string refused_;
+};
+
+// One way to train, on all cards.
+class Search {
+ public:
+  using Trouble = std::optional<CompileTrouble>;
+
+  Search(const FitsRequest& request, std::optional<int64_t> lora) : request_(request), lora_(lora) {}
+
+  Trouble run(Fits& fits, FitsWay& way) {
+    Model model(request_, how(request_.context));
+    if (Trouble trouble = model.read({}, 1)) return trouble;
+    const auto& train = model.module().settings.train;
+    if (*train.ranks == 0)
+      return CompileTrouble{false, "--fits is for a known number of ranks: add --ranks R\n"};
+    const bool open = *train.choose_micro_batch || *train.choose_accumulate;
+    batch_ = open ? *train.effective_batch : model.module().micro_batch() * model.module().accumulate();
+    if (Trouble trouble = model.read({{"train.micro_batch", "\"auto\""},
+                                      {"train.accumulate", "\"auto\""},
+                                      {"train.effective_batch", fmt::to_string(batch_)}},
+                                     1))
+      return trouble;
+    if (Trouble trouble = describe(fits, way)) return trouble;
+    for (const int64_t card : request_.cards) {
+      const BatchChoice choice = model.choose(card);
+      if (!choice.done && choice.problem.empty()) return CompileTrouble{false, model.refused()};
+      way.cards.push_back({.fits = choice.done, .found = choice.found, .least = choice.least});
+    }
+    if (request_.published) find_contexts(fits, way);
+    return {};
+  }
+
+ private:
+  PublishedOptions how(std::optional<int64_t> context) const { return {.context = context, .lora = lora_}; }
+
+  std::vector<Override> one_sample() const {
+    return {{"train.micro_batch", "1"},
+            {"train.accumulate", fmt::to_string(batch_)},
+            {"train.effective_batch", fmt::to_string(batch_)}};
+  }
+
+  // What the model is, and what it needs at least with one sample in memory.
+  Trouble describe(Fits& fits, FitsWay& way) {
+    Model model(request_, how(request_.context));
+    if (Trouble trouble = model.read(one_sample(), 1)) return trouble;
+    const std::optional<ir::Module> fused = model.fused();
+    if (!fused) return CompileTrouble{false, model.refused()};
+    fits.model = fused->name;
+    fits.precision = ir::dtype_text(*fused->settings.precision.compute);
+    fits.effective_batch = batch_;
+    fits.exact = fused->results.because->empty();
+    way.adapters = !fused->settings.adapters.empty();
+    const passes::MemoryReport memory = passes::memory_report(*fused);
+    way.weights = memory.weights + memory.half_weights;
+    way.state = memory.gradients + memory.optimizer;
+    const passes::StepGraph step = passes::step_graph(*fused, request_.target);
+    large_ = step.graph.operations.size() > kLargeStep;
+    way.values = passes::least_arena(step) - way.weights - way.state;
+    way.largest = largest_value(*fused, step);
+    for (const ir::Buffer& buffer : fused->buffers) {
+      if (buffer.kind != ir::BufferKind::param) continue;
+      way.parameters += ir::elements(buffer.type.shape, 1);
+      way.trained += buffer.trainable ? ir::elements(buffer.type.shape, 1) : 0;
+    }
+    const std::vector<ir::ValueId>& inputs = fused->step.inputs;
+    if (request_.published && !inputs.empty()) {
+      const ir::Shape& shape = fused->step[inputs.front()].type.shape;
+      if (shape.size() == 2) fits.context = shape[1];
+    }
+    return {};
+  }
+
+  // The largest value at the kernel that needs most.
+  static std::string largest_value(const ir::Module& module, const passes::StepGraph& step) {
+    const std::vector<int64_t> least = step.graph.least_bytes();
+    const auto most = std::ranges::max_element(least);
+    if (most == least.end() || *most < step.other_bytes) return "the update";
+    const auto& operation = step.graph.operation(static_cast<int>(most - least.begin()));
+    int largest = -1;
+    for (const auto* list : {&operation.inputs, &operation.outputs})
+      for (const int x : *list)
+        if (largest < 0 || step.graph.tensor(x).bytes > step.graph.tensor(largest).bytes) largest = x;
+    if (largest < 0) return "the update";
+    const ir::Value& value = module.step[step.value_of[static_cast<size_t>(largest)]];
+    const ir::Shape& shape = value.type.shape;
+    const auto& yields = module.predict.yields;
+    const ir::ValueId* logits = yields.empty() ? nullptr : ir::as_value(yields.front().what);
+    const bool wide = logits != nullptr && shape.size() > 1 &&
+                      shape.size() == module.predict[*logits].type.shape.size() &&
+                      shape.back() == module.predict[*logits].type.shape.back();
+    return wide ? "the logits" : value.name;
+  }
+
+  // The longest window of each card by bisection; a larger card has none shorter.
+  void find_contexts(Fits& fits, FitsWay& way) {
+    const std::vector<int64_t> all = windows();
+    const size_t end = first_failure(0, all.size(), [&](size_t i) { return readable(all[i]); });
+    if (end == 0) return;
+    fits.positions = all[end - 1];
+    size_t begin = 0;
+    for (size_t i = 0; i < way.cards.size(); ++i) {
+      const int64_t card = request_.cards[i];
+      const bool hopeless = way.weights + way.state > card;
+      size_t after = first_failure(begin, hopeless ? begin : end, [&](size_t at) {
+        Model* model = window(all[at]);
+        return model != nullptr && model->least(card).value_or(card + 1) <= card;
+      });
+      // The bound is of all plans; what counts is one that is found.
+      while (after > begin && !window(all[after - 1])->choose(card).done) --after;
+      way.cards[i].context = after == 0 ? 0 : all[after - 1];
+      begin = after;
+    }
+  }
+
+  bool readable(int64_t context) const {
+    ModelSource source;
+    std::vector<Override> overrides;
+    return !request_.read(how(context), source, overrides);
+  }
+
+  // The model with windows of that length and micro-batch 1; null when it cannot be compiled.
+  Model* window(int64_t context) {
+    const auto [at, fresh] = windows_.try_emplace(context);
+    if (fresh) {
+      at->second = std::make_unique<Model>(request_, how(context));
+      if (at->second->read(one_sample(), large_ ? 0 : 1)) at->second = nullptr;
+    }
+    return at->second.get();
+  }
+
+  const FitsRequest& request_;
+  std::optional<int64_t> lora_;
+  int64_t batch_ = 1;
+  bool large_ = false;  // the longest window is looked for with less effort
+  std::map<int64_t, std::unique_ptr<Model>> windows_;
+};
+
+}  // namespace
+
+std::optional<std::vector<int64_t>> parse_cards(const std::string& text) {
+  std::vector<int64_t> cards;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    std::string word = text.substr(at, comma - at);
+    if (word.find_first_not_of("0123456789.") == std::string::npos) word += "GiB";
+    const std::optional<int64_t> bytes = ir::parse_bytes(word);
+    if (!bytes || *bytes <= 0) return std::nullopt;
+    cards.push_back(*bytes);
+    at = comma + 1;
+  }
+  std::ranges::sort(cards);
+  cards.erase(std::unique(cards.begin(), cards.end()), cards.end());
+  return cards;
+}
+
+std::optional<CompileTrouble> find_fits(const FitsRequest& request, Fits& fits) {
+  fits.target = request.target;
+  fits.cards = request.cards;
+  FitsWay full{.key = "full", .name = "full"};
+  if (auto trouble = Search(request, std::nullopt).run(fits, full)) return trouble;
+  const bool adapted = full.adapters;
+  if (adapted) {
+    full.key = "lora";
+    full.name = "the model's own adapters";
+  }
+  fits.ways.push_back(std::move(full));
+  if (adapted) return {};
+  const int64_t rank = request.lora.value_or(kUsualRank);
+  FitsWay lora{.key = "lora", .name = fmt::format("LoRA of rank {}", rank)};
+  if (auto trouble = Search(request, rank).run(fits, lora)) {
+    if (trouble->bug || request.lora) return trouble;
+    lora = {.key = lora.key, .name = lora.name, .refused = trouble->text};
+  }
+  fits.ways.push_back(std::move(lora));
+  return {};
+}
+
+namespace {
+
+std::string gib_text(int64_t bytes) { return ir::short_size_text(bytes); }
+
+// A card's cells: batch, peak, recompute, window.
+std::array<std::string, 4> cells_of(const FitsCard& card, const Fits& fits) {
+  std::array<std::string, 4> cells;
+  if (card.fits) {
+    cells[0] = fmt::format("{} x {}", card.found.micro_batch, card.found.accumulate);
+    cells[1] = gib_text(card.found.arena);
+    cells[2] = card.found.overhead > 0 ? fmt::format("+{:.1f} %", 100 * card.found.overhead) : "none";
+  } else {
+    cells = {"-", fmt::format("> {}", gib_text(card.least)), "-", ""};
+  }
+  if (card.context && fits.positions)
+    cells[3] =
+        *card.context == 0 ? "-" : count_text(*card.context) + (card.context == fits.positions ? "+" : "");
+  return cells;
+}
+
+std::string least_text(const FitsWay& way) {
+  const int64_t least = way.weights + way.state + way.values;
+  const std::pair<int64_t, std::string> parts[] = {{way.weights, "the weights"},
+                                                   {way.state, "gradients and the optimizer's state"},
+                                                   {way.values, way.largest}};
+  const auto most = std::ranges::max_element(parts, {}, &std::pair<int64_t, std::string>::first);
+  return fmt::format("  {}: {} at least, most of it {}: weights {}, gradients and state {}, values {} ({})\n",
+                     way.name, gib_text(least), most->second, gib_text(way.weights), gib_text(way.state),
+                     gib_text(way.values), way.largest);
+}
+
+}  // namespace
+
+std::string fits_text(const Fits& fits) {
+  std::string text = fmt::format("{} in {} for {}, {} samples an update", fits.model, fits.precision,
+                                 fits.target, count_text(fits.effective_batch));
+  if (fits.context) text += fmt::format(" of {} tokens", count_text(*fits.context));
+  text += "\n";
+  for (const FitsWay& way : fits.ways)
+    text += way.refused.empty() ? fmt::format("  {}: {} of {} parameters are trained\n", way.name,
+                                              count_text(way.trained), count_text(way.parameters))
+                                : fmt::format("  {}: cannot be trained so: {}", way.name, way.refused);
+  std::vector<std::vector<std::string>> rows = {{""}, {"card"}};
+  for (const int64_t card : fits.cards) rows.push_back({gib_text(card)});
+  for (const FitsWay& way : fits.ways) {
+    if (!way.refused.empty()) continue;
+    const std::array<std::string, 4> head = {"batch", "peak", "recompute", fits.positions ? "window" : ""};
+    rows[0].insert(rows[0].end(), {way.name, "", "", ""});
+    rows[1].insert(rows[1].end(), head.begin(), head.end());
+    for (size_t i = 0; i < way.cards.size(); ++i) {
+      const auto cells = cells_of(way.cards[i], fits);
+      rows[i + 2].insert(rows[i + 2].end(), cells.begin(), cells.end());
+    }
+  }
+  std::vector<size_t> width(rows[1].size(), 0);
+  for (size_t r = 1; r < rows.size(); ++r)
+    for (size_t c = 0; c < rows[r].size(); ++c) width[c] = std::max(width[c], rows[r][c].size());
+  for (const std::vector<std::string>& row : rows) {
+    std::string line;
+    for (size_t c = 0; c < row.size(); ++c)
+      line += fmt::format("{:<{}}  ", row[c], width[c] + (c % 4 == 0 ? 2 : 0));
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  text +=
+      "batch: micro-batch x accumulation, the fastest that fits; \"> SIZE\": no plan of less exists "
+      "(proven)\n";
+  text += "recompute: time that it adds to a micro-batch, by the cost model\n";
+  text += fits.positions
+              ? fmt::format("window: the longest at micro-batch 1; +: all {} positions of the model\n",
+                            count_text(*fits.positions))
+              : "window: as the model file says; other lengths are tried of a published model's folder\n";
+  if (!fits.exact) text += "another micro-batch is another training: --plan says why, under equivalence\n";
+  text += "what micro-batch 1 needs:\n";
+  for (const FitsWay& way : fits.ways)
+    if (way.refused.empty()) text += least_text(way);
+  return text;
+}
+
+nlohmann::ordered_json fits_json(const Fits& fits) {
+  using Json = nlohmann::ordered_json;
+  const auto or_null = [](const std::optional<int64_t>& number) { return number ? Json(*number) : Json(); };
+  Json json = {{"model", fits.model},
+               {"target", fits.target},
+               {"precision", fits.precision},
+               {"effective_batch", fits.effective_batch},
+               {"context", or_null(fits.context)},
+               {"positions", or_null(fits.positions)},
+               {"ways", Json::object()},
+               {"cards", Json::array()}};
+  for (const FitsWay& way : fits.ways) {
+    Json& it = json["ways"][way.key] = {{"name", way.name}};
+    if (!way.refused.empty()) {
+      it["refused"] = way.refused;
+      continue;
+    }
+    it.update({{"parameters", way.parameters},
+               {"trained", way.trained},
+               {"least", way.weights + way.state + way.values},
+               {"weights", way.weights},
+               {"state", way.state},
+               {"values", way.values},
+               {"largest_value", way.largest}});
+  }
+  for (size_t i = 0; i < fits.cards.size(); ++i) {
+    Json row = {{"bytes", fits.cards[i]}};
+    for (const FitsWay& way : fits.ways) {
+      if (!way.refused.empty()) continue;
+      const FitsCard& card = way.cards[i];
+      Json& it = row[way.key] = {{"fits", card.fits}, {"least", card.least}};
+      if (card.fits)
+        it.update({{"micro_batch", card.found.micro_batch},
+                   {"accumulate", card.found.accumulate},
+                   {"peak", card.found.arena},
+                   {"overhead", card.found.overhead},
+                   {"overhead_lower_bound", card.found.overhead_bound}});
+      it["context"] = or_null(card.context);
+    }
+    json["cards"].push_back(std::move(row));
+  }
+  return json;
+}
+
+}  // namespace gacc
