@@ -8,6 +8,7 @@
 
 #include "codegen/device_code.h"
 #include "compiler/compile_step.h"
+#include "compiler/published_source.h"
 
 namespace gacc {
 namespace {
@@ -22,7 +23,21 @@ CompileTrouble compile(const CompilerRequest& request, std::string& artifact) {
   }
   if (Diag diag("target", ""); !codegen::check_target(request.target, diag))
     return {false, diag.reports().front().text + "\n"};
-  StepCompiler compiler(request.text, request.file, overrides);
+  PublishedOptions options;
+  if (request.lora != 0) options.lora = request.lora;
+  if (request.context != 0) options.context = request.context;
+  ModelSource source;
+  if (request.text == nullptr) {
+    if (auto trouble = read_published(request.file, request.families, options, source)) return *trouble;
+  } else {
+    if (options.context) return {false, "context goes with a published model\n"};
+    source = {request.text, request.file};
+    if (options.lora) {
+      const std::vector<Override> adapters = adapters_of_blocks(source.text, *options.lora);
+      overrides.insert(overrides.begin(), adapters.begin(), adapters.end());
+    }
+  }
+  StepCompiler compiler(source.text, source.file, overrides);
   if (auto trouble = compiler.read()) return *trouble;
   passes::PipelineOptions pipeline;
   pipeline.options.target = request.target;

@@ -159,14 +159,15 @@ extern "C" void take_answer(void* to, CompilerOutput what, const char* bytes, si
   (what == kArtifactText ? answer->artifact : answer->trouble).assign(bytes, size);
 }
 
-Answer compile(const std::string& text, const std::string& name, const gacc_compile_options* options,
-               gacc_step** to) {
-  const gacc_compile_options none = {nullptr, 0, nullptr};
+// Without a text it is the published model `name`.
+Answer compile(const std::optional<std::string>& text, const std::string& name,
+               const gacc_compile_options* options, gacc_step** to) {
+  const gacc_compile_options none{};
   const gacc_compile_options& given = options == nullptr ? none : *options;
   for (size_t i = 0; i < given.sets; ++i)
     if (given.set == nullptr || given.set[i] == nullptr)
       return wrong_call("options->set: entry {} is null", i);
-  if (text.find('\0') != std::string::npos)
+  if (text && text->find('\0') != std::string::npos)
     return Status::error("{}: a model file is text, and this has a byte 0", name);
   look_from_here();
   const std::string path = GACC_TRY(find_plugin({"the compiler", "libgacc-compiler.so", "gacc-compiler"}));
@@ -174,8 +175,14 @@ Answer compile(const std::string& text, const std::string& name, const gacc_comp
   if (library == nullptr) return Status::error("cannot load the compiler {}: {}", path, dlerror());
   auto compile_step = reinterpret_cast<gacc_compile_step_fn>(dlsym(library, kCompilerEntry));
   CompilerAnswer answer;
-  const CompilerRequest request = {text.c_str(), name.c_str(), given.set, given.sets,
-                                   given.target == nullptr ? "sm_80" : given.target};
+  const CompilerRequest request = {text ? text->c_str() : nullptr,
+                                   name.c_str(),
+                                   given.set,
+                                   given.sets,
+                                   given.target == nullptr ? "sm_80" : given.target,
+                                   given.families == nullptr ? "" : given.families,
+                                   given.lora,
+                                   given.context};
   const int ended = compile_step == nullptr ? -1 : compile_step(kCompilerAbi, &request, take_answer, &answer);
   if (ended == 0) return make_step(std::move(answer.artifact), name, to);
   if (ended < 0)
@@ -283,6 +290,10 @@ gacc_error gacc_open(const char* path, gacc_step** step) {
 
 gacc_error gacc_compile_file(const char* path, const gacc_compile_options* options, gacc_step** step) {
   return guarded({path, step}, "gacc_compile_file: the path or the step is null", [&]() -> Answer {
+    std::error_code ignored;
+    const bool published =
+        std::string_view(path).ends_with(".json") || std::filesystem::is_directory(path, ignored);
+    if (published) return compile(std::nullopt, path, options, step);
     return compile(GACC_TRY(read_input(path, kModelLimit)), path, options, step);
   });
 }

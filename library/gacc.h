@@ -76,12 +76,15 @@ gacc_error gacc_open(const char* path, gacc_step** step);
 typedef struct gacc_compile_options {
   const char* const* set; /* "KEY=VALUE", as after --set; in this order */
   size_t sets;
-  const char* target; /* of the PTX: "sm_80" when null */
+  const char* target;   /* of the PTX: "sm_80" when null */
+  int64_t lora;         /* adapters of that rank at all products of the blocks */
+  int64_t context;      /* of a published model: tokens of a window */
+  const char* families; /* a folder with more families of published models */
 } gacc_compile_options;
 
-/* Compiles a model file, or the text of one, which messages call `name` ("model" when null). Takes as long as
- * gaccc does, and needs libgacc-compiler.so. `options` may be null. A wrong model gives GACC_FAILED with the lines
- * that gaccc prints, and the place of the first. */
+/* Compiles a model file, the folder of a published model or its config.json, or the text of a model file, which
+ * messages call `name` ("model" when null). Takes as long as gaccc does, and needs libgacc-compiler.so. `options` may
+ * be null. A wrong model gives GACC_FAILED with the lines that gaccc prints, and the place of the first. */
 gacc_error gacc_compile_file(const char* path, const gacc_compile_options* options, gacc_step** step);
 gacc_error gacc_compile_text(const char* text, const char* name, const gacc_compile_options* options,
                              gacc_step** step);

@@ -69,19 +69,17 @@ class Plan(dict):
 
     In a notebook it shows itself as the report's picture of the memory over time."""
 
-    _source: tuple[str, list[str]] | None = None  # the model's text, and what was set
+    _source: tuple[str | None, list[str]] | None = None  # the model's text, if it is one, and the words for gaccc
 
     def picture(self) -> str | None:
         """That picture, as SVG; None for an artifact without its model, or where there is no gaccc."""
         if self._source is None:
             return None
-        text, settings = self._source
+        text, words = self._source
         gaccc, environment = program("gaccc")
-        command = [gaccc, "-", "--emit", "svg", "-o", "-"]
-        command += [word for setting in settings for word in ("--set", setting)]
         try:
-            return subprocess.run(command, env=environment, input=text, stdout=subprocess.PIPE, check=True,
-                                  encoding="utf-8").stdout
+            return subprocess.run([gaccc, *words, "--emit", "svg", "-o", "-"], env=environment, input=text,
+                                  stdout=subprocess.PIPE, check=True, encoding="utf-8").stdout
         except (OSError, subprocess.CalledProcessError):
             return None
 
@@ -100,7 +98,7 @@ class Plan(dict):
 class Step:
     """A compiled training step: what `gaccc` writes, as `compile` and `open` give it. It never changes."""
 
-    def __init__(self, handle: ctypes.c_void_p, source: tuple[str, list[str]] | None = None):
+    def __init__(self, handle: ctypes.c_void_p, source: tuple[str | None, list[str]] | None = None):
         self._handle = handle
         info, tensor = StepInfo(), CTensor()
         call("step_info_of", handle, byref(info))
@@ -139,30 +137,44 @@ class Step:
 
 
 def compile(model: str | os.PathLike | Mapping, *, set: Mapping[str, Any] | None = None,
-            memory: str | int | None = None, target: str | None = None) -> Step:
-    """Compiles a model: a path, text with a line break in it, or a dict that says what a model file says.
+            memory: str | int | None = None, target: str | None = None, lora: int | None = None,
+            context: int | None = None, families: str | os.PathLike | None = None) -> Step:
+    """Compiles a model: a path, text with a line break in it, or a dict that says what a model file says. A path may be
+    the folder of a published model, as Hugging Face writes it, or its config.json.
 
-    set     keys of the model file and their values, as gaccc's --set: {"train.micro_batch": 64}
-    memory  the most that a step may take: "2GiB", or bytes
-    target  of the GPU's code: "sm_80" where none is given
+    set       keys of the model file and their values, as gaccc's --set: {"train.micro_batch": 64}
+    memory    the most that a step may take: "2GiB", or bytes
+    target    of the GPU's code: "sm_80" where none is given
+    lora      the rank of adapters at all products of the blocks; the rest is frozen then
+    context   of a published model: the tokens of a window
+    families  a folder with more families of published models
 
     Takes as long as gaccc does. A wrong model raises Error with the lines gaccc prints, and the place of the first.
     """
+    for name, number in (("lora", lora), ("context", context)):
+        if number is not None and (not isinstance(number, int) or number < 1):
+            raise ValueError(f"{name} is a whole number from 1 on, not {number!r}")
     size = f"{memory}B" if isinstance(memory, int) else memory
     given = dict(set or {}, **({} if size is None else {"memory.budget": size}))
     settings = [f"{key}={_toml.value(value)}" for key, value in given.items()]
-    words = (ctypes.c_char_p * max(len(settings), 1))(*(s.encode() for s in settings))
-    options = CompileOptions(words, len(settings), target.encode() if target else None)
+    sets = (ctypes.c_char_p * max(len(settings), 1))(*(s.encode() for s in settings))
+    options = CompileOptions(sets, len(settings), target.encode() if target else None, lora or 0, context or 0,
+                             None if families is None else path_bytes(families))
+    words = [word for setting in settings for word in ("--set", setting)]
+    for option, value in (("--lora", lora), ("--context", context), ("--families", families)):
+        words += [] if value is None else [option, os.fspath(value) if option == "--families" else str(value)]
     handle = ctypes.c_void_p()
     if isinstance(model, Mapping) or (isinstance(model, str) and "\n" in model):
         text = _toml.document(model) if isinstance(model, Mapping) else model
         if "\0" in text:
             raise Error("a model is text, and this has a byte 0", "failed")
         call("compile_text", text.encode(), b"model", byref(options), byref(handle), file="model")
-    else:
-        call("compile_file", path_bytes(model), byref(options), byref(handle), file=os.fsdecode(model))
-        text = pathlib.Path(model).read_text(encoding="utf-8")
-    return Step(handle, (text, settings))
+        return Step(handle, (text, ["-", *words]))
+    path = pathlib.Path(os.fsdecode(model))
+    call("compile_file", path_bytes(model), byref(options), byref(handle), file=str(path))
+    if path.suffix == ".json" or path.is_dir():
+        return Step(handle, (None, [str(path.absolute()), *words]))
+    return Step(handle, (path.read_text(encoding="utf-8"), ["-", *words]))
 
 
 def from_torch(module: Any, inputs: Mapping[str, Any], *, loss: str | Mapping, target: str | None = None,
@@ -409,7 +421,8 @@ class Session:
         self._expect(self._updates)
 
 
-def train(step: Step | None = None, loader: Iterable[Any] = (), *, module: Any = None, epochs: int | None = None,
+def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = (), *, module: Any = None,
+          epochs: int | None = None,
           updates: int | None = None, on_update: Callable[[Session, Window], object] | None = None,
           on_epoch: Callable[[Session, int], object] | None = None, device: str = "auto", seed: int | None = None,
           threads: int = 0, session: Session | None = None, **model: Any) -> Session:
@@ -421,6 +434,7 @@ def train(step: Step | None = None, loader: Iterable[Any] = (), *, module: Any =
     loader     anything that can be gone through once an epoch, such as a torch DataLoader: its batches are mappings by
                the inputs' names, or tuples in the order of the model's inputs. One of more than micro_batch samples
                makes several launches. The loader says in which order; `train.shuffle` of the model is not looked at.
+               A mapping of arrays with a whole set in them, as gacc.tokens makes it, is one batch.
     epochs     the model's where none are given
     updates    ends the run after so many, if that comes first
     on_update  called with the session and the Window after each update
@@ -432,19 +446,19 @@ def train(step: Step | None = None, loader: Iterable[Any] = (), *, module: Any =
     """
     if model and (step is not None or module is None):
         raise TypeError(f"train() takes no {', '.join(model)} but with a module and without a step")
-    if step is None and session is not None:
-        step = session.compiled
-    if step is None:
-        if module is None:
-            raise TypeError("train() takes a step, or a module")
-        from . import torch as lowering
-        step = from_torch(module, lowering.examples_of(module, loader, model), **model)
-    _check_step(step)
     if hasattr(loader, "shape") or (isinstance(loader, tuple) and any(hasattr(each, "shape") for each in loader)):
         raise TypeError("the loader gives batches, and these are arrays: [(x, y)] is a loader of one batch")
     for name, value in ("epochs", epochs), ("updates", updates):
         if value is not None and value < 0:
             raise ValueError(f"{name} is {value}; it is a number from 0")
+    if isinstance(loader, Mapping):  # a set that is one batch
+        loader = [loader]
+    if step is None and session is not None:
+        step = session.compiled
+    if step is None and module is not None:
+        from . import torch as lowering
+        step = from_torch(module, lowering.examples_of(module, loader, model), **model)
+    _check_step(step)
     if session is None:
         session = Session(step, device, seed, threads=threads, epoch_samples=_samples_of(loader))
     epochs = step.epochs if epochs is None else epochs

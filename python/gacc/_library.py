@@ -33,7 +33,8 @@ class CError(Structure):
 
 
 class CompileOptions(Structure):
-    _fields_ = [("set", POINTER(c_char_p)), ("sets", c_size_t), ("target", c_char_p)]
+    _fields_ = [("set", POINTER(c_char_p)), ("sets", c_size_t), ("target", c_char_p),
+                ("lora", c_int64), ("context", c_int64), ("families", c_char_p)]
 
 
 class CTensor(Structure):

@@ -1,4 +1,5 @@
 """The Python package: it trains to gacc-exec's bits, takes arrays of all kinds, and says what is wrong and where."""
+import json
 import os
 import pathlib
 import subprocess
@@ -146,6 +147,31 @@ def test_predictions_in_parts(folder):
     other = session(step)
     other.load(folder / "w")
     expect(np.array_equal(other.predict(tokens=tokens), np.load(folder / "p.npy")), "the predictions differ")
+
+
+def test_a_published_model_s_folder_compiles(folder):
+    """With the plan of gaccc for the same options; and gacc.train takes arrays of a whole set."""
+    (folder / "config.json").write_text(json.dumps(dict(
+        model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, hidden_act="silu", rms_norm_eps=1e-5, max_position_embeddings=32)))
+    settings = {"train.accumulate": 2}
+    step = gacc.compile(folder, lora=4, context=8, memory="1GiB", set=settings)
+    said = json.loads(run("gaccc", folder, "--lora", 4, "--context", 8, "--memory", "1GiB", "--set", "train.accumulate=2", "--plan", "--json").stdout)
+    expect(dict(step.plan)["bytes"] == said["bytes"] and step.plan["trained"] == said["trained"], str(step.plan))
+    expect(step.inputs["tokens"].shape == (8,), str(step.inputs))
+    expect(gacc.compile(folder / "config.json", lora=4, context=8, memory="1GiB", set=settings).plan["bytes"] == said["bytes"], "config.json")
+    ids = np.random.default_rng(1).integers(0, 64, (6, 9), np.int32)
+    windows = []
+    gacc.train(step, {"tokens": ids[:, :8], "next": ids[:, 1:]}, epochs=1, device="cpu", threads=1, on_update=lambda _, w: windows.append(w.samples))
+    expect(windows == [2, 2, 2], str(windows))
+    raises(gacc.Error, "32 positions")(lambda: gacc.compile(folder, context=64))
+    raises(gacc.Error, "context goes with a published model")(lambda: gacc.compile(MODEL, context=64))
+    raises(ValueError, "lora is a whole number")(lambda: gacc.compile(folder, lora=0))
+    empty = folder / "empty"
+    empty.mkdir()
+    raises(gacc.Error, "no config.json")(lambda: gacc.compile(empty))
+    adapted = gacc.compile(MODEL, lora=2)
+    expect(adapted.plan["trained"]["parameters"] < gacc.compile(MODEL).plan["trained"]["parameters"], "a model's own layers get adapters, too")
 
 
 def test_a_loop_of_ones_own(folder):
