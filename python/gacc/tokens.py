@@ -3,16 +3,20 @@
     python -m gacc.tokens FOLDER text.txt -o tokens.bin                  # one stream: --data tokens:tokens.bin
     python -m gacc.tokens FOLDER chats.jsonl -o chats.npz --context 512  # windows with targets: --data npz:chats.npz
 
-FOLDER has the model's tokenizer.json, as Hugging Face writes it. A line of a .jsonl file is {"text": ...},
-{"prompt": ..., "completion": ...} or {"messages": [{"role": ..., "content": ...}, ...]}. What counts for the loss is
-every token of a text, the completions, and the turns of the assistant, each with the token that ends it; the target
-of all else is -100, which the model names as `loss.ignore_index`. Needs the package `tokenizers`; messages also need
-`transformers`, which has the folder's chat template.
+FOLDER has the model's tokenizer.json, as Hugging Face writes it; a GGUF will do, too, which holds its vocabulary. A
+line of a .jsonl file is {"text": ...}, {"prompt": ..., "completion": ...} or {"messages": [{"role": ..., "content":
+...}, ...]}. What counts for the loss is every token of a text, the completions, and the turns of the assistant, each
+with the token that ends it; the target of all else is -100, which `loss.ignore_index` is where the model does not say
+another. A text longer than a window goes on in the next one. Needs the package `tokenizers`; messages also need
+`transformers`, which has the chat template. In Python:
+
+    run = gacc.train(step, gacc.tokens.arrays(FOLDER, "chats.jsonl", 512))
 """
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import pathlib
 import sys
 from collections.abc import Iterator
@@ -45,37 +49,61 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 
 
 class Tokenizer:
-    """The tokenizer of a folder: its vocabulary, the token that ends a text, and its chat template."""
+    """The tokenizer of a folder or of a GGUF: its vocabulary, the token that ends a text, and its chat template."""
 
-    def __init__(self, folder: pathlib.Path):
+    def __init__(self, model: pathlib.Path):
         try:
             import tokenizers
         except ImportError:
             raise Refused("needs the package tokenizers: pip install tokenizers") from None
-        self.folder, path = folder, folder / "tokenizer.json"
+        self.path, self._chat, self._template = model, None, None
+        if model.is_dir():
+            self._read_folder(model, tokenizers)
+        else:
+            self._read_gguf(model, tokenizers)
+        self.size = 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+        if self.rows is not None and self.size > self.rows:
+            raise Refused(f"{model}: the tokenizer has {self.size:,} tokens, more than the model's {self.rows:,} "
+                          f"({'config.json, vocab_size' if model.is_dir() else 'the embedding'}): resize the model's "
+                          "embedding where that was published, or take the tokenizer that belongs to it")
+
+    def _read_folder(self, folder: pathlib.Path, tokenizers: Any) -> None:
+        path = folder / "tokenizer.json"
         if not path.is_file():
             raise Refused(f"{folder}: has no tokenizer.json")
         try:
             self.tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises Exception itself
             raise Refused(f"{path}: {error}") from None
-        self.size = self.tokenizer.get_vocab_size(with_added_tokens=True)
+        # A file may say how to pad and to cut; a stream has neither.
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
         model = read_json(folder / "config.json")
         rows = model.get("vocab_size")
-        if isinstance(rows, int) and self.size > rows:
-            raise Refused(f"{folder}: the tokenizer has {self.size:,} tokens, more than the model's {rows:,} "
-                          "(config.json, vocab_size)")
-        self.end = self._end(model)
-        self._chat = None
-
-    def _end(self, model: dict[str, Any]) -> int | None:
-        """The token that ends a text: by the tokenizer's own file, else by the model's."""
-        named = read_json(self.folder / "tokenizer_config.json").get("eos_token")
+        self.rows = rows if isinstance(rows, int) else None
+        named = read_json(folder / "tokenizer_config.json").get("eos_token")
         text = named.get("content") if isinstance(named, dict) else named
-        if isinstance(text, str) and (found := self.tokenizer.token_to_id(text)) is not None:
-            return found
         number = model.get("eos_token_id")
-        return next(iter(number), None) if isinstance(number, list) else number
+        self.end = self.tokenizer.token_to_id(text) if isinstance(text, str) else None
+        if self.end is None:
+            self.end = next(iter(number), None) if isinstance(number, list) else number
+
+    def _read_gguf(self, path: pathlib.Path, tokenizers: Any) -> None:
+        from . import _gguf
+
+        try:
+            facts = _gguf.read_metadata(path)
+            self.tokenizer = _gguf.tokenizer_of(facts, tokenizers)
+        except (_gguf.Unreadable, OSError) as error:
+            said = error.strerror if isinstance(error, OSError) else error
+            raise Refused(f"{path}: {said}" + (": a folder has tokenizer.json, a GGUF its vocabulary"
+                                               if "is no GGUF" in str(said) else "")) from None
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise Refused(f"{path}: its vocabulary (tokenizer.ggml.*) is damaged: {error}") from None
+        rows = facts.get(f"{facts.get('general.architecture')}.vocab_size")
+        self.rows = rows if isinstance(rows, int) else None
+        self.end = facts.get("tokenizer.ggml.eos_token_id")
+        self._template = facts.get("tokenizer.chat_template")
 
     def ends(self) -> set[int]:
         """The tokens that may end a text or a turn: the special ones."""
@@ -96,9 +124,14 @@ class Tokenizer:
                 import transformers
             except ImportError:
                 raise Refused("`messages` need the package transformers: pip install transformers") from None
-            self._chat = transformers.AutoTokenizer.from_pretrained(str(self.folder))
+            if self.path.is_dir():
+                self._chat = transformers.AutoTokenizer.from_pretrained(str(self.path))
+            else:
+                self._chat = transformers.PreTrainedTokenizerFast(
+                    tokenizer_object=self.tokenizer, chat_template=self._template,
+                    eos_token=None if self.end is None else self.tokenizer.id_to_token(self.end))
             if not self._chat.chat_template:
-                raise Refused(f"{self.folder}: has no chat template; write lines of `prompt` and `completion`")
+                raise Refused(f"{self.path}: has no chat template; write lines of `prompt` and `completion`")
         text = self._chat.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
         return self.encode(text, start=False)  # the template writes what marks the start
 
@@ -176,8 +209,6 @@ def check(tokenizer: Tokenizer, samples: list[Sample]) -> None:
             raise Refused(f"{sample.place}: no token of it would count"
                           + ("; it has " + str(len(sample.ids)) if len(sample.ids) < 2 else
                              ": it has no turn of the assistant, or an empty completion"))
-        if max(sample.ids) >= tokenizer.size:
-            raise Refused(f"{sample.place}: token {max(sample.ids)} is beyond the tokenizer's {tokenizer.size:,}")
     if any(not all(sample.counts) for sample in samples):
         ends = tokenizer.ends()
         if not any(c and token in ends for s in samples for token, c in zip(s.ids, s.counts)):
@@ -186,20 +217,43 @@ def check(tokenizer: Tokenizer, samples: list[Sample]) -> None:
 
 
 def windows(samples: list[Sample], length: int, fill: int) -> tuple[dict[str, np.ndarray], int]:
-    """Tokens and their targets, [samples, length] each, cut or filled up to the length; and how many were cut."""
-    tokens = np.full((len(samples), length), fill, np.int32)
-    following = np.full((len(samples), length), IGNORED, np.int32)
-    cut = 0
-    for row, sample in enumerate(samples):
-        count = min(len(sample.ids) - 1, length)
-        cut += len(sample.ids) - 1 > length
-        tokens[row, :count] = sample.ids[:count]
-        following[row, :count] = [t if c else IGNORED for t, c in
-                                  zip(sample.ids[1:count + 1], sample.counts[1:count + 1])]
-        if not (following[row] != IGNORED).any():
-            raise Refused(f"{sample.place}: nothing of its first {length} tokens counts; it has {len(sample.ids)}: "
-                          "a larger --context holds it")
+    """Tokens and their targets, [windows, length] each, filled up to the length; and how many samples were cut. Where
+    all of a sample counts, it goes on in further windows."""
+    rows, cut = [], 0
+    for sample in samples:
+        whole, pairs = all(sample.counts), len(sample.ids) - 1
+        cut += pairs > length and not whole
+        for first in range(0, pairs if whole else min(pairs, length), length):
+            rows.append((sample.ids[first:first + length],
+                         [t if c else IGNORED for t, c in zip(sample.ids[first + 1:first + length + 1],
+                                                              sample.counts[first + 1:first + length + 1])]))
+            if all(target == IGNORED for target in rows[-1][1]):
+                raise Refused(f"{sample.place}: nothing of its first {length} tokens counts; it has "
+                              f"{len(sample.ids)}: a larger --context holds it")
+    tokens = np.full((len(rows), length), fill, np.int32)
+    following = np.full((len(rows), length), IGNORED, np.int32)
+    for row, (ids, targets) in enumerate(rows):
+        tokens[row, :len(targets)] = ids[:len(targets)]
+        following[row, :len(targets)] = targets
     return {"tokens": tokens, "next": following}, cut
+
+
+def made_windows(tokenizer: Tokenizer, samples: list[Sample], length: int) -> tuple[dict[str, np.ndarray], int]:
+    """Windows of samples that were checked."""
+    made, cut = windows(samples, length, tokenizer.end or 0)
+    answers = any(not all(sample.counts) for sample in samples)
+    if cut and answers and not np.isin(made["next"], list(tokenizer.ends())).any():
+        raise Refused(f"no end of a turn lies within the first {length} tokens of any sample: the model would never "
+                      "learn to stop; a larger --context holds them")
+    return made, cut
+
+
+def arrays(model: str | os.PathLike, data: str | os.PathLike, context: int) -> dict[str, np.ndarray]:
+    """The windows of a text or of samples, as gacc.train takes them: "tokens" and "next", i32 [windows, context]."""
+    tokenizer = Tokenizer(pathlib.Path(model))
+    samples = list(read_samples(tokenizer, pathlib.Path(data)))
+    check(tokenizer, samples)
+    return made_windows(tokenizer, samples, context)[0]
 
 
 def shown(tokenizer: Tokenizer, sample: Sample, most: int = 400) -> str:
@@ -235,7 +289,6 @@ def convert(folder: str, data: str, out: str, context: int | None) -> None:
                                     "a stream has no windows; the model's inputs say how it is cut"))
     samples = list(read_samples(tokenizer, pathlib.Path(data)))
     check(tokenizer, samples)
-    counted = sum(sum(s.counts[1:]) for s in samples)
     if path.suffix == ".bin":
         if any(not all(s.counts) for s in samples):
             raise Refused(f"{data}: has tokens that do not count, which a stream cannot say; write a .npz")
@@ -247,9 +300,10 @@ def convert(folder: str, data: str, out: str, context: int | None) -> None:
         documents = f"{len(samples):,} document{'s'[:len(samples) > 1]}"
         print(f"{out}: {stream.size:,} tokens of {documents}; --data tokens:{out}{option}")
     else:
-        arrays, cut = windows(samples, context, tokenizer.end or 0)
-        write(path, lambda file: np.savez(file, **arrays))
-        print(f"{out}: {len(samples):,} windows of {context}, {counted:,} tokens count; --data npz:{out}")
+        made, cut = made_windows(tokenizer, samples, context)
+        counted = int((made["next"] != IGNORED).sum())
+        write(path, lambda file: np.savez(file, **made))
+        print(f"{out}: {len(made['tokens']):,} windows of {context}, {counted:,} tokens count; --data npz:{out}")
         if cut:
             print(f"note: {cut:,} of {len(samples):,} samples are longer than {context} tokens, and cut")
     print(f"the first sample, what counts in [[ ]]:\n{shown(tokenizer, samples[0])}")
@@ -257,7 +311,7 @@ def convert(folder: str, data: str, out: str, context: int | None) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m gacc.tokens", description=__doc__.split("\n\n")[0])
-    parser.add_argument("folder", metavar="FOLDER", help="has tokenizer.json")
+    parser.add_argument("folder", metavar="FOLDER|FILE.gguf", help="has tokenizer.json, or a vocabulary")
     parser.add_argument("data", metavar="DATA", help="a text, or .jsonl with one sample a line")
     parser.add_argument("-o", "--out", required=True, help="FILE.bin: a stream; FILE.npz: windows with targets")
     parser.add_argument("--context", type=int, metavar="T", help="of .npz: the tokens of a window")

@@ -104,5 +104,104 @@ def test_what_could_not_train_is_refused_by_file_and_line(folder):
     convert(python, folder, lines(folder / "x.jsonl", {"text": "ab"}), out, "--context", "8", refused=["257", "100", "vocab_size"])
 
 
+GGUF = r"""
+import json, pathlib, struct, sys
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+folder = pathlib.Path(sys.argv[1])
+
+def text(s):
+    return struct.pack("<Q", len(s.encode())) + s.encode()
+
+def value(v):
+    if isinstance(v, bool):
+        return struct.pack("<IB", 7, v)
+    if isinstance(v, int):
+        return struct.pack("<II", 4, v)
+    if isinstance(v, str):
+        return struct.pack("<I", 8) + text(v)
+    kind, parts = {str: (8, map(text, v)), int: (5, (struct.pack("<i", n) for n in v)), float: (6, (struct.pack("<f", n) for n in v))}[type(v[0])]
+    return struct.pack("<IIQ", 9, kind, len(v)) + b"".join(parts)
+
+def write(name, **facts):
+    facts = {"general.architecture": "llama"} | {"tokenizer." + ("" if k == "chat_template" else "ggml.") + k: v for k, v in facts.items()}
+    (folder / name).write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(facts)) + b"".join(text(k) + value(v) for k, v in facts.items()))
+
+def special(made):
+    made.add_special_tokens(["<s>", "<|end|>"])
+
+sample = ["to be or not to be 2026!", "It's the question:\n  whether", "ünï ✓"]
+# Byte-level BPE.
+made = tokenizers.Tokenizer(models.BPE())
+made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+made.decoder = decoders.ByteLevel()
+made.train_from_iterator(sample * 4, tokenizers.trainers.BpeTrainer(vocab_size=300, show_progress=False, special_tokens=["<s>", "<|end|>"],
+                                                                    initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+state = json.loads(made.to_str())["model"]
+tokens = sorted(state["vocab"], key=state["vocab"].get)
+merges = [" ".join(m) if isinstance(m, list) else m for m in state["merges"]]
+kinds = [3 if t in ("<s>", "<|end|>") else 1 for t in tokens]
+template = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}<|end|>\n{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+write("bytes.gguf", model="gpt2", pre="smollm", tokens=tokens, merges=merges, token_type=kinds, eos_token_id=1, chat_template=template)
+write("strange.gguf", model="gpt2", pre="strange", tokens=tokens, merges=merges, token_type=kinds)
+write("wordpiece.gguf", model="bert", tokens=tokens)
+expected = {"bytes.gguf": [made.encode(s).ids for s in sample]}
+# Pieces with scores: the better ones are merged first. By hand: "▁to" is made of "▁t" and "o" (score -1 before "to" of -2).
+pieces = {"<unk>": 0.0, "<s>": 0.0, "</s>": 0.0} | {f"<0x{b:02X}>": 0.0 for b in range(256)}
+pieces |= {"▁t": -1.0, "to": -2.0, "▁to": -3.0, "be": -4.0, "▁be": -5.0} | {c: -9.0 for c in "▁tobe"}
+tokens = list(pieces)
+kinds = [2, 3, 3] + [6] * 256 + [1] * (len(tokens) - 259)
+write("pieces.gguf", model="llama", tokens=tokens, scores=list(pieces.values()), token_type=kinds, bos_token_id=1, eos_token_id=2)
+ids = {t: i for i, t in enumerate(tokens)}
+expected["pieces.gguf"] = [[ids["<s>"], ids["▁to"], ids["▁be"], ids["<0x78>"]]]
+(folder / "expected.json").write_text(json.dumps([sample, expected]))
+"""
+
+
+def test_the_vocabulary_of_a_gguf_gives_the_tokens_of_its_tokenizer(folder):
+    python = peer()
+    subprocess.run([python, "-c", GGUF, folder], check=True)
+    sample, expected = json.loads((folder / "expected.json").read_text())
+    for name, texts in ("bytes.gguf", sample), ("pieces.gguf", ["to bex"]):
+        data = lines(folder / "t.jsonl", *({"text": text} for text in texts))
+        convert(python, folder / name, data, folder / "t.npz", "--context", "99")
+        made = arrays(python, folder / "t.npz")
+        end = {"bytes.gguf": 1, "pieces.gguf": 2}[name]
+        for ids, targets, wanted in zip(made["tokens"], made["next"], expected[name], strict=True):
+            expect([ids[0], *(t for t in targets if t != -100)] == [*wanted, end], f"{name}: {ids}, {wanted}")
+    for name, words in (("strange.gguf", ["`strange`", "tokenizer.ggml.pre"]), ("wordpiece.gguf", ["`bert`", "gpt2, llama"]),
+                        ("expected.json", ["is no GGUF"])):
+        convert(python, folder / name, folder / "t.jsonl", folder / "no.npz", "--context", "9", refused=words)
+    half = folder / "half.gguf"
+    half.write_bytes((folder / "bytes.gguf").read_bytes()[:900])
+    convert(python, half, folder / "t.jsonl", folder / "no.npz", "--context", "9", refused=["half.gguf", "ends within its metadata"])
+
+
+def test_a_gguf_has_its_own_chat_template(folder):
+    python = peer("transformers")
+    subprocess.run([python, "-c", GGUF, folder], check=True)
+    turns = [{"role": "user", "content": "to be"}, {"role": "assistant", "content": "or not"}]
+    shown = convert(python, folder / "bytes.gguf", lines(folder / "m.jsonl", {"messages": turns}), folder / "m.npz", "--context", "99")
+    expect("[assistant][[or not<|end|>]]" in shown, shown)
+    convert(python, folder / "pieces.gguf", folder / "m.jsonl", folder / "no.npz", "--context", "9", refused=["no chat template"])
+
+
+def test_a_long_text_goes_on_in_the_next_window(folder):
+    python = peer()
+    subprocess.run([python, "-c", MAKE, folder], check=True)
+    convert(python, folder, lines(folder / "l.jsonl", {"text": "abcdefg"}), folder / "l.npz", "--context", "3")
+    made = arrays(python, folder / "l.npz")
+    a, b, c, d, e, f, g = (made["tokens"][0] + made["tokens"][1] + made["tokens"][2])[:7]
+    expect(made["next"] == [[b, c, d], [e, f, g], [256, -100, -100]], made)
+
+
+def test_ends_that_are_all_cut_off_are_refused(folder):
+    python = peer()
+    subprocess.run([python, "-c", MAKE, folder], check=True)
+    data = lines(folder / "c.jsonl", *({"prompt": "ab", "completion": "cdefgh"} for _ in range(3)))
+    convert(python, folder, data, folder / "c.npz", "--context", "4", refused=["never", "--context"])
+    convert(python, folder, data, folder / "c.npz", "--context", "8")
+
+
 if __name__ == "__main__":
     harness.main(globals())

@@ -1,0 +1,77 @@
+"""docs/tutorials/published-model.md, on a folder that is made here: random weights, two layers, a tokenizer of its own."""
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import harness
+from harness import expect
+
+MAKE = r"""
+import json, pathlib, sys
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+folder = pathlib.Path(sys.argv[1])
+alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+made = tokenizers.Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
+made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+made.add_special_tokens(["<|end|>"])
+made.save(str(folder / "tokenizer.json"))
+(folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>"}))
+C, M, V = 32, 48, 260
+config = dict(model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=V, hidden_size=C, intermediate_size=M, num_hidden_layers=2,
+              num_attention_heads=4, num_key_value_heads=2, hidden_act="silu", rms_norm_eps=1e-5, max_position_embeddings=128,
+              tie_word_embeddings=True)
+(folder / "config.json").write_text(json.dumps(config))
+shapes = {"model.embed_tokens.weight": (V, C), "model.norm.weight": (C,)}
+for i in range(2):
+    layer = f"model.layers.{i}."
+    shapes |= {layer + "input_layernorm.weight": (C,), layer + "post_attention_layernorm.weight": (C,)}
+    shapes |= {layer + f"self_attn.{k}_proj.weight": (n, C) for k, n in (("q", C), ("k", C // 2), ("v", C // 2), ("o", C))}
+    shapes |= {layer + "mlp.gate_proj.weight": (M, C), layer + "mlp.up_proj.weight": (M, C), layer + "mlp.down_proj.weight": (C, M)}
+random = np.random.default_rng(1)
+header, data = {"__metadata__": {"format": "pt"}}, b""
+for name, shape in shapes.items():
+    tensor = (random.normal(0, 0.05, shape) if len(shape) > 1 else np.ones(shape)).astype("<f4").tobytes()
+    header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [len(data), len(data) + len(tensor)]}
+    data += tensor
+text = json.dumps(header).encode()
+(folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+"""
+
+
+def peer():
+    for python in filter(None, (os.environ.get("GACC_PEERS_PYTHON"), sys.executable, "/usr/bin/python3")):
+        if subprocess.run([python, "-c", "import numpy, tokenizers"], capture_output=True).returncode == 0:
+            return python
+    return harness.skip("no Python with numpy and tokenizers here (GACC_PEERS_PYTHON)")
+
+
+def test_the_page_s_commands_make_an_adapter(folder):
+    python = peer()
+    model = folder / "FOLDER"
+    model.mkdir()
+    subprocess.run([python, "-c", MAKE, model], check=True)
+    (folder / "text.txt").write_text("to be or not to be, that is the question\n" * 200)
+    (folder / "chats.jsonl").write_text("".join(json.dumps({"prompt": f"{n} and {n} are ", "completion": str(2 * n)}) + "\n" for n in range(64)))
+    page = (harness.ROOT / "docs/tutorials/published-model.md").read_text()
+    environment = dict(os.environ, PYTHONPATH=str(harness.ROOT / "python"), GACC_LIBRARY=str(harness.BIN / "libgacc.so.0"),
+                       PATH=f"{harness.BIN}:{os.environ['PATH']}")
+    commands = re.findall(r"(?m)^    ((?:python3|gaccc|gacc-exec) .*)$", page)
+    expect(len(commands) == 6, commands)
+    for command in commands:
+        words = [python if word == "python3" else word for word in shlex.split(command)]
+        done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
+        expect(done.returncode == 0, f"{command}\n{done.stderr}")
+    for adapter in "adapter", "answers":
+        expect(sorted(path.name for path in (folder / adapter).iterdir()) == ["adapter_config.json", "adapter_model.safetensors"], adapter)
+    for code in re.findall(r"(?s)```python\n(.*?)```", page):
+        done = subprocess.run([python, "-c", "import gacc, gacc.tokens\n" + code], cwd=folder, env=environment, capture_output=True, text=True)
+        expect(done.returncode == 0, done.stderr)
+
+
+if __name__ == "__main__":
+    harness.main(globals())
