@@ -68,9 +68,11 @@ def test_the_page_s_commands_make_an_adapter(folder):
         expect(done.returncode == 0, f"{command}\n{done.stderr}")
     for adapter in "adapter", "answers":
         expect(sorted(path.name for path in (folder / adapter).iterdir()) == ["adapter_config.json", "adapter_model.safetensors"], adapter)
-    for code in re.findall(r"(?s)```python\n(.*?)```", page):
-        done = subprocess.run([python, "-c", "import gacc, gacc.tokens\n" + code], cwd=folder, env=environment, capture_output=True, text=True)
-        expect(done.returncode == 0, done.stderr)
+    code = re.findall(r"(?m)^    ((?:step|run|gacc)\b[ .].*)$", page)
+    expect(len(code) == 4, code)
+    script = "\n".join(["import gacc, gacc.tokens", *code])
+    done = subprocess.run([python, "-c", script], cwd=folder, env=environment, capture_output=True, text=True)
+    expect(done.returncode == 0, done.stderr)
 
 
 if __name__ == "__main__":
