@@ -29,15 +29,14 @@ std::vector<int64_t> windows() {
   for (int64_t i = 1; i < kSteps; ++i) out.push_back(i);
   for (int64_t unit = 1; unit * kSteps < kLongestWindow; unit *= 2)
     for (int64_t i = kSteps; i < 2 * kSteps; ++i) out.push_back(i * unit);
-  out.push_back(kLongestWindow);
   return out;
 }
 
-// The largest number below `end` that holds, where `begin` and all below do: one after the last that does.
+// The first number from `begin` on that does not hold, at most `end`; all before it do.
 template <class Holds>
-size_t first_failure(size_t begin, size_t end, Holds holds) {
+int64_t first_failure(int64_t begin, int64_t end, Holds holds) {
   while (begin < end) {
-    const size_t middle = begin + (end - begin) / 2;
+    const int64_t middle = begin + (end - begin) / 2;
     if (holds(middle))
       begin = middle + 1;
     else
@@ -75,7 +74,6 @@ class Model {
   }
 
   const ir::Module& module() const { return compiler_->module(); }
-  const passes::Options& options() const { return options_; }
   const std::string& refused() const { return refused_; }
   std::optional<ir::Module> fused() { return compiler_->before("recompute", {}, options_, refused_); }
   BatchChoice choose(int64_t budget) { return chooser_->choose_within(budget); }
@@ -184,21 +182,26 @@ class Search {
 
   // The longest window of each card by bisection; a larger card has none shorter.
   void find_contexts(Fits& fits, FitsWay& way) {
-    const std::vector<int64_t> all = windows();
-    const size_t end = first_failure(0, all.size(), [&](size_t i) { return readable(all[i]); });
-    if (end == 0) return;
-    fits.positions = all[end - 1];
-    size_t begin = 0;
+    const int64_t positions =
+        first_failure(1, kLongestWindow + 1, [&](int64_t tokens) { return readable(tokens); }) - 1;
+    if (positions == 0) return;
+    fits.positions = positions;
+    std::vector<int64_t> all = windows();
+    std::erase_if(all, [&](int64_t tokens) { return tokens >= positions; });
+    all.push_back(positions);
+    const auto end = static_cast<int64_t>(all.size());
+    int64_t begin = 0;
     for (size_t i = 0; i < way.cards.size(); ++i) {
       const int64_t card = request_.cards[i];
       const bool hopeless = way.weights + way.state > card;
-      size_t after = first_failure(begin, hopeless ? begin : end, [&](size_t at) {
-        Model* model = window(all[at]);
+      int64_t after = first_failure(begin, hopeless ? begin : end, [&](int64_t at) {
+        Model* model = window(all[static_cast<size_t>(at)]);
         return model != nullptr && model->least(card).value_or(card + 1) <= card;
       });
       // The bound is of all plans; what counts is one that is found.
-      while (after > begin && !window(all[after - 1])->choose(card).done) --after;
-      way.cards[i].context = after == 0 ? 0 : all[after - 1];
+      const auto longest = [&] { return after == 0 ? 0 : all[static_cast<size_t>(after) - 1]; };
+      while (after > begin && !window(longest())->choose(card).done) --after;
+      way.cards[i].context = longest();
       begin = after;
     }
   }
