@@ -30,8 +30,7 @@ void add_attention(const ir::OpView& view, Facts& facts) {
   facts.add("head_dim", heads.channels);
   facts.add("causal", view.flag("causal"));
   facts.add("positions", view.operand(0).shape[1]);
-  const ir::Attr* window = ir::find_attr(view.op, "window");
-  if (window != nullptr) facts.add("window", std::get<int64_t>(*window));
+  if (const int64_t window = view.integer("window"); window > 0) facts.add("window", window);
 }
 
 void add_rope(const ir::OpView& view, Facts& facts) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "ir/cost.h"
+#include "ir/ops/heads.h"
 #include "ir/ops/image_window.h"
 #include "kernels/gemm.h"
 #include "kernels/handwritten/attention_call.h"
@@ -110,22 +111,27 @@ void batch_product_work(const Asked& a) {
 void attention_work(const Asked& a) {
   const AttentionShape shape = a.body.shape.as<AttentionShape>();
   const bool gradient = shape.parts > 1;
-  const AttentionWork work{
-      shape.heads * a.op.module.micro_batch(),     shape.length, shape.channels, shape.causal != 0, gradient,
-      shape.tile > 0 ? shape.fetched(gradient) : 0};
+  const AttentionWork work{.heads = shape.heads * a.op.module.micro_batch(),
+                           .length = shape.length,
+                           .channels = shape.channels,
+                           .causal = shape.causal != 0,
+                           .gradient = gradient,
+                           .fetched = shape.tile > 0 ? shape.fetched(gradient) : 0,
+                           .window = shape.window};
   a.work.loads.add(16, a.work.moved);
   if (shape.tile > 0) {
     a.work.attention = work;
     return;
   }
   // By multiply-adds; rows pass by in the first-level cache, a load for every four.
-  const double length = shape.length, channels = shape.channels;
-  const double pairs = work.heads * length * length / (shape.causal ? 2 : 1);
+  const double channels = shape.channels;
+  const double met = ir::twice_seen_pairs(shape.length, work.causal, shape.window) / 2.0;  // of a head
+  const double pairs = work.heads * met;
   const double products = pairs * channels * (gradient ? 7 : 2);
   a.work.flops = 2 * products;
   a.work.nearby = 4 * products / 2;
   a.work.instructions = products * 1.5 + pairs * (gradient ? 60 : 40);
-  const double iterations = length / (shape.causal ? 2 : 1) / shape.step();
+  const double iterations = met / shape.length / shape.step();
   a.work.rounds = iterations;
   a.work.serial_loads =
       iterations * shape.step() * 2 * Team::share(shape.channels, std::max<int64_t>(shape.team, 1)) / 4;

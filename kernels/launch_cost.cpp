@@ -6,6 +6,8 @@
 #include <cmath>
 #include <initializer_list>
 
+#include "ir/ops/heads.h"
+
 namespace gacc::kernels {
 
 namespace {
@@ -115,7 +117,11 @@ constexpr double kAttentionTileRows = 64;  // of a block
 double attention_area(const AttentionWork& a) {
   const double length = a.length;
   const double blocks = divided_up(length, kAttentionTileRows);
-  return a.heads * length * length * (a.causal ? (blocks + 1) / (2 * blocks) : 1);
+  if (!a.causal) return a.heads * length * length;
+  // Of block n the blocks of keys before it, at most as many as its window reaches, and its own.
+  const double most =
+      a.window > 0 ? std::min(divided_up(a.window - 1, kAttentionTileRows) + 1, blocks) : blocks;
+  return a.heads * length * length * (most * (most + 1) / 2 + (blocks - most) * most) / (blocks * blocks);
 }
 
 ProductTime product_time(const Machine& machine, const ProductWork& product, Engine engine) {
@@ -251,7 +257,7 @@ Estimate estimate(const Machine& machine, const Work& work, Engine engine) {
     const AttentionWork& a = *work.attention;
     // The gradient does with five products what this one does with seven.
     const double products = a.gradient ? 5 : 2;
-    const double length = a.length, area = a.heads * length * length / (a.causal ? 2 : 1);
+    const double area = a.heads * ir::twice_seen_pairs(a.length, a.causal, a.window) / 2.0;
     result.seconds = attention_seconds(machine, a);
     result.use = {.sms = result.seconds * busy, .memory = work.moved / machine.copy};
     result.floor = std::max(result.floor, products * 2 * a.channels * area / machine.library_ceiling);

@@ -50,7 +50,10 @@ class MmaAttention : AttentionTiles {
           Value* top = now[row];
           each(row, scores.size(), [&](size_t i, size_t) { top = b.CreateMaxNum(top, scores[i]); });
           for (unsigned distance : {1, 2}) top = b.CreateMaxNum(top, gpu::exchange(b, top, distance));
-          Value* shift = b.CreateFNeg(b.CreateFMul(top, real(unit())));
+          Value* base = top;
+          if (s_.window > 0)  // a query may have seen no key yet
+            base = b.CreateSelect(b.CreateFCmpOEQ(top, minus_infinity()), real(0), top);
+          Value* shift = b.CreateFNeg(b.CreateFMul(base, real(unit())));
           decay[row] = power(t_.math.fma(now[row], real(unit()), shift));
           Value* sum = b.CreateFMul(now[rows + row], decay[row]);
           each(row, scores.size(), [&](size_t i, size_t) {
@@ -69,7 +72,7 @@ class MmaAttention : AttentionTiles {
         std::ranges::copy(with_infinite({first, now.end()}, part(2), key), first);
         return now;
       };
-      const auto pass = [&] { return walk({part(1), part(2)}, word(0), visible_keys(), start, tile); };
+      const auto pass = [&] { return walk({part(1), part(2)}, first_keys(), visible_keys(), start, tile); };
       Values end = pass();
       if (s_.causal) {
         Value* again = any_nan(end.data() + sums, sums_of_channels());
@@ -132,7 +135,7 @@ class MmaAttention : AttentionTiles {
       return now;
     };
     const Values end =
-        walk({part(1), part(2)}, word(0), visible_keys(), Values(sums_of_channels(), real(0)), tile);
+        walk({part(1), part(2)}, first_keys(), visible_keys(), Values(sums_of_channels(), real(0)), tile);
     store(end.data(), Values(rows_.size(), real(scale_)), part(0, result()));
   }
 
@@ -176,7 +179,7 @@ class MmaAttention : AttentionTiles {
         [&] {
           return std::array{part(0), output(kDy)};
         },
-        s_.causal ? first_ : word(0), word(s_.length),
+        s_.causal ? first_ : word(0), seeing_queries(),
         Values(sums_of_channels() * (wants_k && wants_v ? 2 : 1), real(0)), tile);
     if (wants_k) store(end.data(), Values(rows_.size(), real(scale_)), part(1, result()));
     if (wants_v) store(end.data() + dv, Values(rows_.size(), real(1)), part(2, result()));

@@ -65,6 +65,23 @@ class AttentionTiles : protected BlockCode {
   void place_queries() { place(s_.causal ? b.CreateSub(word(s_.blocks() - 1), block_) : block_); }
 
   Value* exists(size_t row) { return b.CreateICmpULT(rows_[row], word(s_.length)); }
+  // The first tile with a key that one of the block's queries sees.
+  Value* first_keys() {
+    if (s_.window == 0) return word(0);
+    Value* reach = word(s_.window - 1);
+    Value* key = b.CreateSelect(b.CreateICmpUGT(first_, reach), b.CreateSub(first_, reach), word(0));
+    return b.CreateMul(b.CreateUDiv(key, word(s_.tile)), word(s_.tile));
+  }
+  // Queries from here on see none of the block's keys.
+  Value* seeing_queries() {
+    if (s_.window == 0) return word(s_.length);
+    return min(b.CreateAdd(first_, word(s_.block - 1 + s_.window)), word(s_.length));
+  }
+  // The condition that a query sees a key; the query is causal.
+  Value* sees(Value* query, Value* key) {
+    if (s_.window == 0) return b.CreateICmpULE(key, query);
+    return b.CreateICmpULT(b.CreateSub(query, key), word(s_.window));
+  }
   // Keys from here on are seen by none of the block's queries.
   Value* visible_keys() {
     return s_.causal ? min(b.CreateAdd(first_, word(s_.block)), word(s_.length)) : word(s_.length);
@@ -349,8 +366,8 @@ class AttentionTiles : protected BlockCode {
         Value* value = t_.half.widen(bits, type_);
         Value* magnitude = b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, value);
         Value* infinite = b.CreateFCmpUEQ(magnitude, real(std::numeric_limits<double>::infinity()));
-        Value* sees = b.CreateICmpULE(key, rows_[row_of(i, now.size())]);
-        now[i] = b.CreateSelect(b.CreateAnd(infinite, sees), b.CreateFAdd(now[i], value), now[i]);
+        Value* there = b.CreateAnd(infinite, sees(rows_[row_of(i, now.size())], key));
+        now[i] = b.CreateSelect(there, b.CreateFAdd(now[i], value), now[i]);
       }
       return now;
     });
@@ -405,10 +422,10 @@ class AttentionTiles : protected BlockCode {
       for (size_t i = 0; i < values.size(); ++i) {
         Value* row = rows_[row_of(i, values.size())];
         Value* column = position_of(tile, column_of(i, values.size()));
-        Value* sees = rows_are_keys ? b.CreateICmpULE(row, column)
-                      : s_.causal   ? b.CreateICmpULE(column, row)
-                                    : b.CreateICmpULT(column, word(s_.length));
-        seen[i] = b.CreateSelect(sees, values[i], otherwise);
+        Value* there = rows_are_keys ? sees(column, row)
+                       : s_.causal   ? sees(row, column)
+                                     : b.CreateICmpULT(column, word(s_.length));
+        seen[i] = b.CreateSelect(there, values[i], otherwise);
       }
       return seen;
     };
@@ -416,6 +433,11 @@ class AttentionTiles : protected BlockCode {
     Value* partly = rows_are_keys ? b.CreateICmpULT(tile, b.CreateAdd(first_, word(s_.block - 1)))
                     : s_.causal   ? b.CreateICmpUGT(last, first_)
                                   : b.CreateICmpUGE(last, word(s_.length));
+    if (s_.window > 0) {  // and where the first key is too far from the last query
+      Value* nearest = rows_are_keys ? b.CreateSub(last, first_)
+                                     : b.CreateSub(b.CreateAdd(first_, word(s_.block - 1)), tile);
+      partly = b.CreateOr(partly, b.CreateICmpSGE(nearest, word(s_.window)));
+    }
     return t_.either(partly, look, [&] { return values; });
   }
 

@@ -120,11 +120,6 @@ Layer lower_attention(LayerContext& l) {
   if (!ir::fits({3, heads, channels, width}, 1) ||
       !ir::fits({3, heads, channels, length}, l.model.micro_batch))
     throw Refused(l.error(Kind::out_of_range, l.keys.type_at, "layer `{}` is too large", l.spec.name));
-  if (l.keys.has("window") && l.keys.integer("window") < length)
-    throw Refused(l.error(Kind::unsupported, l.keys.at("window"),
-                          "a window of {} positions is not built where the sequence has more, {}; take a "
-                          "shorter sequence",
-                          l.keys.integer("window"), length));
   ir::ValueId qkv =
       l.projection("qkv.", l.path + ".qkv", l.x(), (heads + 2 * kv_heads) * channels, l.keys.on("bias"));
   const Rows parts[] = {{"q", 0, queries},
@@ -141,6 +136,7 @@ Layer lower_attention(LayerContext& l) {
   if (const Values* rope = l.keys.find("rope")) qkv = with_rope(l, *rope, qkv, attrs, channels);
   std::vector<ir::Operand> operands{qkv};
   attrs["causal"] = l.keys.flag("causal");
+  if (l.keys.has("window") && l.keys.integer("window") < length) attrs["window"] = l.keys.integer("window");
   const bool drops = p > 0 && l.training();
   if (drops) {
     for (const ir::Operand& word : l.layers.parameters.sample_words()) operands.push_back(word);
@@ -187,8 +183,7 @@ const LayerType layers::attention{
                       tables::rope),
                   Key{"qk_norm", Form::table, no_default, "norms of queries and keys"}.of(tables::qk_norm),
                   {"window", Form::integer, no_default,
-                   "a position sees itself and window - 1 before it; not below the length of the sequence",
-                   extent},
+                   "a position sees itself and the window - 1 before it; needs causal", extent},
                   {"dropout", Form::real, 0.0, "the probability of a zero among the weights", below_one},
                   Key{"proj_init", Form::table, no_default, "how proj.weight starts; default: as init says"}
                       .or_one_of(starts)

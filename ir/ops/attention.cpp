@@ -4,12 +4,13 @@
 //
 // qkv [B, T, (H + 2 K) D]: H heads of queries, K of keys and K of values of a position side by side, each of D
 // channels (heads.h). A head of keys and values meets H / K heads of queries; its gradients are sums over them.
-//   s_ij = q_i k_j / sqrt(D)   (causal: j <= i only)      m_i = max_j s_ij
+//   s_ij = q_i k_j / sqrt(D)   (causal: j <= i only; window W: i - W < j <= i only)      m_i = max_j s_ij
 //   l_i = log(sum_j exp(s_ij - m_i))                       p_ij = exp((s_ij - m_i) - l_i)
 //   out_i = sum_j z_ij p_ij v_j                            z_ij = 1, or the dropout factor 0 or 1 / (1 - p)
 // Gradients, with dp_ij = z_ij (d_out_i v_j) and delta_i = d_out_i out_i = sum_j p_ij dp_ij:
 //   ds_ij = p_ij (dp_ij - delta_i)
 //   d_q_i = sum_j ds_ij k_j / sqrt(D)   d_k_j = sum_i ds_ij q_i / sqrt(D)   d_v_j = sum_i z_ij p_ij d_out_i
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -24,6 +25,14 @@ struct Sizes : Heads {
 };
 
 Sizes sizes(const OpView& op) { return {heads_of(op), op.operand(0).shape[1]}; }
+
+void expect_window(const OpView& op) {
+  const int64_t window = op.integer("window");
+  if (window < 0 || window >= sizes(op).length)
+    refuse(op, Kind::out_of_range, "window is {}, not in [0, {})", window, sizes(op).length);
+  if (window > 0 && !op.flag("causal"))
+    refuse(op, Kind::conflict, "a window is of earlier positions: causal = true");
+}
 
 // Random numbers tell the elements of a sample's probabilities [H, T, T] apart by 32 bits.
 void expect_dropout(const OpView& op, size_t first) {
@@ -72,6 +81,7 @@ void gradient(GradBuilder& g) {
 struct Head {
   Sizes s;
   bool causal;
+  int64_t window;
   int64_t sample, head;
   const double* qkv;
   double scale;
@@ -90,6 +100,8 @@ struct Head {
     for (int64_t c = 0; c < s.channels; ++c) sum += a[c] * b[c];
     return sum;
   }
+  // Query i sees keys from first_key(i) to keys(i) - 1.
+  int64_t first_key(int64_t i) const { return window > 0 ? std::max<int64_t>(i - window + 1, 0) : 0; }
   int64_t keys(int64_t i) const { return causal ? i + 1 : s.length; }
   // Returns the index of m of query i among the statistics; l comes T later.
   size_t statistic(int64_t i) const {
@@ -118,6 +130,7 @@ void each_head(EvalView& view, size_t words, F f) {
     for (int64_t h = 0; h < s.heads; ++h) {
       f(Head{.s = s,
              .causal = view.op.flag("causal"),
+             .window = view.op.integer("window"),
              .sample = b,
              .head = h,
              .qkv = qkv.data.data(),
@@ -134,15 +147,15 @@ void forward_reference(EvalView& view, size_t words) {
     std::vector<double> scores(static_cast<size_t>(s.length));
     for (int64_t i = 0; i < s.length; ++i) {
       double top = -std::numeric_limits<double>::infinity(), sum = 0;
-      for (int64_t j = 0; j < head.keys(i); ++j) {
+      for (int64_t j = head.first_key(i); j < head.keys(i); ++j) {
         double& score = scores[j];
         score = head.score(i, j);
         top = std::isnan(score) || std::isnan(top) ? std::nan("") : std::fmax(top, score);
       }
-      for (int64_t j = 0; j < head.keys(i); ++j) sum += std::exp(scores[j] - top);
+      for (int64_t j = head.first_key(i); j < head.keys(i); ++j) sum += std::exp(scores[j] - top);
       double* out =
           view.result(0).data.data() + (head.sample * s.length + i) * s.width() + head.head * s.channels;
-      for (int64_t j = 0; j < head.keys(i); ++j) {
+      for (int64_t j = head.first_key(i); j < head.keys(i); ++j) {
         const double p = std::exp(scores[j] - top) / sum * head.factor(i, j);
         for (int64_t c = 0; c < s.channels; ++c) out[c] += p * head.value(j)[c];
       }
@@ -162,7 +175,7 @@ void gradient_reference(EvalView& view, size_t words) {
       const double top = view.operand(1).data[head.statistic(i)];
       const double log = view.operand(1).data[head.statistic(i + s.length)];
       const double delta = view.operand(2).data[at * s.heads + head.head];
-      for (int64_t j = 0; j < head.keys(i); ++j) {
+      for (int64_t j = head.first_key(i); j < head.keys(i); ++j) {
         const double p = std::exp(head.score(i, j) - top - log), z = head.factor(i, j);
         const double ds = p * (z * head.dot(dy, head.value(j)) - delta) * head.scale;
         double *dq = d_qkv + head.at(i, head.head), *dk = d_qkv + head.at(j, s.key(head.head)),
@@ -181,20 +194,22 @@ void gradient_reference(EvalView& view, size_t words) {
 Cost cost(const OpView& op, int64_t products) {
   const Sizes s = sizes(op);
   const int64_t batch = op.module.micro_batch();
-  Cost total{.flops = 2 * products * batch * s.length * s.length * s.width(), .bytes = 0};
-  if (op.flag("causal")) total.flops /= 2;
+  const int64_t twice = twice_seen_pairs(s.length, op.flag("causal"), op.integer("window"));
+  Cost total{.flops = products * batch * twice * s.width(), .bytes = 0};
   for (size_t i = 0; i < op.op.operands.size(); ++i) total.bytes += type_bytes(op.operand(i), batch);
   for (size_t i = 0; i < op.op.results.size(); ++i) total.bytes += type_bytes(op.result(i), batch);
   return total;
 }
 
-const std::vector<AttrSpec> kHeadAttrs = {{"causal", false}, {"heads", int64_t{1}}, {"kv_heads", int64_t{0}}};
-const std::vector<AttrSpec> kDropoutAttrs = {
-    kHeadAttrs[0], kHeadAttrs[1], kHeadAttrs[2], {"p", 0.5}, {"stream", int64_t{0}}};
+const std::vector<AttrSpec> kHeadAttrs = {
+    {"causal", false}, {"heads", int64_t{1}}, {"kv_heads", int64_t{0}}, {"window", int64_t{0}}};
+const std::vector<AttrSpec> kDropoutAttrs = {kHeadAttrs[0], kHeadAttrs[1], kHeadAttrs[2],
+                                             kHeadAttrs[3], {"p", 0.5},    {"stream", int64_t{0}}};
 
 // Dropout's operands begin at `words`; 0: there is no dropout.
 void expect_operands(const OpView& op, size_t words) {
   expect_heads(op);
+  expect_window(op);
   if (words != 0) expect_dropout(op, words);
 }
 
@@ -288,8 +303,9 @@ extern const OpInfo op_attention = forward<0>(
     "attention",
     "softmax(q k^T / sqrt(D)) v by heads over qkv [B,T,(heads + 2 kv_heads) D]; results: out [B,T,heads "
     "D] and, of each query's scores, the largest and the log of the sum of exp(score - largest) "
-    "[B,heads,2,T]. kv_heads 0 are as many as heads; fewer are shared by neighbouring heads. Never makes "
-    "the [T,T] matrix",
+    "[B,heads,2,T]. kv_heads 0 are as many as heads; fewer are shared by neighbouring heads. With window "
+    "a query sees itself and the window - 1 positions before it; 0: all before it. Never makes the [T,T] "
+    "matrix",
     kHeadAttrs);
 
 extern const OpInfo op_attention_dropout = forward<1>(

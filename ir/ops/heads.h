@@ -17,6 +17,13 @@ struct Heads {
   int64_t value(int64_t query) const { return key(query) + kv_heads; }
 };
 
+// Returns twice the number of pairs of a query and a key that it sees, of one head of a sample, where the half of a
+// causal square is half of it. `window` 0: none.
+constexpr int64_t twice_seen_pairs(int64_t length, bool causal, int64_t window) {
+  if (window > 0) return (2 * length - window) * window;
+  return (causal ? 1 : 2) * length * length;
+}
+
 // Returns the heads of operand 0, [B,T,(H + 2 K) D].
 Heads heads_of(const OpView& op);
 // Operand 0 is such a tensor of floats.

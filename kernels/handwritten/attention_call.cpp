@@ -43,14 +43,16 @@ AttentionShape attention_shape(const ir::OpView& op) {
           .channels = of.channels,
           .block = std::min(kAttentionBlock, length),
           .causal = op.flag("causal"),
+          .window = op.integer("window"),
           .words = dropout ? own : 0,
           .p = dropout ? op.real("p") : 0,
           .parts = gradient ? 2 : 1};
 }
 
 Specialisation specialisation_of(const ir::OpView& op, Purpose purpose, const AttentionShape& shape) {
-  // A position meets up to T others in 2 to 4 products of D terms.
-  const int64_t work = std::clamp<int64_t>(shape.length * shape.channels / 4, 200, 10000);
+  // A position meets up to T others, or a window of them, in 2 to 4 products of D terms.
+  const int64_t met = shape.window > 0 ? shape.window : shape.length;
+  const int64_t work = std::clamp<int64_t>(met * shape.channels / 4, 200, 10000);
   // A thread for every member of a position's team, and whole warps for a row.
   int64_t columns = shape.block;
   if (shape.team > 0) columns = (shape.block * shape.team + Team::kWarp - 1) / Team::kWarp * Team::kWarp;

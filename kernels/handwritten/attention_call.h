@@ -30,6 +30,7 @@ struct AttentionShape {
   int64_t heads, kv_heads, length, channels;  // H, K, T, D
   int64_t block;                              // positions of a row: kAttentionBlock, or T where that is less
   int64_t causal;                             // 0 or 1
+  int64_t window;                             // a query sees so many positions, itself the last; 0: no limit
   int64_t words;                              // the slot where dropout's four words begin; 0: no dropout
   double p;                                   // dropout's
   int64_t parts;       // forward 1; 2 or 3 are what a gradient is made of: d_q, and d_k with d_v or each

@@ -9,6 +9,7 @@ struct AttentionCase {
   int64_t length, heads, channels;
   bool causal, dropout;
   int64_t kv_heads = 0;  // as many as heads
+  int64_t window = 0;    // none
   int64_t row() const { return (heads + 2 * (kv_heads == 0 ? heads : kv_heads)) * channels; }
 };
 
@@ -18,8 +19,9 @@ inline ir::Module attention_module(const AttentionCase& c, int64_t micro_batch) 
   const int64_t width = c.heads * c.channels;
   const std::string words = c.dropout ? ", @low, @high, @first.low, @first.high" : "";
   const std::string name = c.dropout ? "attention.dropout" : "attention";
-  const std::string attrs = fmt::format("{{causal = {}, heads = {}, kv_heads = {}{}}}", c.causal, c.heads,
-                                        c.kv_heads, c.dropout ? ", p = 0.25, stream = 77" : "");
+  const std::string attrs =
+      fmt::format("{{causal = {}, heads = {}, kv_heads = {}, window = {}{}}}", c.causal, c.heads, c.kv_heads,
+                  c.window, c.dropout ? ", p = 0.25, stream = 77" : "");
   const std::string state = !c.dropout ? ""
                                        : "state @low : i32[] control\nstate @high : i32[]\n"
                                          "state @first.low : i32[] control\nstate @first.high : i32[]\n";

@@ -59,8 +59,8 @@ void check_twice(const ir::Module& module, const DeviceCode& code, int64_t batch
 // Those without tensor cores are slow to emulate, and have that test: one case is enough.
 void check(const AttentionCase& c, const Machine16& on, int64_t batch, bool cores) {
   if (!on.cores && c.length != 17 && c.length != 5) return;
-  SCOPED_TRACE(fmt::format("T = {}, {} heads of {}, {} of keys, causal {}, dropout {}", c.length, c.heads,
-                           c.channels, c.kv_heads, c.causal, c.dropout));
+  SCOPED_TRACE(fmt::format("T = {}, {} heads of {}, {} of keys, causal {}, dropout {}, window {}", c.length,
+                           c.heads, c.channels, c.kv_heads, c.causal, c.dropout, c.window));
   const auto module = to_half(attention_module(c, batch), on.dtype);
   ASSERT_TRUE(module);
   Diag diag;
@@ -105,6 +105,21 @@ TEST_P(MmaAttention, GroupedQueries) {
                                  {70, 3, 64, true, false, 1},
                                  {35, 2, 112, true, false, 1},
                                  {33, 6, 32, false, false, 2}}) {
+    check(c, GetParam(), c.length < 20 ? 2 : 1, GetParam().cores);
+    if (HasFailure()) return;
+  }
+}
+
+// Windows within a tile, of whole tiles, and over several; of one position, which sees itself alone.
+TEST_P(MmaAttention, Windows) {
+  for (const AttentionCase& c : {AttentionCase{17, 1, 32, true, true, 0, 5},
+                                 {5, 2, 16, true, false, 1, 3},
+                                 {130, 1, 16, true, false, 0, 1},
+                                 {130, 1, 16, true, true, 0, 20},
+                                 {129, 2, 64, true, false, 1, 64},
+                                 {200, 1, 64, true, false, 0, 65},
+                                 {70, 3, 64, true, false, 1, 33},
+                                 {100, 1, 112, true, false, 0, 40}}) {
     check(c, GetParam(), c.length < 20 ? 2 : 1, GetParam().cores);
     if (HasFailure()) return;
   }
@@ -208,8 +223,8 @@ struct TeamCase {
   int64_t batch;
   const char* target;
   friend void PrintTo(const TeamCase& c, std::ostream* out) {
-    *out << fmt::format("T {}, {} heads of {}, causal {}, dropout {}", c.shape.length, c.shape.heads,
-                        c.shape.channels, c.shape.causal, c.shape.dropout);
+    *out << fmt::format("T {}, {} heads of {}, causal {}, dropout {}, window {}", c.shape.length,
+                        c.shape.heads, c.shape.channels, c.shape.causal, c.shape.dropout, c.shape.window);
   }
 };
 class TeamAttention : public testing::TestWithParam<TeamCase> {};
@@ -226,6 +241,12 @@ INSTANTIATE_TEST_SUITE_P(
         // Heads of keys that several heads of queries share.
         TeamCase{{9, 3, 8, true, true, 1}, 2, "sm_80"}, TeamCase{{33, 6, 20, true, false, 2}, 1, "sm_80"},
         TeamCase{{5, 4, 64, false, false, 2}, 1, "sm_75"}, TeamCase{{6, 2, 128, true, true, 1}, 1, "sm_90"},
+        // Windows.
+        TeamCase{{70, 1, 8, true, false, 0, 9}, 1, "sm_80"},
+        TeamCase{{33, 6, 20, true, true, 2, 4}, 1, "sm_80"},
+        TeamCase{{67, 1, 20, true, true, 0, 40}, 1, "sm_90"},
+        TeamCase{{40, 1, 64, true, false, 0, 1}, 2, "sm_80"},
+        TeamCase{{6, 1, 256, true, false, 0, 2}, 1, "sm_80"},
         // More channels than are kept in registers.
         TeamCase{{3, 1, 514, true, true}, 1, "sm_80"}));
 

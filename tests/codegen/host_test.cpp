@@ -171,6 +171,20 @@ TEST(Host, GroupedQueries) {
   }
 }
 
+// Windows shorter and longer than a step and a vector, alone and with dropout and shared heads.
+TEST(Host, WindowsOfAttention) {
+  for (const AttentionCase& c : {AttentionCase{2, 1, 4, true, false, 0, 1},
+                                 {17, 6, 8, true, true, 3, 5},
+                                 {65, 2, 16, true, false, 0, 1},
+                                 {65, 4, 16, true, true, 2, 30},
+                                 {130, 1, 5, true, false, 0, 64},
+                                 {131, 1, 3, true, false, 0, 100},
+                                 {64, 2, 32, true, false, 1, 63}}) {
+    SCOPED_TRACE(fmt::format("T = {}, {} heads of {}, window {}", c.length, c.heads, c.channels, c.window));
+    check_eval(attention_module(c, 2), {1, 2}, 2e-5);
+  }
+}
+
 TEST(Host, AttentionOfScoresFarFromZero) {
   const AttentionCase c{19, 2, 4, true, false};
   const Module module = attention_module(c, 2);

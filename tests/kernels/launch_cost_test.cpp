@@ -94,6 +94,19 @@ TEST(LaunchCost, Attention) {
     expect_close(seconds_of(machine(target), work, Engine::library), microseconds, target);
 }
 
+// A window as long as the sequence is none, and a short one's time grows with the length alone.
+TEST(LaunchCost, WindowsOfAttention) {
+  AttentionWork work{.heads = 12, .length = 1024, .channels = 64, .causal = true, .fetched = 16};
+  const auto seconds = [&](int64_t length, int64_t window) {
+    work.length = length, work.window = window;
+    return seconds_of(machine("sm_80"), work, Engine::library);
+  };
+  EXPECT_NEAR(seconds(4096, 4096) / seconds(4096, 0), 1, 1e-9);
+  EXPECT_NEAR(seconds(16384, 128) / seconds(8192, 128), 2, 0.02);
+  EXPECT_LT(seconds(8192, 1024), 0.3 * seconds(8192, 0));
+  EXPECT_LT(seconds(8192, 1), seconds(8192, 65));
+}
+
 // Of 16,384 rows of 3072 halves, a thread for each column.
 Work column_sum() {
   Work work{.blocks = 48,

@@ -16,10 +16,12 @@ VARIANTS = {
     # heads that tensor cores take
     "wide_heads": dict(width=96, heads=6, kv_heads=2, rope="{}", norm="rms_norm", bias="false"),
     "partial": dict(width=64, heads=4, kv_heads=1, rope="{ partial = 0.5 }", norm="rms_norm", bias="false"),
+    # as Mistral: a position sees some before it, fewer than there are
+    "windowed": dict(width=64, heads=4, kv_heads=2, rope="{}", norm="rms_norm", bias="false", window=7),
 }
 
 
-def text_of(width, heads, kv_heads, rope, norm, bias, more=""):
+def text_of(width, heads, kv_heads, rope, norm, bias, window=LENGTH, more=""):
     gated = "".join(f"""
 [[layers.layers.layers]]
 type = "linear"
@@ -64,6 +66,7 @@ kv_heads = {kv_heads}
 causal = true
 bias = {bias}
 rope = {rope}
+window = {window}
 init = {{ normal = 0.2 }}
 [[layers.layers]]
 type = "residual"
@@ -170,7 +173,8 @@ def attention(x, name):
     q, k = turn(q), turn(k)
     k, v = (t.repeat_interleave(heads // keys, 1) for t in (k, v))
     scores = q @ k.transpose(-1, -2) / (width // heads) ** 0.5
-    scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), float("-inf"))
+    hidden = torch.ones(length, length).triu(1) + torch.ones(length, length).tril(-attn["window"])
+    scores = scores.masked_fill(hidden.bool(), float("-inf"))
     return linear((scores.softmax(-1) @ v).transpose(1, 2).reshape(x.shape), name + ".proj")
 
 def logits(tokens):
@@ -226,7 +230,7 @@ def test_pytorch_agrees(folder):
 
 def test_devices_agree(folder):
     """The emulator runs what the CPU does, in f32 and in half types, by tensor cores where heads fit; a half is near f32."""
-    for variant, *halves in (("llama", "f16"), ("turned_side_by_side", "f16", "bf16"), ("partial",)):
+    for variant, *halves in (("llama", "f16"), ("turned_side_by_side", "f16", "bf16"), ("partial",), ("windowed", "f16")):
         whole = None
         for compute in ("f32", *halves):
             model, artifact = compiled(folder, variant, precision__compute=compute, train__accumulate=1)
@@ -260,7 +264,7 @@ def test_ragged_micro_batches_are_one_batch(folder):
 
 
 def test_recompute_and_threads_change_no_bit(folder):
-    for variant, compute, device in (("llama", "f32", "cpu"), ("turned_side_by_side", "f16", "cpu"), ("wide_heads", "f16", "emulate")):
+    for variant, compute, device in (("llama", "f32", "cpu"), ("turned_side_by_side", "f16", "cpu"), ("wide_heads", "f16", "emulate"), ("windowed", "f32", "cpu"), ("windowed", "f16", "emulate")):
         kept = {}
         for policy in ("none", "all"):
             model, artifact = compiled(folder, variant, recompute__policy=policy, precision__compute=compute, train__accumulate=1)

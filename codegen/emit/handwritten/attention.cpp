@@ -45,10 +45,15 @@ class Attention {
           now = t_.math.max(now, scores[i]);
         }
         now = arrays().over_rows(ir::Combine::max, now, keys.count);
-        Value* decay = t_.math.exp(b_.CreateFSub(before, now));
+        Value* shift = now;
+        if (s_.window > 0) {  // a lane may have seen no key yet
+          Value* none = b_.CreateFCmpOEQ(now, arrays().real(-std::numeric_limits<double>::infinity()));
+          shift = b_.CreateSelect(none, arrays().real(0), now);
+        }
+        Value* decay = t_.math.exp(b_.CreateFSub(before, shift));
         Value* total = b_.CreateFMul(one(sum), decay);
         for (size_t i = 0; i < scores.size(); ++i) {
-          scores[i] = t_.math.exp(b_.CreateFSub(scores[i], now));
+          scores[i] = t_.math.exp(b_.CreateFSub(scores[i], shift));
           total = b_.CreateFAdd(total, scores[i]);
           if (Value* z = factor(positions_, position(keys, i))) scores[i] = b_.CreateFMul(scores[i], z);
         }
@@ -203,8 +208,15 @@ class Attention {
     }
     const Step masked{.masked = true};
     Value* clear = down(b_.CreateAdd(low_, t_.index(1)));  // keys before are seen by the first lane too
-    steps(t_.index(0), clear, {}, f);
-    steps(clear, t_.smaller(down(b_.CreateAdd(past, t_.index(step() - 1))), end), masked, f);
+    Value* begin = t_.index(0);
+    if (s_.window > 0) {
+      // Keys from here on are seen by the first lane, and from `all` on by the last one, too.
+      Value* all = t_.smaller(up(less(low_, s_.window - together())), clear);
+      steps(down(less(low_, s_.window - 1)), all, masked, f);
+      begin = all;
+    }
+    steps(begin, clear, {}, f);
+    steps(clear, t_.smaller(up(past), end), masked, f);
     if (whole() < s_.length) t_.branch(b_.CreateICmpUGT(past, end), [&] { last_step(masked, f); });
   }
 
@@ -226,11 +238,20 @@ class Attention {
       queries.masked = true;
       begin = down(low_);
       // From here on every query sees the last lane's key.
-      clear = t_.smaller(down(b_.CreateAdd(low_, t_.index(together() - 1 + step() - 1))), end);
+      clear = t_.smaller(up(b_.CreateAdd(low_, t_.index(together() - 1))), end);
       steps(begin, clear, queries, f);
     }
-    steps(clear, end, {.queries = true}, f);
-    last_step(queries, f);
+    if (s_.window == 0) {
+      steps(clear, end, {.queries = true}, f);
+      last_step(queries, f);
+      return;
+    }
+    // Queries before `all` see the first lane's key, too; from `past` on they see none.
+    Value* all = larger(clear, t_.smaller(down(b_.CreateAdd(low_, t_.index(s_.window))), end));
+    Value* past = b_.CreateAdd(low_, t_.index(together() - 1 + s_.window));
+    steps(clear, all, {.queries = true}, f);
+    steps(all, t_.smaller(up(past), end), queries, f);
+    if (whole() < s_.length) t_.branch(b_.CreateICmpUGT(past, end), [&] { last_step(queries, f); });
   }
 
   void steps(Value* low, Value* high, Step how, const OnStep& f) {
@@ -253,6 +274,13 @@ class Attention {
   int64_t step() const { return s_.team > 0 ? s_.step() : 8; }
   int64_t whole() const { return s_.length / step() * step(); }
   Value* down(Value* v) { return b_.CreateMul(b_.CreateUDiv(v, t_.index(step())), t_.index(step())); }
+  Value* up(Value* v) { return down(b_.CreateAdd(v, t_.index(step() - 1))); }
+  Value* larger(Value* a, Value* b) { return b_.CreateSelect(b_.CreateICmpUGT(a, b), a, b); }
+  // v - by, at least 0.
+  Value* less(Value* v, int64_t by) {
+    if (by <= 0) return b_.CreateAdd(v, t_.index(-by));
+    return b_.CreateSub(larger(v, t_.index(by)), t_.index(by));
+  }
 
   // --- operands: 0 is qkv; the gradient's further ones:
   static constexpr int32_t kStatistics = 1, kDelta = 2, kDy = 3;
@@ -337,7 +365,12 @@ class Attention {
     Value* visible = nullptr;
     if (step.masked) {
       Value* other = everywhere(t_.word(at));
-      visible = step.queries ? b_.CreateICmpULE(positions_, other) : b_.CreateICmpULE(other, positions_);
+      if (s_.window > 0) {  // the query is less than a window behind the key, and not before it
+        Value* behind = step.queries ? b_.CreateSub(other, positions_) : b_.CreateSub(positions_, other);
+        visible = b_.CreateICmpULT(behind, lane(static_cast<uint32_t>(s_.window)));
+      } else {
+        visible = step.queries ? b_.CreateICmpULE(positions_, other) : b_.CreateICmpULE(other, positions_);
+      }
     }
     if (step.ragged && (step.queries || !step.masked)) {
       Value* there = b_.CreateICmpULT(at, t_.index(s_.length));
