@@ -1,6 +1,8 @@
 // [load]: what parameters are called, and how they lie, in weights from elsewhere. Patterns are resolved
 // here, where the parameters are known: the module has the names of each one.
 #include <algorithm>
+#include <cstdlib>
+#include <functional>
 #include <set>
 #include <utility>
 
@@ -70,6 +72,8 @@ struct Own {
   const ir::Buffer& buffer;
   ir::LoadSettings load{};
   const Entry* said = nullptr;
+  bool split = false;    // the parts are of its one tensor
+  bool outside = false;  // its names have no prefix
 };
 
 // Those that weights from elsewhere can have: adapters are of the run, not of the weights that it begins with.
@@ -104,15 +108,56 @@ void each(std::vector<Own>& all, const std::string& pattern, const Location& at,
     diag.error(Kind::unknown_name, at, "no parameter is named `{}`{}", pattern, did_you_mean(pattern, names));
 }
 
-// Our pattern, and the file's: one of `rename`, or the list of `concat`.
-void rename(std::vector<Own>& all, const Entry& entry, Diag& diag) {
-  const bool one = !entry.value.is_list();
+// The file's patterns of an entry: one of `rename` or of `split`, the list of `concat`.
+std::span<const Node> patterns(const Entry& entry) {
+  if (entry.value.is_list()) return entry.value.items;
+  return {entry.value.is_table() ? entry.value.find("tensor") : &entry.value, 1};
+}
+
+// Gives a parameter the parts of a tensor, which are as many rows as it has. Those of others count below zero.
+void take_parts(Own& own, const Values& split, Diag& diag) {
+  own.load.parts = split.integers("sizes");
+  const std::vector<int64_t> taken = split.integers("parts");
+  const int64_t groups = split.integer("groups");
+  int64_t rows = 0;
+  for (size_t part = 0; part < own.load.parts.size(); ++part) {
+    int64_t& size = own.load.parts[part];
+    if (std::ranges::count(taken, static_cast<int64_t>(part)) > 0)
+      rows += size;
+    else
+      size = -size;
+  }
+  const ir::Shape& shape = own.buffer.type.shape;
+  if (shape.empty() || shape.front() % groups != 0 || shape.front() / groups != rows)
+    diag.error(Kind::shape_mismatch, split.place, "`{}` {} has other rows than {} times the {} of its parts",
+               own.load.parameter, ir::shape_text(shape), groups, rows);
+}
+
+// What is wrong with two parameters that have the same tensor; "" where they have different parts of it.
+std::string clash(const Own& one, const Own& other, const std::string& tensor) {
+  const ir::LoadSettings &a = one.load, &b = other.load;
+  const auto share = [](int64_t x, int64_t y) { return x > 0 && y > 0; };
+  const auto same = [](int64_t x, int64_t y) { return std::abs(x) == std::abs(y); };
+  if (!one.split || !other.split ||
+      std::ranges::mismatch(a.parts, b.parts, std::not_fn(share)).in1 != a.parts.end())
+    return fmt::format("`{}` and `{}` would both be the file's `{}`", a.parameter, b.parameter, tensor);
+  if (!std::ranges::equal(a.parts, b.parts, same) || a.transpose != b.transpose)
+    return fmt::format("`{}` and `{}` do not agree on the parts of the file's `{}`", a.parameter, b.parameter,
+                       tensor);
+  return "";
+}
+
+// Our pattern, and the file's. `split` is what an entry of that table says, else null.
+void rename(std::vector<Own>& all, const Entry& entry, const Values* split, Diag& diag) {
   const Node* last = nullptr;  // the pattern that was reported last: once, not for each parameter
   each(all, entry.key, entry.key_at, diag, [&](Own& own, const Match& match) {
     if (own.said != nullptr && letters(own.said->key) >= letters(entry.key)) return;
     own.load.tensors.clear();
+    own.load.parts.clear();
     own.said = &entry;
-    for (const Node& theirs : one ? std::span(&entry.value, 1) : std::span(entry.value.items)) {
+    own.split = split != nullptr;
+    if (split != nullptr) take_parts(own, *split, diag);
+    for (const Node& theirs : patterns(entry)) {
       std::string problem;
       own.load.tensors.push_back(filled(theirs.text, match, problem));
       if (!problem.empty() && std::exchange(last, &theirs) != &theirs)
@@ -131,6 +176,27 @@ void transpose(std::vector<Own>& all, const Node& pattern, Diag& diag) {
   });
 }
 
+// The table of an entry of `split`, or nothing where it is wrong and reported.
+std::optional<Values> read_split(const Entry& entry, Diag& diag) {
+  const size_t reports = diag.reports().size();
+  const std::string path = fmt::format("load.split.\"{}\"", entry.key);
+  if (!entry.value.is_table()) {
+    diag.error(Kind::wrong_type, entry.value.at, "`{}` must be a table", path);
+    return std::nullopt;
+  }
+  Values split = read_table(entry.value, tables::split, diag, path, path + ".");
+  if (diag.reports().size() > reports) return std::nullopt;
+  const std::vector<int64_t> sizes = split.integers("sizes");
+  int64_t least = 0;
+  for (const Node& part : split.nodes("parts")) {
+    if (part.integer >= std::ssize(sizes) || part.integer < least)
+      diag.error(Kind::out_of_range, part.at, "`{}.parts` has {}; it needs some of 0 to {}, in their order",
+                 path, part.integer, std::ssize(sizes) - 1);
+    least = part.integer + 1;
+  }
+  return diag.reports().size() > reports ? std::nullopt : std::optional(std::move(split));
+}
+
 bool is_texts(const Node& node) {
   return node.is_list() && !node.items.empty() &&
          std::ranges::all_of(node.items, [](const Node& item) { return item.form == Node::Form::text; });
@@ -142,6 +208,8 @@ void read_load(const Values& keys, ir::Settings& settings, Diag& diag) {
   settings.load.prefix = keys.text("prefix");  // said, so that the module has a [load] at all
   if (keys.flag("part")) settings.load.part = true;
   if (keys.has("ignore")) settings.load.ignore = keys.get<ir::Texts>("ignore");
+  if (keys.given("split") && keys["split"].good)
+    for (const Entry& entry : keys["split"].node->entries) read_split(entry, diag);
   for (const auto& [key, form] :
        {std::pair("rename", "a string"), std::pair("concat", "a list of strings")}) {
     if (!keys.given(key) || !keys[key].good) continue;
@@ -154,27 +222,44 @@ void read_load(const Values& keys, ir::Settings& settings, Diag& diag) {
   }
 }
 
-// No two parameters have the same tensor. The module gets those that are called or lie otherwise than here.
+// No two parameters have the same rows of a tensor. The module gets those that are called or lie otherwise than here.
 void assign_loads(const ModelFile& model, const Parameters& parameters, ir::Module& module, Diag& diag) {
   if (diag.failed() || !model.file.given("load")) return;  // parameters may be missing
   const Values& keys = *model.file.find("load");
   std::vector<Own> all = all_own(module, parameters);
-  for (const std::string_view key : {"rename", "concat"})
+  Diag reported;
+  for (const std::string_view key : {"rename", "concat", "split"})
     if (keys.given(key))
-      for (const Entry& entry : keys[key].node->entries) rename(all, entry, diag);
+      for (const Entry& entry : keys[key].node->entries) {
+        const std::optional<Values> split =
+            key == "split" ? read_split(entry, reported) : std::optional<Values>();
+        rename(all, entry, split ? &*split : nullptr, diag);
+      }
   for (const Node& pattern : keys.nodes("transpose")) transpose(all, pattern, diag);
-  std::map<std::string, std::string> taken;
-  for (auto& [_, load, said] : all) {
-    const bool otherwise = !load.tensors.empty() || load.transpose;
+  for (const Node& pattern : keys.nodes("outside"))
+    each(all, pattern.text, pattern.at, diag, [](Own& own, const Match&) { own.outside = true; });
+  std::map<std::string, std::vector<const Own*>> taken;
+  for (Own& own : all) {
+    ir::LoadSettings& load = own.load;
+    const bool otherwise = !load.tensors.empty() || load.transpose || own.outside;
     if (load.tensors.empty()) load.tensors.push_back(load.parameter);
-    for (const std::string& tensor : load.tensors)
-      if (const auto [other, fresh] = taken.emplace(tensor, load.parameter); !fresh)
-        diag.error(Kind::duplicate_name, said != nullptr ? said->key_at : keys.place,
-                   "`{}` and `{}` would both be the file's `{}`", other->second, load.parameter, tensor);
+    if (!own.outside)
+      for (std::string& tensor : load.tensors) tensor = *module.settings.load.prefix + tensor;
+    for (const std::string& tensor : load.tensors) {
+      std::vector<const Own*>& others = taken[tensor];
+      for (const Own* other : others)
+        if (const std::string problem = clash(*other, own, tensor); !problem.empty()) {
+          diag.error(Kind::duplicate_name, own.said != nullptr ? own.said->key_at : keys.place, "{}",
+                     problem);
+          break;
+        }
+      others.push_back(&own);
+    }
     const auto parts = parameters.parts.find(load.parameter);
-    if (parts != parameters.parts.end() && parts->second.size() == load.tensors.size())
+    if (!own.split && load.tensors.size() > 1 && parts != parameters.parts.end() &&
+        parts->second.size() == load.tensors.size())
       load.parts = parts->second;
-    if (otherwise) module.settings.loads.push_back(std::move(load));
+    if (otherwise) module.settings.loads.push_back(load);
   }
 }
 

@@ -290,15 +290,31 @@ const Table tables::load{
         {{"rename", Form::table, no_default, "our name = the file's"},
          {"concat", Form::table, no_default,
           "our name = a list of the file's, which lie behind each other along the first axis"},
+         {"split", Form::table, no_default, "our name = which parts of one of the file's it is, as below"},
          {"transpose", Form::texts, no_default,
-          "our names of matrices whose axes are exchanged in the file; before `concat`"},
+          "our names of matrices whose axes are exchanged in the file; before `concat` and `split`"},
          {"prefix", Form::text, no_default, "what every name in the file begins with"},
+         {"outside", Form::texts, no_default,
+          "our names of parameters whose names in the file are without `prefix`"},
          {"ignore", Form::texts, no_default, "the file's names that are no parameters"},
          {"config", Form::table, no_default,
           "keys of a folder's config.json that this model file answers for, and their values: `--load` of "
           "the folder compares them"},
          {"part", Form::flag, defaults.load.part, "true: parameters that the file lacks keep their start"}},
     .example = "rename = { \"fc{i}.weight\" = \"layers.{i}.weight\" }\ntranspose = [\"fc1.weight\"]"};
+
+const Table tables::split{
+    .path = "load.split.NAME",
+    .says =
+        "Our parameter is some rows of a tensor of the file. The tensor's rows are `groups` times those of "
+        "all "
+        "`sizes`. Ours are those of `parts`, one part after the other, each of all groups.",
+    .keys = {{"tensor", Form::text, required, "the file's name"},
+             {"sizes", Form::integers, required, "the rows of each part of the tensor, within a group",
+              extent},
+             {"parts", Form::integers, required, "which of them are ours, from 0", count_from_zero},
+             {"groups", Form::integer, 1, "how often the parts follow each other", extent}},
+    .example = "tensor = \"layers.{i}.gate_up.weight\"\nsizes = [64, 64]\nparts = [0]"};
 
 const Table tables::adapters{
     .path = "lora",
@@ -315,7 +331,7 @@ const std::vector<const Table*>& all_tables() {
   static const std::vector<const Table*> all = {
       &file,         &model,     &input,     &normalize, &column,  &layer, &init,      &rope,
       &rope_scaling, &qk_norm,   &lora,      &loss,      &predict, &train, &optimizer, &group,
-      &schedule,     &precision, &recompute, &launch,    &memory,  &load,  &adapters};
+      &schedule,     &precision, &recompute, &launch,    &memory,  &load,  &split,     &adapters};
   return all;
 }
 

@@ -241,10 +241,10 @@ struct PlanLoad {
     std::string name;
     std::vector<std::string> tensors;  // one, or several that follow each other along the first axis
     bool transpose = false;            // each lies in the file with its two axes exchanged
-    std::vector<int64_t> parts{};      // the rows of each, where the model says it
+    std::vector<int64_t> parts{};      // the rows of each; of one tensor: see Split in weights.h
   };
   std::vector<Parameter> parameters{};  // those that are called or lie otherwise than here
-  std::string prefix{};                 // before every name in the file, those of `parameters` and ours
+  std::string prefix{};                 // before names in the file: in those of `parameters`, before ours
   std::vector<std::string> ignore{};    // patterns of names in the file
   bool part = false;                    // what the file lacks keeps its start
 };

@@ -62,7 +62,7 @@ struct LoadSettings {  // what a parameter is called in weights from elsewhere
   std::string parameter{};
   Texts tensors{};               // one, or several that lie behind each other along the first axis
   bool transpose = false;        // each of them is the transposed one
-  std::vector<int64_t> parts{};  // where the model says it: the rows of each
+  std::vector<int64_t> parts{};  // the rows of each; of one tensor: of its parts, others' below 0
 };
 
 struct AdapterSettings {  // NAME.lora_A.weight and NAME.lora_B.weight

@@ -172,9 +172,26 @@ class SettingsVerifier {
     if (!is_loaded(load.parameter))
       broken("load.parameters names `{}`, which is no parameter", load.parameter);
     if (load.tensors.empty()) broken("load.parameters has no tensors for `{}`", load.parameter);
-    if (!load.parts.empty() && load.parts.size() != load.tensors.size())
+    const bool split = load.tensors.size() == 1 && !load.parts.empty();
+    if (!load.parts.empty() && !split && load.parts.size() != load.tensors.size())
       broken("load.parameters has {} tensors and {} parts for `{}`", load.tensors.size(), load.parts.size(),
              load.parameter);
+    if (split && !splits(load))
+      broken("load.parameters splits a tensor otherwise than the rows of `{}`", load.parameter);
+  }
+
+  // Returns whether a parameter's parts of a tensor, those above zero, are its rows once or several times.
+  bool splits(const LoadSettings& load) const {
+    const std::optional<BufferId> id = module_.find_buffer(load.parameter);
+    if (!id || module_[*id].type.shape.empty()) return false;
+    int64_t all = 0, own = 0;
+    for (const int64_t part : load.parts) {
+      if (part == 0 || part < -kMostInt || std::abs(part) > kMostInt - all) return false;
+      all += std::abs(part);
+      own += std::max<int64_t>(part, 0);
+    }
+    const int64_t rows = module_[*id].type.shape.front();
+    return own > 0 && rows % own == 0 && rows / own <= kMostInt / all;
   }
 
   // Adapters are matrices that fit the rows of their weight.

@@ -1,6 +1,9 @@
 #include "runtime/weights/weights.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <numeric>
 #include <set>
 
 #include "runtime/text.h"
@@ -70,17 +73,63 @@ std::vector<std::string> shared_as(const Plan& plan, std::string_view parameter)
 }
 
 PublishedName published_name(const Plan& plan, const std::string& parameter, bool with_prefix) {
-  if (is_of_adapter(plan, parameter)) return {{parameter}};
+  PublishedName result{.name = parameter, .tensors = {parameter}};
+  if (is_of_adapter(plan, parameter)) return result;
   const PlanLoad& table = table_of(plan);
   const auto found = std::ranges::find(table.parameters, parameter, &PlanLoad::Parameter::name);
-  PublishedName result{{parameter}};
-  if (found != table.parameters.end()) result = {found->tensors, found->transpose, found->parts};
-  if (with_prefix)
-    for (std::string& name : result.tensors) name = table.prefix + name;
+  if (found != table.parameters.end())
+    result = *found;
+  else
+    result.tensors.front() = table.prefix + parameter;
+  if (!with_prefix)
+    for (std::string& name : result.tensors)
+      if (name.starts_with(table.prefix)) name.erase(0, table.prefix.size());
   return result;
 }
 
-std::vector<int64_t> joined_shape(const WeightSource& source, const std::vector<int64_t>& parts) {
+std::optional<Split> split_of(const PublishedName& as, int64_t rows) {
+  if (as.tensors.size() != 1 || as.parts.empty()) return std::nullopt;
+  Split split;
+  int64_t own = 0;
+  for (const int64_t part : as.parts) {
+    if (part > 0) split.taken.push_back(std::ssize(split.sizes));
+    split.sizes.push_back(std::abs(part));
+    own += std::max<int64_t>(part, 0);
+  }
+  split.groups = rows / std::max<int64_t>(own, 1);
+  return split;
+}
+
+int64_t rows_of(const Split& split) {
+  return split.groups * std::reduce(split.sizes.begin(), split.sizes.end());
+}
+
+std::vector<RowRun> runs_of(const Split& split) {
+  const int64_t all = std::reduce(split.sizes.begin(), split.sizes.end());
+  std::vector<RowRun> runs;
+  for (const int64_t part : split.taken) {
+    const int64_t first = std::reduce(split.sizes.begin(), split.sizes.begin() + part);
+    for (int64_t group = 0; group < split.groups; ++group)
+      runs.push_back({group * all + first, split.sizes[static_cast<size_t>(part)]});
+  }
+  return runs;
+}
+
+std::string split_text(const std::optional<Split>& split) {
+  if (!split) return "";
+  return fmt::format(", part {} of {} rows{}", fmt::join(split->taken, " and "),
+                     fmt::join(split->sizes, " + "),
+                     split->groups > 1 ? fmt::format(", {} times", split->groups) : "");
+}
+
+std::vector<int64_t> joined_shape(const WeightSource& source, const PublishedName& as) {
+  if (const auto split = split_of(as, source.buffer->shape.empty() ? 0 : source.buffer->shape.front())) {
+    std::vector<int64_t> shape = transposed_if(source.tensors.front()->shape, source.transpose);
+    if (shape.empty() || shape.front() != rows_of(*split)) return {};
+    shape.front() = source.buffer->shape.front();
+    return shape;
+  }
+  const std::vector<int64_t>& parts = as.parts;
   std::vector<int64_t> shape;
   for (size_t i = 0; i < source.tensors.size(); ++i) {
     const std::vector<int64_t> part = transposed_if(source.tensors[i]->shape, source.transpose);
@@ -143,8 +192,8 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
   bool has_adapters = false;
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_saved(buffer)) continue;
-    all.emplace_back(
-        &buffer, own_names ? PublishedName{{buffer.name}} : published_name(plan, buffer.name, has_prefix_));
+    all.emplace_back(&buffer, own_names ? PublishedName{.name = buffer.name, .tensors = {buffer.name}}
+                                        : published_name(plan, buffer.name, has_prefix_));
     has_adapters |= is_of_adapter(plan, buffer.name) && file_.find(buffer.name) != nullptr;
   }
   for (const auto& [_, as] : all) wanted.insert(as.tensors.begin(), as.tensors.end());
@@ -155,10 +204,13 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
   std::vector<std::string> problems;
   for (const auto& [buffer, as] : all) {
     if (!has_adapters && is_of_adapter(plan, buffer->name)) continue;
-    const std::string called = as.tensors == std::vector{buffer->name}
-                                   ? buffer->name
-                                   : fmt::format("{} ({})", buffer->name, fmt::join(as.tensors, ", "));
+    const std::optional<Split> split = split_of(as, buffer->shape.empty() ? 0 : buffer->shape.front());
+    const std::string called =
+        as.tensors == std::vector{buffer->name}
+            ? buffer->name
+            : fmt::format("{} ({}{})", buffer->name, fmt::join(as.tensors, ", "), split_text(split));
     WeightSource source{buffer, {}, as.transpose};
+    if (split) source.runs = runs_of(*split);
     std::vector<std::string> absent;
     for (const std::string& name : as.tensors) {
       const StoredTensor* tensor = file_.find(name);
@@ -171,8 +223,7 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
         problems.push_back(
             fmt::format("{} has the type {}; known are F32, F16 and BF16", shown_name(name), tensor->dtype));
     }
-    const std::vector<int64_t> shape =
-        absent.empty() ? joined_shape(source, as.parts) : std::vector<int64_t>();
+    const std::vector<int64_t> shape = absent.empty() ? joined_shape(source, as) : std::vector<int64_t>();
     if (absent.size() == as.tensors.size()) {
       missing_.push_back(buffer->name);
       if (!table_of(plan).part)
@@ -186,9 +237,11 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
       for (const StoredTensor* tensor : source.tensors)
         found += (found.empty() ? "" : " and ") + shape_text(tensor->shape);
       const bool exchanged = !shape.empty() && transposed_if(shape, true) == buffer->shape;
+      std::vector<int64_t> wanted = buffer->shape;
+      if (split) wanted.front() = rows_of(*split);
       problems.push_back(
           fmt::format("{} is {} in the file, {} in the model{}", called, found,
-                      shape_text(transposed_if(buffer->shape, as.transpose && as.tensors.size() == 1)),
+                      shape_text(transposed_if(wanted, as.transpose && as.tensors.size() == 1)),
                       !exchanged          ? ""
                       : as.transpose      ? "; without load.transpose it would fit"
                       : shape.size() == 2 ? "; load.transpose exchanges its axes"
@@ -254,30 +307,41 @@ Status Weights::open(const std::string& path, const Plan& plan) {
 }
 
 Status write_sources(const std::vector<WeightSource>& sources, Session& session) {
-  std::vector<float> block, file_row;
+  std::vector<float> block, line;
   for (const WeightSource& source : sources) {
     int64_t at = 0;  // in the parameter
     for (const StoredTensor* tensor : source.tensors) {
-      const int64_t elements = elements_of(*tensor);
-      // [rows, columns] of the parameter is [columns, rows] in the file: a block of whole rows is a piece of
-      // every row of the file.
-      const int64_t columns = source.transpose ? tensor->shape[0] : 1,
-                    rows = elements / std::max<int64_t>(columns, 1);
+      const std::vector<int64_t> shape = transposed_if(tensor->shape, source.transpose);
+      const int64_t rows = shape.empty() ? 1 : shape.front(),
+                    width = elements_of(*tensor) / std::max<int64_t>(rows, 1);
+      const std::vector<int64_t>& ours = source.buffer->shape;
+      const int64_t columns = ours.size() == 2 ? ours[1] : width;
       const int64_t rows_at_once =
           std::max<int64_t>(static_cast<int64_t>(kBlock) / std::max<int64_t>(columns, 1), 1);
-      for (int64_t row = 0; row < rows; row += rows_at_once) {
-        const int64_t now = std::min(rows_at_once, rows - row);
-        block.resize(static_cast<size_t>(now * columns));
-        if (!source.transpose) read_elements(*tensor, row, block);
-        file_row.resize(source.transpose ? static_cast<size_t>(now) : 0);
-        for (int64_t column = 0; column < columns && source.transpose; ++column) {
-          read_elements(*tensor, column * rows + row, file_row);
-          for (int64_t r = 0; r < now; ++r)
-            block[static_cast<size_t>(r * columns + column)] = file_row[static_cast<size_t>(r)];
+      for (const RowRun& run : source.runs.empty() ? std::vector{RowRun{0, rows}} : source.runs)
+        for (int64_t done = 0; done < run.count; done += rows_at_once) {
+          const int64_t now = std::min(rows_at_once, run.count - done), row = run.begin + done;
+          block.resize(static_cast<size_t>(now * columns));
+          if (source.transpose) {
+            // [rows, columns] of the parameter is [columns, rows] in the file: a block of whole rows is a piece of
+            // every row of the file.
+            line.resize(static_cast<size_t>(now));
+            for (int64_t column = 0; column < columns; ++column) {
+              read_elements(*tensor, (source.column + column) * rows + row, line);
+              for (int64_t r = 0; r < now; ++r)
+                block[static_cast<size_t>(r * columns + column)] = line[static_cast<size_t>(r)];
+            }
+          } else if (columns == width) {
+            read_elements(*tensor, row * width, block);
+          } else {
+            for (int64_t r = 0; r < now; ++r)
+              read_elements(
+                  *tensor, (row + r) * width + source.column,
+                  std::span(block).subspan(static_cast<size_t>(r * columns), static_cast<size_t>(columns)));
+          }
+          GACC_TRY(session.write_parameter(*source.buffer, at, block));
+          at += now * columns;
         }
-        GACC_TRY(session.write_parameter(*source.buffer, at, block));
-        at += now * columns;
-      }
     }
   }
   return {};
@@ -294,43 +358,85 @@ std::vector<int64_t> Weights::parts_of(std::string_view parameter) const {
   return {};
 }
 
+Status check_whole(const Plan& plan, std::span<const std::string> parameters) {
+  std::map<std::string, Split> tensors;  // with all parts that are taken
+  for (const std::string& parameter : parameters) {
+    const PublishedName as = published_name(plan, parameter);
+    const std::optional<Split> split = split_of(as, 1);
+    if (!split) continue;
+    Split& parts = tensors[as.tensors.front()];
+    parts.sizes = split->sizes;
+    parts.taken.insert(parts.taken.end(), split->taken.begin(), split->taken.end());
+  }
+  for (const auto& [tensor, parts] : tensors)
+    for (size_t part = 0; part < parts.sizes.size(); ++part)
+      if (std::ranges::count(parts.taken, static_cast<int64_t>(part)) == 0)
+        return Status::error(
+            "part {} of the tensor {} ({} rows) is no parameter's here, and published weights have the "
+            "tensor "
+            "whole",
+            part, tensor, fmt::join(parts.sizes, " + "));
+  return {};
+}
+
 Status check_published(const Plan& plan, const Weights& loaded) {
-  for (const PlanLoad::Parameter& each : table_of(plan).parameters)
+  std::vector<std::string> all;
+  for (const PlanLoad::Parameter& each : table_of(plan).parameters) {
+    if (plan.find(each.name) != nullptr) all.push_back(each.name);
     if (each.tensors.size() > 1 && each.parts.empty() &&
         loaded.parts_of(each.name).size() != each.tensors.size())
       return Status::error(
           "--save-as published: {} is several tensors of a file ({}), and how large each is only such a file "
           "says; --load it",
           each.name, fmt::join(each.tensors, ", "));
-  return {};
+  }
+  return check_whole(plan, all);
 }
+
+namespace {
+
+// Puts the rows of a parameter, from `from` on, where the tensor has them.
+void put_rows(std::vector<float>::const_iterator from, std::span<const RowRun> runs, bool transpose,
+              NamedTensor& to) {
+  const int64_t rows = transpose          ? to.shape[1]
+                       : to.shape.empty() ? 1
+                                          : to.shape.front(),
+                columns = static_cast<int64_t>(to.data.size()) / std::max<int64_t>(rows, 1);
+  for (const RowRun& run : runs)
+    for (int64_t row = run.begin; row < run.begin + run.count; ++row)
+      for (int64_t column = 0; column < columns; ++column)
+        to.data[static_cast<size_t>(transpose ? column * rows + row : row * columns + column)] = *from++;
+}
+
+}  // namespace
 
 Status to_published(const Plan& plan, const Weights& loaded, std::vector<NamedTensor>& tensors) {
   GACC_TRY(check_published(plan, loaded));
   std::vector<NamedTensor> result;
+  std::map<std::string, size_t> places;  // of tensors that several parameters have rows of
   for (NamedTensor& tensor : tensors) {
     const PublishedName as = published_name(plan, tensor.name);
+    const std::optional<Split> split = split_of(as, tensor.shape.empty() ? 0 : tensor.shape.front());
+    const bool whole = as.tensors.size() == 1 && !split;
+    if (whole && !as.transpose) {
+      result.push_back({as.tensors.front(), std::move(tensor.shape), std::move(tensor.data)});
+      continue;
+    }
+    const int64_t row = static_cast<int64_t>(tensor.data.size()) / tensor.shape.front();
     std::vector<int64_t> parts = as.parts.empty() ? loaded.parts_of(tensor.name) : as.parts;
-    if (as.tensors.size() == 1) parts = {tensor.shape.empty() ? 1 : tensor.shape.front()};
-    auto from = tensor.data.begin();
-    const auto row =
-        static_cast<int64_t>(tensor.data.size()) / (tensor.shape.empty() ? 1 : tensor.shape.front());
+    if (as.tensors.size() == 1) parts = {split ? rows_of(*split) : tensor.shape.front()};
+    auto from = tensor.data.cbegin();
     for (size_t i = 0; i < parts.size(); ++i) {
-      NamedTensor& part = result.emplace_back(NamedTensor{as.tensors[i], tensor.shape, {}});
-      if (as.tensors.size() == 1 && !as.transpose) {
-        part.data = std::move(tensor.data);
-        continue;
+      const auto [place, fresh] = places.emplace(as.tensors[i], result.size());
+      if (fresh) {
+        std::vector<int64_t> shape = tensor.shape;
+        shape.front() = parts[i];
+        result.push_back({as.tensors[i], transposed_if(std::move(shape), as.transpose),
+                          std::vector<float>(static_cast<size_t>(parts[i] * row))});
       }
-      const auto end = from + parts[i] * row;
-      part.data.assign(from, end);
-      part.shape.front() = parts[i];
-      if (as.transpose) {
-        for (int64_t r = 0; r < parts[i]; ++r)
-          for (int64_t c = 0; c < row; ++c)
-            part.data[static_cast<size_t>(c * parts[i] + r)] = from[r * row + c];
-        part.shape = transposed_if(part.shape, true);
-      }
-      from = end;
+      const std::vector<RowRun> runs = split ? runs_of(*split) : std::vector{RowRun{0, parts[i]}};
+      put_rows(from, runs, as.transpose, result[place->second]);
+      for (const RowRun& run : runs) from += run.count * row;
     }
   }
   tensors = std::move(result);

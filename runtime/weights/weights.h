@@ -2,6 +2,7 @@
 // checked before anything runs and written into a session block by block. The same table backwards names what
 // --save writes.
 #pragma once
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,26 +45,43 @@ Result<std::vector<ShardOf>> parse_index(std::string_view text, std::string_view
 // "NAME has N faults:" and a line for each one.
 std::string problem_list(std::string_view what, const std::vector<std::string>& problems);
 
-// How a parameter is called in the file: its tensors, with the prefix.
-struct PublishedName {
-  std::vector<std::string> tensors;
-  bool transpose = false;
-  std::vector<int64_t> parts{};  // the rows of each; empty where only a file says it
-};
+// Names the tensors of a parameter, with the prefix, as the plan's table has them.
+using PublishedName = PlanLoad::Parameter;
 PublishedName published_name(const Plan& plan, const std::string& parameter, bool with_prefix = true);
 // The layers that share a parameter, as the names that it would have of each: none where one layer reads it.
 std::vector<std::string> shared_as(const Plan& plan, std::string_view parameter);
 bool is_of_adapter(const Plan& plan, std::string_view parameter);
+
+// Rows of a published tensor that follow each other in a parameter, too.
+struct RowRun {
+  int64_t begin = 0, count = 0;
+};
+// How a parameter of so many rows has those of its one tensor: the tensor is `groups` times the rows of `sizes`; the
+// parameter has the parts `taken`, one after the other, each of all groups.
+struct Split {
+  std::vector<int64_t> sizes{}, taken{};
+  int64_t groups = 1;
+};
+// Returns nothing where the parameter has whole tensors. In the plan a part that is another parameter's is below zero.
+std::optional<Split> split_of(const PublishedName& as, int64_t rows);
+// Returns the rows of the tensor in the parameter's order.
+std::vector<RowRun> runs_of(const Split& split);
 
 // The tensors of a file that make a parameter, one after the other along the first axis.
 struct WeightSource {
   const PlanBuffer* buffer = nullptr;
   std::vector<const StoredTensor*> tensors{};
   bool transpose = false;
+  std::vector<RowRun> runs{};  // of its one tensor; empty: all rows of every tensor
+  int64_t column = 0;          // where the parameter's first column is in them
 };
 // Returns the shape that the tensors have together; none where they do not fit each other, or not the rows that
-// `parts` (unless empty) says of each.
-std::vector<int64_t> joined_shape(const WeightSource& source, const std::vector<int64_t>& parts);
+// the name says of each.
+std::vector<int64_t> joined_shape(const WeightSource& source, const PublishedName& as);
+// Returns the rows of a tensor that is split.
+int64_t rows_of(const Split& split);
+// Returns ", part 0 of 64 + 64 rows" of a tensor that is split, else "".
+std::string split_text(const std::optional<Split>& split);
 // Overwrites those parameters of an initialised session.
 Status write_sources(const std::vector<WeightSource>& sources, Session& session);
 
@@ -96,11 +114,13 @@ class Weights {
   std::vector<std::string> missing_;
 };
 
-// Whether --save-as published can be done, with the weights that the run begins with (or none).
+// Fails where --save-as published cannot be done, with the weights that the run begins with (or none).
 Status check_published(const Plan& plan, const Weights& loaded);
+// Fails where these parameters are some parts of a tensor, without the others.
+Status check_whole(const Plan& plan, std::span<const std::string> parameters);
 // Gives parameters the names, order and axes of the file that the plan's table describes.
 Status to_published(const Plan& plan, const Weights& loaded, std::vector<NamedTensor>& tensors);
-// Says in the metadata of a file that its names are ours, where the plan has others.
+// Notes in the metadata of a file that its names are ours, where the plan has others.
 void mark_own_names(const Plan& plan, Metadata& metadata);
 
 }  // namespace gacc

@@ -160,6 +160,71 @@ def test_names_axes_and_parts(folder):
     expect(loaded(artifact, folder / "out.safetensors", folder) == ours, "our own names")
 
 
+# Queries, keys and values head by head, and two of our matrices in one.
+SPLIT = """
+[load]
+prefix = "model."
+outside = ["out.bias", "h.{i}.out.bias"]
+transpose = ["h.{i}.attn.proj.weight", "h.{i}.fc.weight"]
+[load.rename]
+"wte.weight" = "embed.weight"
+[load.split."h.{i}.attn.qkv.*"]
+tensor = "h.{i}.heads.*"
+sizes = [8, 8, 8]
+parts = [0, 1, 2]
+groups = 2
+[load.split."h.{i}.attn.proj.*"]
+tensor = "h.{i}.joined.*"
+sizes = [16, 32]
+parts = [0]
+[load.split."h.{i}.fc.*"]
+tensor = "h.{i}.joined.*"
+sizes = [16, 32]
+parts = [1]
+""".replace('"out.bias", ', "")
+
+
+def test_parts_of_a_tensor(folder):
+    """Rows of one tensor are several parameters, or one in another order; written back they are joined."""
+    artifact = build(folder, SPLIT)
+    draw = random.Random(5)
+
+    def tensor(*shape):
+        return ("F32", list(shape), [draw.randrange(-128, 128) / 256 for _ in range(harness.math.prod(shape))])
+    tensors = {"model.embed.weight": tensor(V, C)}
+    for i in range(2):
+        p = f"model.h.{i}."
+        tensors |= {p + "heads.weight": tensor(48, C), p + "heads.bias": tensor(48), p + "joined.weight": tensor(C, 48), p + "joined.bias": tensor(48),
+                    p + "ln.weight": tensor(C), p + "ln.bias": tensor(C), p + "out.weight": tensor(C, H), f"h.{i}.out.bias": tensor(C)}
+    file = folder / "w.safetensors"
+    write(file, tensors)
+    ours, theirs = loaded(artifact, file, folder), values_of(tensors)
+
+    def rows(values, width, *runs):
+        return sum((values[begin * width:end * width] for begin, end in runs), [])
+    by_part = [(head * 24 + part * 8, head * 24 + part * 8 + 8) for part in range(3) for head in range(2)]
+    for name, width in (("weight", C), ("bias", 1)):
+        expect(ours[f"h.1.attn.qkv.{name}"][1] == rows(theirs[f"model.h.1.heads.{name}"][1], width, *by_part), f"{name} head by head")
+        whole = theirs[f"model.h.0.joined.{name}"]
+        values = turned(*whole) if name == "weight" else whole[1]
+        expect(ours[f"h.0.attn.proj.{name}"][1] == rows(values, width, (0, 16)), f"the first part of {name}")
+        expect(ours[f"h.0.fc.{name}"][1] == rows(values, width, (16, 48)), f"the second part of {name}")
+    expect(ours["h.1.out.bias"] == theirs["h.1.out.bias"], "a name without the prefix")
+    expect(loaded(artifact, file, folder, "--save-as", "published") == theirs, "what came in goes out")
+    write(file, tensors | {"model.h.0.joined.weight": ("F32", [C, 47], [0] * 47 * C), "model.h.1.heads.bias": ("F32", [46], [0] * 46)})
+    refused(artifact, file, "h.0.fc.weight (model.h.0.joined.weight, part 1 of 16 + 32 rows) is [16, 47] in the file, [16, 48] in the model",
+            "h.1.attn.qkv.bias (model.h.1.heads.bias, part 0 and 1 and 2 of 8 + 8 + 8 rows, 2 times) is [46] in the file, [48] in the model")
+    write(file, {n: t for n, t in tensors.items() if n != "model.h.0.joined.bias"})
+    refused(artifact, file, "h.0.fc.bias (model.h.0.joined.bias, part 1 of 16 + 32 rows) [32] is missing")
+    # What is nobody's part cannot be written.
+    table = SPLIT.replace('"h.{i}.attn.proj.*"]\ntensor = "h.{i}', '"h.1.attn.proj.*"]\ntensor = "h.1')
+    write(file, tensors | {f"model.h.0.attn.proj.{n}": t for n, t in (("weight", tensor(C, C)), ("bias", tensor(C)))})
+    partly = build(folder, table, name="partly")
+    loaded(partly, file, folder)
+    done = run("gacc-exec", partly, "--init-only", "--save", folder / "no.safetensors", "--save-as", "published", "--device", "cpu", code=1)
+    harness.one_error(done, "part 0 of the tensor model.h.0.joined.bias (16 + 32 rows) is no parameter's here")
+
+
 def shards(folder, tensors, change=None, files=2):
     names = list(tensors)
     weight_map = {}
