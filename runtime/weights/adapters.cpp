@@ -47,17 +47,67 @@ Result<PublishedName> name_of(const Plan& plan, const std::string& weight) {
   return published_name(plan, weight);
 }
 
-// The path of the module that an adapter belongs to: of the published weight that its rows are.
-Result<std::string> module_of(const Plan& plan, const PlanAdapter& adapter) {
+// A matrix of the published model that has adapters here. PEFT has one adapter for all of its rows: the ranks of ours
+// side by side, each with zeros in B for the rows of others.
+struct Module {
+  struct Part {
+    const PlanAdapter* adapter = nullptr;
+    int64_t rank = 0;
+    std::vector<RowRun> runs{};  // its rows, of the module's
+  };
+  std::string path{};
+  int64_t rows = 0;
+  std::vector<Part> parts{};
+
+  int64_t rank() const {
+    int64_t sum = 0;
+    for (const Part& part : parts) sum += part.rank;
+    return sum;
+  }
+  double alpha() const {
+    return parts.front().adapter->alpha *
+           (static_cast<double>(rank()) / static_cast<double>(parts.front().rank));
+  }
+  // Returns whether an adapter of this rank is one matrix A for all parts, as PEFT trains it.
+  bool shares(int64_t rank) const {
+    int64_t all = 0;  // more than `rows` where parts overlap: their sum is no one B then
+    for (const Part& part : parts)
+      for (const RowRun& run : part.runs) all += run.count;
+    return parts.size() > 1 && all <= rows && rank != this->rank() &&
+           std::ranges::all_of(parts, [&](const Part& part) { return part.rank == rank; });
+  }
+};
+
+// The rows of a parameter from `begin` on, of runs that are all of its rows.
+std::vector<RowRun> some_of(const std::vector<RowRun>& runs, int64_t begin, int64_t count) {
+  std::vector<RowRun> some;
+  for (const RowRun& run : runs) {
+    const int64_t first = std::clamp<int64_t>(begin, 0, run.count),
+                  last = std::clamp<int64_t>(begin + count, 0, run.count);
+    if (last > first) some.push_back({run.begin + first, last - first});
+    begin -= run.count;
+  }
+  return some;
+}
+
+// The module that an adapter belongs to, with this part alone: that of the published weight that its rows are of.
+Result<Module> module_of(const Plan& plan, const PlanAdapter& adapter) {
   const std::string own = adapter.name + ".weight";
   const bool tied = std::ranges::count(plan.ties, own, &PlanTie::name) > 0;
   const PublishedName as = GACC_TRY(name_of(plan, tied ? own : adapter.weight));
-  const int64_t all = plan.find(adapter.weight)->shape[0], rows = plan.find(adapter.name + kB)->shape[0];
-  if (!plan.load) return adapter.name;
+  const std::vector<int64_t>& b = plan.find(adapter.name + kB)->shape;
+  const int64_t all = plan.find(adapter.weight)->shape[0], rows = b[0], rank = b[1];
+  if (!plan.load) return Module{adapter.name, rows, {{&adapter, rank, {{0, rows}}}}};
   const std::vector<int64_t> parts = as.tensors.size() == 1 ? std::vector{all} : as.parts;
   int64_t begin = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (begin == adapter.begin && parts[i] == rows) return module_of(as.tensors[i]);
+    if (adapter.begin >= begin && adapter.begin + rows <= begin + parts[i]) {
+      const std::optional<Split> split = split_of(as, all);
+      const std::vector<RowRun> runs = split ? runs_of(*split) : std::vector{RowRun{0, parts[i]}};
+      return Module{module_of(as.tensors[i]),
+                    split ? rows_of(*split) : parts[i],
+                    {{&adapter, rank, some_of(runs, adapter.begin - begin, rows)}}};
+    }
     begin += parts[i];
   }
   return Status::error(
@@ -66,7 +116,36 @@ Result<std::string> module_of(const Plan& plan, const PlanAdapter& adapter) {
       adapter.name, rows, all, adapter.weight, fmt::join(as.tensors, ", "));
 }
 
-// Whether a run changes the parameter or statistic, and it is no adapter.
+// The modules that have adapters, in the order of the plan's first adapter of each.
+Result<std::vector<Module>> modules_of(const Plan& plan) {
+  if (plan.adapters.empty())
+    return Status::error("the model has no adapters; `lora` of a layer, or [lora], adds them");
+  std::vector<Module> modules;
+  for (const PlanAdapter& adapter : plan.adapters) {
+    Module one = GACC_TRY(module_of(plan, adapter));
+    const auto known = std::ranges::find(modules, one.path, &Module::path);
+    if (known == modules.end()) {
+      modules.push_back(std::move(one));
+      continue;
+    }
+    const Module::Part& first = known->parts.front();
+    if (adapter.alpha * static_cast<double>(first.rank) !=
+        first.adapter->alpha * static_cast<double>(one.parts.front().rank))
+      return Status::error(
+          "the adapters {} and {} are one of PEFT's, of {}, and differ in alpha / rank; give them the same",
+          first.adapter->name, adapter.name, one.path);
+    known->parts.push_back(std::move(one.parts.front()));
+  }
+  return modules;
+}
+
+std::vector<std::string> paths_of(const std::vector<Module>& modules) {
+  std::vector<std::string> paths;
+  for (const Module& module : modules) paths.push_back(module.path);
+  return paths;
+}
+
+// Returns whether a run changes the parameter or statistic, and it is no adapter.
 bool is_trained_beside(const Plan& plan, const PlanBuffer& buffer) {
   if (buffer.role == BufferRole::statistic) return plan.find(BufferRole::change, buffer.name) != nullptr;
   return buffer.role == BufferRole::weight && buffer.trainable && !is_of_adapter(plan, buffer.name);
@@ -117,28 +196,29 @@ void add_pattern(json& config, const char* key, const char* pattern, const std::
   }
 }
 
-std::string configuration_of(const Plan& plan, const std::vector<std::string>& modules,
+std::string configuration_of(const Plan& plan, const std::vector<Module>& modules,
                              const std::set<std::string>& beside) {
+  const std::vector<std::string> paths = paths_of(modules);
   std::vector<int64_t> ranks;
   std::vector<double> alphas;
   bool transposed = false;
-  for (const PlanAdapter& adapter : plan.adapters) {
-    ranks.push_back(plan.find(adapter.name + kA)->shape[0]);
-    alphas.push_back(adapter.alpha);
-    transposed |= published_name(plan, adapter.weight).transpose;
+  for (const Module& module : modules) {
+    ranks.push_back(module.rank());
+    alphas.push_back(module.alpha());
+    transposed |= published_name(plan, module.parts.front().adapter->weight).transpose;
   }
   json config = {{"peft_type", "LORA"},
                  {"task_type", plan.predict.positions == "causal" ? json("CAUSAL_LM") : json()},
                  {"base_model_name_or_path", nullptr},
-                 {"target_modules", targets_of(plan, modules)},
+                 {"target_modules", targets_of(plan, paths)},
                  {"lora_dropout", 0.0},
                  {"bias", "none"},
                  {"fan_in_fan_out", transposed},
                  {"init_lora_weights", true},
                  {"inference_mode", true},
                  {"modules_to_save", beside.empty() ? json() : json(beside)}};
-  add_pattern(config, "r", "rank_pattern", modules, ranks);
-  add_pattern(config, "lora_alpha", "alpha_pattern", modules, alphas);
+  add_pattern(config, "r", "rank_pattern", paths, ranks);
+  add_pattern(config, "lora_alpha", "alpha_pattern", paths, alphas);
   return config.dump(2) + "\n";
 }
 
@@ -211,8 +291,8 @@ void check_pattern(const ordered_json& config, const char* key, const char* patt
 }
 
 // What of a configuration these adapters cannot be.
-void check_configuration(const ordered_json& config, const Plan& plan,
-                         const std::vector<std::string>& modules, std::vector<std::string>& problems) {
+void check_configuration(const ordered_json& config, const std::vector<Module>& modules,
+                         std::vector<std::string>& problems) {
   for (const auto& [key, wanted] : {std::pair("peft_type", "LORA"), {"bias", "none"}})
     if (const auto found = config.find(key); found != config.end() && *found != wanted)
       problems.push_back(fmt::format("{} is {}; only \"{}\" is known here", key, found->dump(), wanted));
@@ -230,34 +310,42 @@ void check_configuration(const ordered_json& config, const Plan& plan,
       problems.push_back(
           fmt::format("{} is {}: adapters here are alpha / rank * B A, without more", key, value.dump()));
   if (const auto targets = config.find("target_modules"); targets != config.end() && targets->is_array())
-    for (const std::string& module : modules) {
+    for (const Module& module : modules) {
       const auto named = [&](const ordered_json& target) {
-        return target.is_string() && ends_in(module, target.get<std::string>());
+        return target.is_string() && ends_in(module.path, target.get<std::string>());
       };
       if (std::ranges::none_of(*targets, named))
-        problems.push_back(fmt::format("target_modules does not name {}", module));
+        problems.push_back(fmt::format("target_modules does not name {}", module.path));
     }
   check_pattern(config, "r", "rank_pattern", problems);
   check_pattern(config, "lora_alpha", "alpha_pattern", problems);
-  for (size_t i = 0; i < modules.size(); ++i) {
+  for (const Module& module : modules) {
+    const auto rank = static_cast<double>(module.rank());
+    const double said = number_of(config, "r", "rank_pattern", module.path).value_or(rank);
+    const bool shared = module.shares(static_cast<int64_t>(said));
+    const double wanted = shared ? module.parts.front().adapter->alpha : module.alpha();
     const double alpha =
-        number_of(config, "lora_alpha", "alpha_pattern", modules[i]).value_or(8);  // PEFT's default
-    if (alpha != plan.adapters[i].alpha)
-      problems.push_back(
-          fmt::format("lora_alpha of {} is {}, {} in the model", modules[i], alpha, plan.adapters[i].alpha));
-    const auto rank = static_cast<double>(plan.find(plan.adapters[i].name + kA)->shape[0]);
-    const double said = number_of(config, "r", "rank_pattern", modules[i]).value_or(rank);
-    if (said != rank)
-      problems.push_back(fmt::format("r of {} is {}, {} in the model", modules[i], said, rank));
+        number_of(config, "lora_alpha", "alpha_pattern", module.path).value_or(8);  // PEFT's default
+    if (alpha != wanted)
+      problems.push_back(fmt::format("lora_alpha of {} is {}, {} in the model", module.path, alpha, wanted));
+    if (said != rank && !shared)
+      problems.push_back(fmt::format("r of {} is {}, {} in the model", module.path, said, rank));
   }
 }
 
-Result<std::vector<std::string>> modules_of(const Plan& plan) {
-  if (plan.adapters.empty())
-    return Status::error("the model has no adapters; `lora` of a layer, or [lora], adds them");
-  std::vector<std::string> modules;
-  for (const PlanAdapter& adapter : plan.adapters) modules.push_back(GACC_TRY(module_of(plan, adapter)));
-  return modules;
+// Returns whether B has other numbers than zero where none of the module's parts has any.
+bool changes_others(const StoredTensor& b, const Module& module, bool shared) {
+  std::vector<float> values(static_cast<size_t>(elements_of(b)));
+  read_elements(b, 0, values);
+  const int64_t width = b.shape.back();
+  int64_t column = 0;
+  for (const Module::Part& part : module.parts) {
+    for (const RowRun& run : part.runs)
+      for (int64_t row = run.begin; row < run.begin + run.count; ++row)
+        std::fill_n(values.begin() + row * width + column, part.rank, 0.0F);
+    column += shared ? 0 : part.rank;
+  }
+  return std::ranges::any_of(values, [](float value) { return value != 0; });
 }
 
 // A tensor that is trained beside adapters, as PEFT calls it: of a module that is saved whole, or the base of one
@@ -281,13 +369,14 @@ AdapterFiles adapter_files(const std::string& path) {
 
 Status check_adapters(const Plan& plan, const Weights& loaded) {
   GACC_TRY(modules_of(plan).status());
-  bool beside = false;
+  std::vector<std::string> beside;
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_trained_beside(plan, buffer)) continue;
-    beside = true;
+    beside.push_back(buffer.name);
     for (const std::string& name : names_of(plan, buffer.name)) GACC_TRY(name_of(plan, name).status());
   }
-  return beside ? check_published(plan, loaded) : Status();
+  GACC_TRY(check_whole(plan, beside));
+  return beside.empty() ? Status() : check_published(plan, loaded);
 }
 
 Status check_merge(const Plan& plan) {
@@ -312,16 +401,30 @@ Status prepare_adapter(const std::string& path) {
 
 Status save_adapter(const std::string& path, const Plan& plan, const Weights& loaded,
                     const std::vector<NamedTensor>& parameters) {
-  const std::vector<std::string> modules = GACC_TRY(modules_of(plan));
+  const std::vector<Module> modules = GACC_TRY(modules_of(plan));
+  const std::vector<std::string> paths = paths_of(modules);
   const auto find = [&](const std::string& name) -> const NamedTensor& {
     return *std::ranges::find(parameters, name, &NamedTensor::name);
   };
   std::vector<NamedTensor> tensors;
-  for (size_t i = 0; i < modules.size(); ++i)
-    for (const char* suffix : {kA, kB}) {
-      NamedTensor& tensor = tensors.emplace_back(find(plan.adapters[i].name + suffix));
-      tensor.name = std::string(kRoot) + modules[i] + suffix;
+  for (const Module& module : modules) {
+    NamedTensor a{std::string(kRoot) + module.path + kA, {module.rank(), 0}, {}};
+    NamedTensor b{std::string(kRoot) + module.path + kB, {module.rows, module.rank()}, {}};
+    b.data.resize(static_cast<size_t>(module.rows * module.rank()));
+    int64_t column = 0;
+    for (const Module::Part& part : module.parts) {
+      const NamedTensor& ours = find(part.adapter->name + kA);
+      a.shape[1] = ours.shape[1];
+      a.data.insert(a.data.end(), ours.data.begin(), ours.data.end());
+      auto from = find(part.adapter->name + kB).data.begin();
+      for (const RowRun& run : part.runs)
+        for (int64_t row = run.begin; row < run.begin + run.count; ++row, from += part.rank)
+          std::copy_n(from, part.rank, b.data.begin() + row * module.rank() + column);
+      column += part.rank;
     }
+    tensors.push_back(std::move(a));
+    tensors.push_back(std::move(b));
+  }
   std::vector<NamedTensor> more;
   for (const PlanBuffer& buffer : plan.buffers)
     if (is_trained_beside(plan, buffer))
@@ -331,8 +434,8 @@ Status save_adapter(const std::string& path, const Plan& plan, const Weights& lo
   std::set<std::string> beside;
   for (NamedTensor& tensor : more) {
     const std::string module = module_of(tensor.name);
-    if (std::ranges::count(modules, module) == 0) beside.insert(module);
-    tensor.name = name_beside(tensor.name, modules);
+    if (std::ranges::count(paths, module) == 0) beside.insert(module);
+    tensor.name = name_beside(tensor.name, paths);
     tensors.push_back(std::move(tensor));
   }
   const AdapterFiles files = adapter_files(path);
@@ -346,7 +449,8 @@ Status save_adapter(const std::string& path, const Plan& plan, const Weights& lo
 Status Adapter::open(const std::string& path, const Plan& plan) {
   *this = Adapter();
   std::vector<std::string> problems;
-  const std::vector<std::string> modules = GACC_TRY(modules_of(plan));
+  const std::vector<Module> modules = GACC_TRY(modules_of(plan));
+  const std::vector<std::string> paths = paths_of(modules);
   const AdapterFiles files = adapter_files(path);
   GACC_TRY(file_.open(files.tensors));
   ordered_json config;
@@ -354,41 +458,71 @@ Status Adapter::open(const std::string& path, const Plan& plan) {
     const std::string text = GACC_TRY(read_file(files.configuration, kMostConfiguration));
     config = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!config.is_object()) return Status::error("{} is no JSON object", files.configuration);
-    check_configuration(config, plan, modules, problems);
+    check_configuration(config, modules, problems);
   }
   std::set<const StoredTensor*> taken;
+  const auto look = [&](const std::string& name, const std::vector<int64_t>& wanted) {
+    const StoredTensor* tensor = file_.find(name);
+    if (tensor == nullptr)
+      problems.push_back(fmt::format("{} {} is missing", name, shape_text(wanted)));
+    else if (taken.insert(tensor); !tensor->is_real())
+      problems.push_back(fmt::format("{} has the type {}; known are F32, F16 and BF16", name, tensor->dtype));
+    return tensor;
+  };
+  const auto differs = [&](const std::string& name, const StoredTensor& tensor,
+                           const std::vector<int64_t>& wanted) {
+    problems.push_back(fmt::format("{} is {} in the file, {} in the model", name, shape_text(tensor.shape),
+                                   shape_text(wanted)));
+  };
   const auto take = [&](const PlanBuffer& buffer, const PublishedName& as,
                         const std::vector<std::string>& names) {
     WeightSource source{&buffer, {}, as.transpose};
-    for (const std::string& name : names) {
-      const StoredTensor* tensor = file_.find(name);
-      if (tensor == nullptr) {
-        problems.push_back(fmt::format("{} {} is missing", name, shape_text(buffer.shape)));
-        continue;
-      }
-      taken.insert(tensor);
-      source.tensors.push_back(tensor);
-      if (!tensor->is_real())
-        problems.push_back(
-            fmt::format("{} has the type {}; known are F32, F16 and BF16", name, tensor->dtype));
-    }
+    const std::optional<Split> split = split_of(as, buffer.shape.empty() ? 0 : buffer.shape.front());
+    if (split) source.runs = runs_of(*split);
+    for (const std::string& name : names)
+      if (const StoredTensor* tensor = look(name, buffer.shape)) source.tensors.push_back(tensor);
     if (source.tensors.size() < names.size()) return;
-    if (const std::vector<int64_t> shape = joined_shape(source, as.parts); shape != buffer.shape)
-      problems.push_back(fmt::format("{} is {} in the file, {} in the model", fmt::join(names, " and "),
-                                     shape_text(source.tensors.front()->shape), shape_text(buffer.shape)));
+    if (joined_shape(source, as) != buffer.shape)
+      differs(fmt::format("{}{}", fmt::join(names, " and "), split_text(split)), *source.tensors.front(),
+              buffer.shape);
     sources_.push_back(std::move(source));
   };
-  for (size_t i = 0; i < modules.size(); ++i)
-    for (const char* suffix : {kA, kB})
-      take(*plan.find(plan.adapters[i].name + suffix), {},
-           {fmt::format("{}{}{}", kRoot, modules[i], suffix)});
+  for (const Module& module : modules) {
+    const std::string a_name = std::string(kRoot) + module.path + kA,
+                      b_name = std::string(kRoot) + module.path + kB;
+    const int64_t in = plan.find(module.parts.front().adapter->name + kA)->shape[1];
+    std::vector<int64_t> a_shape = {module.rank(), in}, b_shape = {module.rows, module.rank()};
+    const StoredTensor *a = look(a_name, a_shape), *b = look(b_name, b_shape);
+    if (a == nullptr || b == nullptr) continue;
+    const bool shared = !a->shape.empty() && module.shares(a->shape.front());
+    if (shared) a_shape.front() = b_shape.back() = a->shape.front();
+    const size_t before = problems.size();
+    if (a->shape != a_shape) differs(a_name, *a, a_shape);
+    if (b->shape != b_shape) differs(b_name, *b, b_shape);
+    if (problems.size() > before) continue;
+    int64_t column = 0;
+    for (const Module::Part& part : module.parts) {
+      WeightSource of_a{plan.find(part.adapter->name + kA), {a}},
+          of_b{plan.find(part.adapter->name + kB), {b}};
+      if (!shared) of_a.runs = {{column, part.rank}};
+      of_b.runs = part.runs;
+      of_b.column = shared ? 0 : column;
+      sources_.push_back(std::move(of_a));
+      sources_.push_back(std::move(of_b));
+      column += part.rank;
+    }
+    if (b->is_real() && changes_others(*b, module, shared))
+      problems.push_back(
+          fmt::format("{} changes rows of {} that have no adapter in the model, or with a matrix A of others",
+                      b_name, module.path));
+  }
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_saved(buffer) || is_of_adapter(plan, buffer.name)) continue;
     bool found = false, lacking = false;
     for (const std::string& name : names_of(plan, buffer.name)) {
       const PublishedName as = published_name(plan, name);
       std::vector<std::string> names;
-      for (const std::string& tensor : as.tensors) names.push_back(name_beside(tensor, modules));
+      for (const std::string& tensor : as.tensors) names.push_back(name_beside(tensor, paths));
       const auto is_there = [&](const std::string& one) { return file_.find(one) != nullptr; };
       if (std::ranges::none_of(names, is_there)) {
         lacking = true;

@@ -221,6 +221,49 @@ def test_ranks_and_alphas_apart(folder):
     run("gacc-exec", artifact, "--init-only", "--load-adapter", folder / "adapter", "--device", "cpu")
 
 
+# Queries, keys and values of a head side by side, as GPT-NeoX has them; here with as many heads of keys.
+FUSED = """
+[load]
+[load.split."h.{i}.mix.attn.qkv.*"]
+tensor = "h.{i}.heads.*"
+sizes = [6, 6, 6]
+parts = [0, 1, 2]
+groups = 4
+"""
+
+
+def test_adapters_of_rows_of_one_matrix_are_one_of_pefts(folder):
+    """Its rank is the sum of theirs; one that PEFT made has one A for all of them."""
+    def fused(name, *tables):
+        path = folder / f"{name}.toml"
+        path.write_text(MODEL.replace("kv_heads = 2\n", "") + "".join(tables))
+        if not (folder / "tokens.npy").exists():
+            harness.make_data(path, 16, folder)
+        return harness.compile_model(path, folder / f"{name}.ptx")
+    whole, some, each = (fused(name, FUSED, lora('["*attn"]', on=on)) for name, on in (("whole", '["qkv"]'), ("some", '["q", "v"]'), ("each", '["q", "k", "v"]')))
+    run("gacc-exec", fused("plain", FUSED), "--init-only", "--save", folder / "base.safetensors", "--save-as", "published", "--device", "cpu")
+    base = ["--load", folder / "base.safetensors"]
+    for artifact, rank in ((whole, 4), (some, 8), (each, 12)):
+        run("gacc-exec", artifact, "--data", data(folder), *base, "--updates", 3, "--device", "cpu", "--save", folder / "own.safetensors", "--save-adapter", folder / "adapter")
+        adapter = harness.read_safetensors(folder / "adapter/adapter_model.safetensors")
+        expect(set(adapter) == {f"base_model.model.h.{i}.heads.lora_{m}.weight" for i in (0, 1) for m in "AB"}, list(adapter))
+        b = adapter["base_model.model.h.0.heads.lora_B.weight"]
+        expect(b[0] == [72, rank] and adapter["base_model.model.h.1.heads.lora_A.weight"][0] == [rank, WIDTH], f"{rank}: {b[0]}")
+        rows = [any(b[1][row * rank:(row + 1) * rank]) for row in range(72)]
+        expect(rows == [artifact is not some or row // 6 % 3 != 1 for row in range(72)], "rows of keys are zeros, head by head")
+        config = json.loads((folder / "adapter/adapter_config.json").read_text())
+        expect((config["r"], config["lora_alpha"], config["target_modules"]) == (rank, 2 * rank, ["heads"]), config)
+        own = predicted(folder, artifact, "--load", folder / "own.safetensors")
+        expect(predicted(folder, artifact, *base, "--load-adapter", folder / "adapter") == own, f"rank {rank} does not come back")
+    # PEFT's own, of rank 4 for all rows: the same function by three adapters with one A.
+    run("gacc-exec", whole, "--data", data(folder), *base, "--updates", 3, "--device", "cpu", "--save-adapter", folder / "adapter")
+    one, three = (predicted(folder, artifact, *base, "--load-adapter", folder / "adapter") for artifact in (whole, each))
+    far = max(abs(a - b) for a, b in zip(one, three, strict=True))
+    expect(far < 1e-5 and one != predicted(folder, whole, *base), f"one A for three: {far}")
+    done = run("gacc-exec", some, "--init-only", "--load-adapter", folder / "adapter", "--device", "cpu", code=1)
+    expect("changes rows of h.0.heads that have no adapter in the model" in done.stderr, done.stderr)
+
+
 def test_what_does_not_fit_is_listed_whole(folder):
     artifact = build(folder, PUBLISHED, lora())
     good = folder / "adapter"
