@@ -22,83 +22,33 @@ constexpr int64_t kMostConfiguration = 10'000'000;  // bytes
 constexpr std::string_view kArchitectures[] = {"gpt2", "gpt_neox", "granite", "llama",  "mistral",
                                                "phi3", "qwen2",    "qwen3",   "smollm3"};
 
-// Keys that change no function: what the tensors show, how a model is trained, texts are made and files written.
-constexpr std::string_view kNeutral[] = {"_attn_implementation",
-                                         "_attn_implementation_autoset",
-                                         "_name_or_path",
-                                         "architectures",
-                                         "attention_bias",
-                                         "attention_dropout",
-                                         "attn_implementation",
-                                         "attn_pdrop",
-                                         "begin_suppress_tokens",
-                                         "bos_token_id",
-                                         "chunk_size_feed_forward",
-                                         "classifier_dropout",
-                                         "decoder_start_token_id",
-                                         "diversity_penalty",
-                                         "do_sample",
-                                         "dtype",
-                                         "early_stopping",
-                                         "embd_pdrop",
-                                         "embedding_dropout",
-                                         "eos_token_id",
-                                         "finetuning_task",
-                                         "gradient_checkpointing",
-                                         "hidden_dropout",
-                                         "hidden_size",
-                                         "id2label",
-                                         "initializer_range",
-                                         "intermediate_size",
-                                         "is_decoder",
-                                         "is_llama_config",
-                                         "label2id",
-                                         "length_penalty",
-                                         "max_length",
-                                         "max_position_embeddings",
-                                         "max_window_layers",
-                                         "min_length",
-                                         "mlp_bias",
-                                         "n_ctx",
-                                         "n_embd",
-                                         "n_inner",
-                                         "n_layer",
-                                         "n_positions",
-                                         "no_repeat_ngram_size",
-                                         "num_beam_groups",
-                                         "num_beams",
-                                         "num_hidden_layers",
-                                         "num_return_sequences",
-                                         "original_max_position_embeddings",
-                                         "output_attentions",
-                                         "output_hidden_states",
-                                         "pad_token_id",
-                                         "prefix",
-                                         "pretraining_tp",
-                                         "problem_type",
-                                         "reorder_and_upcast_attn",
-                                         "repetition_penalty",
-                                         "resid_pdrop",
-                                         "return_dict",
-                                         "sep_token_id",
-                                         "summary_activation",
-                                         "summary_first_dropout",
-                                         "summary_proj_to_labels",
-                                         "summary_type",
-                                         "summary_use_proj",
-                                         "suppress_tokens",
-                                         "task_specific_params",
-                                         "temperature",
-                                         "tokenizer_class",
-                                         "top_k",
-                                         "top_p",
-                                         "torch_dtype",
-                                         "transformers_version",
-                                         "typical_p",
-                                         "unsloth_fixed",
-                                         "unsloth_version",
-                                         "use_cache",
-                                         "vocab_size"};
+constexpr std::string_view kNeutral[] = {
+#define GACC_NEUTRAL_KEY(name) name,
+#include "ir/config_keys.def"
+};
+
+// Keys that the tensors show, or that only training asks for.
+constexpr std::string_view kShown[] = {"architectures",
+                                       "attention_bias",
+                                       "attention_dropout",
+                                       "attn_pdrop",
+                                       "embd_pdrop",
+                                       "embedding_dropout",
+                                       "hidden_dropout",
+                                       "hidden_size",
+                                       "initializer_range",
+                                       "intermediate_size",
+                                       "max_position_embeddings",
+                                       "max_window_layers",
+                                       "mlp_bias",
+                                       "n_embd",
+                                       "n_inner",
+                                       "n_layer",
+                                       "n_positions",
+                                       "num_hidden_layers",
+                                       "original_max_position_embeddings",
+                                       "resid_pdrop",
+                                       "vocab_size"};
 
 // Keys that must have one value, as it says nothing.
 const struct {
@@ -153,6 +103,9 @@ class Comparison {
     if (given("model_type") && !turned && has("theta") && known_type())
       differs("rope_theta", "missing, which is 10000", "theta",
               [](std::string_view said) { return said == "10000"; });
+    if (known_type() && has("window") && !slides())
+      add(fmt::format("it has no sliding_window; attention in the model has one of {}",
+                      fmt::join(facts_["window"], " and ")));
     if (known_type() && one("causal", "false"))
       add(fmt::format(
           "model_type is {}, whose positions see earlier ones only; attention in the model is not causal",
@@ -215,7 +168,7 @@ class Comparison {
               [&](const std::string& said) { return json::parse(said, nullptr, false) == value; });
       return;
     }
-    if (std::ranges::count(kNeutral, key) > 0) return;
+    if (std::ranges::count(kNeutral, key) + std::ranges::count(kShown, key) > 0) return;
     for (const auto& fact : kFacts)
       if (fact.key == key) return compare_fact(key, value, std::string(fact.fact));
     if (key == "model_type") return compare_type(value);
@@ -273,11 +226,16 @@ class Comparison {
                       plan_.ties.front().weight));
   }
 
+  // Returns whether attention has a window. Mistral's class takes an absent one for 4096.
+  bool slides() const {
+    if (config_.contains("use_sliding_window") && config_["use_sliding_window"] == false) return false;
+    return given("sliding_window") ||
+           (!config_.contains("sliding_window") && config_["model_type"] == "mistral");
+  }
+
   // A window as long as the model's positions hides nothing.
   void compare_window(const json& value) {
-    if (says_nothing(value) ||
-        (config_.contains("use_sliding_window") && config_["use_sliding_window"] == false))
-      return;
+    if (says_nothing(value) || !slides()) return;
     if (!value.is_number()) return unknown("sliding_window", value);
     for (const std::string& length : has("positions") ? facts_["positions"] : std::vector<std::string>())
       if (std::strtod(length.c_str(), nullptr) > value.get<double>() && !has("window"))
