@@ -15,7 +15,8 @@ namespace gacc::frontend {
 // A value of config.json or of an expression.
 struct ConfigValue {
   std::variant<std::nullptr_t, bool, int64_t, double, std::string, std::vector<ConfigValue>> data = nullptr;
-  std::string absent{};  // the name that gave nothing, where an expression asked for one
+  std::string absent{};  // the name that gave nothing, where an expression asked for one ...
+  bool missing = false;  // ... which is not in the file
 
   bool is_null() const { return std::holds_alternative<std::nullptr_t>(data); }
   template <class T>

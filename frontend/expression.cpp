@@ -40,6 +40,7 @@ class Evaluator {
     skip();
     if (at_ < text_.size()) fail("`{}` is not expected", text_.substr(at_));
     if (!out_.value.absent.empty()) lacks(out_.value.absent);
+    if (out_.broken) out_.problem.clear();
     return std::move(out_);
   }
 
@@ -257,15 +258,22 @@ class Evaluator {
     else if (reading_)
       out_.read.insert(name);
     if (!live_) return {};
-    Value value = is_named ? known->second.value : lookup_(name);
-    if (value.is_null()) value.absent = name;
+    if (is_named && (known->second.broken || !known->second.problem.empty())) {
+      out_.broken = true;
+      return {};
+    }
+    const std::optional<Value> found = is_named ? known->second.value : lookup_(name);
+    Value value = found.value_or(Value());
+    value.absent = value.is_null() ? name : "";
+    value.missing = !found;
     return value;
   }
 
   Value unknown() {
     std::string read;
     for (const std::string& name : out_.read)
-      read += fmt::format("{}`{}` = {}", read.empty() ? "" : ", ", name, value_text(lookup_(name)));
+      read += fmt::format("{}`{}` = {}", read.empty() ? "" : ", ", name,
+                          value_text(lookup_(name).value_or(Value())));
     return fail("{} cannot be expressed", read.empty() ? "this" : read);
   }
 
@@ -276,6 +284,7 @@ class Evaluator {
     } while (take(","));
     if (!take(")")) return fail("`)` is missing");
     if (!live_) return {};
+    if (function == "missing" && arguments.size() == 1) return {arguments[0].missing};
     for (const Value& argument : arguments)
       if (!argument.absent.empty()) return lacks(argument.absent);
     if (function == "sqrt" && arguments.size() == 1) return {std::sqrt(numeric(arguments[0]))};

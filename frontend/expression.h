@@ -4,10 +4,12 @@
 //   1  2.5  "text"  'text'  true  false  null  none  unknown      NAME  OBJECT.NAME  FUNCTION(...)
 //
 // `null` and `none` are nothing: a key of that value is left out. `unknown` is an error that names what was
-// read. sqrt(x), activation(x): the name of transformers' activation here, every(list, x): whether all are x.
+// read. sqrt(x), activation(x): the name of transformers' activation here, every(list, x): whether all are x,
+// missing(NAME): whether the file does not have the key, not even as null.
 #pragma once
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -19,10 +21,11 @@ struct Evaluated {
   ConfigValue value{};
   std::set<std::string> read{};  // the names that decided it
   std::string problem{};         // "": none
+  bool broken = false;           // a name that it uses has a problem of its own
 };
 
-// The value of a name; null when it is absent.
-using Lookup = std::function<ConfigValue(const std::string& name)>;
+// Returns the value of a name; nothing when it is absent.
+using Lookup = std::function<std::optional<ConfigValue>(const std::string& name)>;
 // Evaluates an expression. `named`: expressions that have names of their own; what they read is read with them.
 Evaluated evaluate(std::string_view expression, const Lookup& lookup,
                    const std::map<std::string, Evaluated>& named = {});

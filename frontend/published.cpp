@@ -1,4 +1,5 @@
-// See published.h. A family is read as TOML, its expressions are replaced by their values, and the tree is printed.
+// See published.h. A family is read as TOML, together with what it is based on. Its expressions are replaced by their
+// values, and the tree is printed.
 // What no expression reads of a config.json, and the family does not ignore, is an error.
 #include "frontend/published.h"
 
@@ -18,11 +19,16 @@ namespace {
 
 constexpr std::string_view kOpen = "${";
 // Keys of a family that are no model file's.
-constexpr std::string_view kMatch = "match", kIgnored = "ignored", kRequire = "require",
+constexpr std::string_view kMatch = "match", kBase = "base", kIgnored = "ignored", kRequire = "require",
                            kPositions = "positions", kLet = "let";
+constexpr std::string_view kOwn[] = {kMatch, kBase, kIgnored, kRequire, kPositions, kLet};
+constexpr std::string_view kNeutral[] = {
+#define GACC_NEUTRAL_KEY(name) name,
+#include "ir/config_keys.def"
+};
 constexpr std::string_view kWhen = "when";  // of any table: false leaves it out
 
-// The texts of a list, or the one text.
+// Returns the texts of a list, or the one text.
 std::vector<std::string> texts_of(const Node* node) {
   std::vector<std::string> texts;
   if (node != nullptr && node->form == Node::Form::text) texts.push_back(node->text);
@@ -46,12 +52,11 @@ class Reading {
     for (const std::string& condition : texts_of(family.find(kRequire)))
       require(condition, family.find(kRequire)->at);
     Node model = family;
-    std::erase_if(model.entries, [](const Entry& entry) {
-      constexpr std::string_view own[] = {kMatch, kIgnored, kRequire, kPositions, kLet};
-      return std::ranges::count(own, entry.key) > 0;
-    });
+    std::erase_if(model.entries, [](const Entry& entry) { return std::ranges::count(kOwn, entry.key) > 0; });
     fill(model);
-    refuse_unread(texts_of(family.find(kIgnored)));
+    std::vector<std::string> ignored = texts_of(family.find(kIgnored));
+    ignored.insert(ignored.end(), std::begin(kNeutral), std::end(kNeutral));
+    refuse_unread(ignored);
     return model;
   }
 
@@ -64,18 +69,25 @@ class Reading {
                              kind_text(kind));
   }
 
-  ConfigValue value_of(const std::string& name) const {
+  std::optional<ConfigValue> value_of(const std::string& name) const {
     const auto found = std::ranges::find(config_, name, &ConfigValues::value_type::first);
     if (found != config_.end()) return found->second;
     const bool object =
         std::ranges::any_of(config_, [&](const auto& entry) { return entry.first.starts_with(name + "."); });
-    return object ? ConfigValue{std::string("{...}")} : ConfigValue();
+    return object ? std::optional(ConfigValue{std::string("{...}")}) : std::nullopt;
   }
-  ConfigValue lookup(const std::string& name) const {
-    if (name == "folder") return {options_.folder};
-    if (name == "context") return {context_};
+  std::optional<ConfigValue> lookup(const std::string& name) const {
+    if (name == "folder") return ConfigValue{options_.folder};
+    if (name == "context") return ConfigValue{context_};
     if (name == "lora") return options_.lora ? ConfigValue{*options_.lora} : ConfigValue();
     return value_of(name);
+  }
+  std::string text_of(const std::string& name) const {
+    return value_text(lookup(name).value_or(ConfigValue()));
+  }
+  // "llama.toml:12", also of what a family has of another one.
+  std::string place(const Location& at) const {
+    return fmt::format("{}:{}", at.origin.empty() ? family_ : at.origin, at.line);
   }
 
   Evaluated value(std::string_view expression, const Location& at) {
@@ -83,16 +95,20 @@ class Reading {
         expression, [this](const std::string& name) { return lookup(name); }, named_);
     if (!result.problem.empty())
       error(result.problem.starts_with("there is no") ? Kind::missing_key : Kind::unsupported,
-            "{}; {}:{} has `{}`", result.problem, family_, at.line, expression);
+            "{}; {} has `{}`", result.problem, place(at), expression);
     read_.insert(result.read.begin(), result.read.end());
     return result;
   }
 
-  // Evaluates what the family gives names to; an expression may use the names before it.
+  // Evaluates what the family gives names to; an expression may use the names before it. A table stays as it is until
+  // it is put somewhere.
   void name_expressions(const Node* let) {
     if (let == nullptr) return;
     for (const Entry& entry : let->entries)
-      named_.insert_or_assign(entry.key, value(inner(entry.value.text), entry.value.at));
+      if (entry.value.is_table())
+        tables_.insert_or_assign(entry.key, entry.value);
+      else
+        named_.insert_or_assign(entry.key, value(inner(entry.value.text), entry.value.at));
   }
 
   // The window: what was asked for, else the smaller of 1024 and the model's positions.
@@ -112,10 +128,10 @@ class Reading {
   void require(const std::string& condition, const Location& at) {
     const Evaluated result = value(inner(condition), at);
     const bool* holds = result.value.get<bool>();
-    if (!result.problem.empty() || (holds != nullptr && *holds)) return;
+    if (!result.problem.empty() || result.broken || (holds != nullptr && *holds)) return;
     std::string found;
     for (const std::string& name : result.read)
-      found += fmt::format("{}`{}` = {}", found.empty() ? "" : ", ", name, value_text(lookup(name)));
+      found += fmt::format("{}`{}` = {}", found.empty() ? "" : ", ", name, text_of(name));
     error(Kind::unsupported, "{} cannot be expressed; {} needs `{}`", found, family_, inner(condition));
   }
 
@@ -143,10 +159,11 @@ class Reading {
   std::vector<std::string> notes_of(std::set<std::string> names, const std::string& said) const {
     constexpr size_t kShort = 40;
     if (names.contains("context")) names.insert(positions_.begin(), positions_.end());
-    std::erase_if(names, [&](const std::string& name) { return value_of(name).is_null(); });
+    std::erase_if(names,
+                  [&](const std::string& name) { return value_of(name).value_or(ConfigValue()).is_null(); });
     std::vector<std::string> notes;
     for (const std::string& name : names) {
-      const std::string theirs = value_text(value_of(name));
+      const std::string theirs = text_of(name);
       const bool other = names.size() == 1 && theirs != said && theirs.size() <= kShort;
       notes.push_back(other ? fmt::format("{} = {}", name, theirs) : name);
     }
@@ -161,8 +178,8 @@ class Reading {
     if (const Node* when = node.find(kWhen); when != nullptr && when->text.find(kOpen) != std::string::npos) {
       const Evaluated result = value(inner(when->text), when->at);
       const bool* holds = result.value.get<bool>();
-      if (holds == nullptr && result.problem.empty())
-        error(Kind::wrong_type, "`when` of {}:{} is neither true nor false", family_, when->at.line);
+      if (holds == nullptr && result.problem.empty() && !result.broken)
+        error(Kind::wrong_type, "`when` of {} is neither true nor false", place(when->at));
       if (holds == nullptr || !*holds) return false;
       std::erase_if(node.entries, [](const Entry& entry) { return entry.key == kWhen; });
     }
@@ -174,8 +191,13 @@ class Reading {
   bool fill_text(Node& node) {
     const std::string text = node.text;
     if (const std::string_view whole = inner(text); whole.size() != text.size()) {
+      if (const auto table = tables_.find(whole); table != tables_.end()) {
+        node = table->second;
+        return fill(node);
+      }
       const Evaluated result = value(whole, node.at);
-      if (result.value.is_null()) return !result.problem.empty();  // what has a problem is not missing, too
+      // What has a problem is not missing, too.
+      if (result.value.is_null()) return result.broken || !result.problem.empty();
       Node made = to_node(result.value);
       made.at = node.at;
       made.notes = notes_of(result.read, value_text(result.value));
@@ -220,13 +242,92 @@ class Reading {
   const PublishedOptions& options_;
   const std::string& family_;
   int64_t context_ = 0;
-  std::map<std::string, Evaluated> named_;  // by `let`
-  std::set<std::string> positions_;         // the names that bound the window
+  std::map<std::string, Evaluated> named_;           // by `let`
+  std::map<std::string, Node, std::less<>> tables_;  // likewise
+  std::set<std::string> positions_;                  // the names that bound the window
   std::set<std::string> read_;
   std::string problems_;
 };
 
-// The comment that a family begins with.
+// Notes in every node of a family where it stands.
+void set_origin(Node& node, const std::string& file) {
+  node.at.origin = file;
+  for (Node& item : node.items) set_origin(item, file);
+  for (Entry& entry : node.entries) set_origin(entry.value, file);
+}
+
+// Puts what a family says over its base: names of `let` one by one, lists of `ignored` and `require` behind the
+// base's, all else in the place of it. New names come first, so that the base's may use them.
+Node over(Node base, const Node& own) {
+  std::vector<Entry> added;
+  for (const Entry& entry : own.entries) {
+    Node* before = base.find(entry.key);
+    if (before == nullptr)
+      added.push_back(entry);
+    else if (entry.key == kLet)
+      *before = over(*before, entry.value);
+    else if ((entry.key == kIgnored || entry.key == kRequire) && before->is_list() && entry.value.is_list())
+      before->items.insert(before->items.end(), entry.value.items.begin(), entry.value.items.end());
+    else
+      *before = entry.value;
+  }
+  base.entries.insert(base.entries.begin(), added.begin(), added.end());
+  return base;
+}
+
+// Returns the name of a family, by which others are based on it.
+std::string_view name_of(const Family& family) {
+  const std::string_view file = std::string_view(family.file).substr(family.file.rfind('/') + 1);
+  return file.substr(0, file.rfind('.'));
+}
+
+// Reads the families from which one is chosen.
+class Families {
+ public:
+  Families(std::span<const Family> all, std::string& problems) : all_(all), problems_(problems) {}
+
+  // Returns the tree of a family by itself; nothing and its problems where it is none.
+  std::optional<Node> read(const Family& family) {
+    Diag diag(family.file, family.text);
+    std::optional<Node> root = parse_toml(family.text, diag);
+    if (root && root->find(kMatch) == nullptr)
+      diag.error(Kind::missing_key, {}, "a family needs `match`, a list of values of `model_type`");
+    problems_ += diag.render();
+    if (diag.failed()) return std::nullopt;
+    set_origin(*root, family.file);
+    return root;
+  }
+
+  // Returns the tree with those that it is based on. A family is no base of its own: one of that name comes later.
+  std::optional<Node> with_bases(const Family& family, Node root, std::vector<const Family*> seen = {}) {
+    const Node* base = root.find(kBase);
+    if (base == nullptr) return root;
+    seen.push_back(&family);
+    for (const Family& other : all_) {
+      if (name_of(other) != base->text || std::ranges::count(seen, &other) > 0) continue;
+      std::optional<Node> under = read(other);
+      if (under) under = with_bases(other, std::move(*under), seen);
+      return under ? std::optional(over(std::move(*under), root)) : std::nullopt;
+    }
+    problems_ += fmt::format("{}:{}: error: there is no other family `{}` to be its base [{}]\n", family.file,
+                             base->at.line, base->text, kind_text(Kind::unknown_name));
+    return std::nullopt;
+  }
+
+ private:
+  std::span<const Family> all_;
+  std::string& problems_;
+};
+
+// Sorts the tables of a model file as they are documented.
+void sort_tables(Node& model) {
+  const auto rank = [](const Entry& entry) {
+    return std::ranges::find(tables::file.keys, entry.key, &Key::name) - tables::file.keys.begin();
+  };
+  std::ranges::stable_sort(model.entries, {}, rank);
+}
+
+// Returns the comment that a family begins with.
 std::string first_comment(std::string_view text) {
   std::string comment;
   while (text.starts_with('#')) {
@@ -257,20 +358,24 @@ std::optional<std::string> published_model(std::string_view config, const std::s
   if (name == nullptr)
     return fail(Kind::missing_key, "it has no `model_type`: which family is the model of?");
   std::vector<std::string> known;
+  Families all(families, problems);
   for (const Family& family : families) {
-    Diag diag(family.file, family.text);
-    const std::optional<Node> root = parse_toml(family.text, diag);
-    if (root && root->find(kMatch) == nullptr)
-      diag.error(Kind::missing_key, {}, "a family needs `match`, a list of values of `model_type`");
-    problems += diag.render();
-    if (diag.failed()) return std::nullopt;
+    std::optional<Node> root = all.read(family);
+    if (!root) return std::nullopt;
     const std::vector<std::string> match = texts_of(root->find(kMatch));
     known.insert(known.end(), match.begin(), match.end());
     if (std::ranges::count(match, *name) == 0) continue;
+    root = all.with_bases(family, std::move(*root));
+    if (!root) return std::nullopt;
     Reading reading(file, *values, options, family.file);
-    const Node model = reading.run(*root);
+    Node model = reading.run(*root);
     problems += reading.problems();
     if (!reading.problems().empty()) return std::nullopt;
+    Diag diag(file, std::string(config));
+    apply_overrides(model, options.overrides, diag);
+    problems += diag.render();
+    if (diag.failed()) return std::nullopt;
+    sort_tables(model);
     return first_comment(family.text) + toml_text(model);
   }
   const Words words(known.begin(), known.end());

@@ -19,9 +19,10 @@ struct Family {
 const std::vector<Family>& built_in_families();
 
 struct PublishedOptions {
-  std::string folder{};              // the model's name
-  std::optional<int64_t> context{};  // tokens of a window
-  std::optional<int64_t> lora{};     // the rank of adapters
+  std::string folder{};               // the model's name
+  std::optional<int64_t> context{};   // tokens of a window
+  std::optional<int64_t> lora{};      // the rank of adapters
+  std::vector<Override> overrides{};  // of the model file
 };
 
 // Returns the model file that a config.json is read as; nothing and whole lines in `problems` when it cannot be one.

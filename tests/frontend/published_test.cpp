@@ -11,6 +11,7 @@
 
 #include "frontend/expression.h"
 #include "frontend/model_file.h"
+#include "ir/op_info.h"
 
 namespace gacc {
 namespace {
@@ -85,41 +86,107 @@ std::vector<Json> others(const Json& value) {
   return {3, "word"};
 }
 
-bool is_ignored(const std::string& key, const Family& family) {
-  Diag diag(family.file, family.text);
-  const auto root = frontend::parse_toml(family.text, diag);
-  for (const frontend::Node& pattern : root->find("ignored")->items)
-    if (frontend::matches_glob(pattern.text, key) || key.starts_with(pattern.text + ".")) return true;
+const Family* family_named(const std::string& name) {
+  for (const Family& family : built_in_families())
+    if (family.file == name + ".toml") return &family;
+  return nullptr;
+}
+
+bool is_ignored(const std::string& key, const Family* family) {
+  constexpr std::string_view neutral[] = {
+#define GACC_NEUTRAL_KEY(name) name,
+#include "ir/config_keys.def"
+  };
+  const auto fits = [&](const std::string& pattern) {
+    return frontend::matches_glob(pattern, key) || key.starts_with(pattern + ".");
+  };
+  for (const std::string_view name : neutral)
+    if (fits(std::string(name))) return true;
+  while (family != nullptr) {
+    Diag diag(family->file, family->text);
+    const auto root = frontend::parse_toml(family->text, diag);
+    if (const frontend::Node* ignored = root->find("ignored"))
+      for (const frontend::Node& pattern : ignored->items)
+        if (fits(pattern.text)) return true;
+    const frontend::Node* base = root->find("base");
+    family = base == nullptr ? nullptr : family_named(base->text);
+  }
   return false;
 }
 
-const Family& family_of(const Json& config) {
-  for (const Family& family : built_in_families())
-    if (family.file == config["model_type"].get<std::string>() + ".toml") return family;
-  ADD_FAILURE() << config["model_type"];
-  return built_in_families().front();
+// The model file without the comments that name keys.
+std::string without_comments(const std::string& text) {
+  std::string plain;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) plain += line.substr(0, line.find("   # ")) + "\n";
+  return plain;
 }
 
-// Each key changed by itself gives another model file, or an error that names it; so does a key that is new.
+// The published shapes, and with what else a family may have.
+std::vector<std::pair<std::string, Json>> enumerated() {
+  std::vector<std::pair<std::string, Json>> all;
+  for (const auto& [name, _] : known) all.emplace_back(name, config_of(name));
+  const auto with = [&](const char* name, const char* what, const Json& changes) {
+    Json config = config_of(name);
+    config.update(changes);
+    all.emplace_back(fmt::format("{} {}", name, what), config);
+  };
+  const Json yarn = {{"rope_type", "yarn"},   {"factor", 4.0},    {"original_max_position_embeddings", 2048},
+                     {"beta_fast", 16.0},     {"beta_slow", 2.0}, {"mscale", 1.5},
+                     {"mscale_all_dim", 0.5}, {"truncate", false}};
+  with("llama-3-8b", "yarn", {{"rope_scaling", yarn}});
+  with("llama-3-8b", "grown",
+       {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}, {"attention_factor", 1.25}}}});
+  with("qwen2.5-0.5b", "sliding",
+       {{"use_sliding_window", true}, {"sliding_window", 64}, {"max_window_layers", 0}});
+  with("mistral-7b", "sliding", {{"sliding_window", 64}});
+  with("pythia-160m", "linear", {{"rope_scaling", {{"type", "linear"}, {"factor", 4.0}}}});
+  with("phi-3-mini", "longrope",
+       {{"rope_scaling",
+         {{"type", "longrope"},
+          {"short_factor", std::vector<double>(48, 1.0)},
+          {"long_factor", std::vector<double>(48, 2.0)}}},
+        {"max_position_embeddings", 131072},
+        {"original_max_position_embeddings", 4096},
+        {"partial_rotary_factor", 1.0}});
+  return all;
+}
+
+// Keys that other keys switch off: windows of no layer, and the positions of a scaling that is none.
+bool says_nothing(const Json& config, const std::string& key) {
+  if (key == "original_max_position_embeddings") return config["rope_scaling"].is_null();
+  if (!config.contains("use_sliding_window")) return false;
+  const bool slides = config["use_sliding_window"],
+             none = config["max_window_layers"] >= config["num_hidden_layers"];
+  return (key == "use_sliding_window" && none) ||
+         (!slides && (key == "sliding_window" || key == "max_window_layers"));
+}
+
+// Each key changed by itself gives another model file, or an error that names it; so does a key that is new. What bounds
+// the window shows when a longer one is asked for.
 TEST(Published, EveryKeyChangesTheModelOrIsAnError) {
-  for (const auto& [name, _] : known) {
-    const Json config = config_of(name);
-    const Family& family = family_of(config);
+  for (const auto& [name, config] : enumerated()) {
+    const Family* family = family_named(config["model_type"].get<std::string>());
+    ASSERT_NE(family, nullptr) << name;
     std::string problems;
     const auto model = read(config, problems, named());
+    ASSERT_TRUE(model) << name << problems;
+    const std::string bound = problems_of(config, named(int64_t{1} << 40));
     const Json flat = config.flatten();
     for (const auto& [pointer, value] : flat.items()) {
       std::string key = pointer.substr(1);
       std::ranges::replace(key, '/', '.');
       if (is_ignored(key, family)) continue;
+      if (says_nothing(config, key)) continue;
       for (const Json& other : others(value)) {
         Json changed = flat;
         changed[pointer] = other;
         const auto text = read(changed.unflatten(), problems, named());
         const std::string first = key.substr(0, key.find(".0"));
-        EXPECT_TRUE(text ? *text != *model : problems.find(first) != std::string::npos)
-            << name << ": " << key << " = " << other << "\n"
-            << problems;
+        const bool shows = text ? without_comments(*text) != without_comments(*model) ||
+                                      problems_of(changed.unflatten(), named(int64_t{1} << 40)) != bound
+                                : problems.find(first) != std::string::npos;
+        EXPECT_TRUE(shows) << name << ": " << key << " = " << other << "\n" << problems;
       }
     }
     Json more = config;
@@ -130,8 +197,7 @@ TEST(Published, EveryKeyChangesTheModelOrIsAnError) {
 
 // A key that is left out has the default that transformers gives it, or is missing by name.
 TEST(Published, AKeyLessIsADefaultOrAnError) {
-  for (const auto& [name, _] : known) {
-    const Json config = config_of(name);
+  for (const auto& [name, config] : enumerated()) {
     for (const auto& [key, value] : config.items()) {
       Json less = config;
       less.erase(key);
@@ -181,6 +247,8 @@ TEST(Published, WhatAFamilyCannotExpressIsNamedWithItsValue) {
                      "`hidden_act` = \"quick_gelu\" cannot be expressed"),
            std::pair(with("llama-2-7b", "rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}),
                      "`rope_scaling.type` = \"dynamic\" cannot be expressed"),
+           std::pair(with("phi-3-mini", "rope_scaling", {{"type", "linear"}, {"factor", 2.0}}),
+                     "`rope_scaling.type` = \"linear\" cannot be expressed"),
            std::pair(with("llama-2-7b", "rope_scaling", {{"type", "linear"}, {"factor", 2.0}, {"other", 1}}),
                      "`rope_scaling.other` = 1:"),
            std::pair(with("gpt2", "scale_attn_weights", false),
@@ -232,12 +300,41 @@ TEST(Published, TheWindowIsAtMostThePositions) {
   const auto module = compiled(*text);
   ASSERT_TRUE(module);
   EXPECT_EQ((*module)[*module->find_buffer("wpe.weight")].type.shape, (ir::Shape{1024, 768}));
-  // Windows of attention do not matter within them, and are an error beyond.
-  const auto longer = read(config_of("phi-3-mini"), problems, named(2048));
-  ASSERT_TRUE(longer) << problems;
-  Diag diag("m.toml", *longer);
-  EXPECT_FALSE(compile_model(*longer, "m.toml", {}, diag));
-  EXPECT_NE(diag.render().find("sliding_window"), std::string::npos) << diag.render();
+}
+
+// A window of attention that is shorter than the sequence is the layer's, a longer one is none.
+TEST(Published, WindowsOfAttentionAreTheLayers) {
+  const auto windows = [](const Json& config, int64_t context) {
+    std::string problems;
+    const auto text = read(config, problems, named(context));
+    EXPECT_TRUE(text) << problems;
+    std::set<int64_t> found;
+    if (const auto module = text ? compiled(*text) : std::nullopt)
+      for (const ir::Op& op : module->step.ops)
+        if (op.info->name == "attention")
+          found.insert(
+              ir::find_attr(op, "window") == nullptr ? 0 : std::get<int64_t>(*ir::find_attr(op, "window")));
+    return found;
+  };
+  EXPECT_EQ(windows(config_of("phi-3-mini"), 2048), std::set<int64_t>{2047});
+  EXPECT_EQ(windows(config_of("phi-3-mini"), 2047), std::set<int64_t>{0});
+  Json mistral = config_of("mistral-7b");
+  mistral["sliding_window"] = 100;
+  EXPECT_EQ(windows(mistral, 128), std::set<int64_t>{100});
+  mistral["sliding_window"] = nullptr;
+  EXPECT_EQ(windows(mistral, 8192), std::set<int64_t>{0});
+  mistral.erase("sliding_window");  // the class's default
+  EXPECT_EQ(windows(mistral, 8192), std::set<int64_t>{4096});
+  Json qwen = config_of("qwen2.5-0.5b");
+  qwen["sliding_window"] = 100;
+  EXPECT_EQ(windows(qwen, 128), std::set<int64_t>{0});
+  qwen["use_sliding_window"] = true;
+  qwen["max_window_layers"] = 0;
+  EXPECT_EQ(windows(qwen, 128), std::set<int64_t>{100});
+  qwen["max_window_layers"] = qwen["num_hidden_layers"];
+  EXPECT_EQ(windows(qwen, 128), std::set<int64_t>{0});
+  qwen["max_window_layers"] = 3;  // the others from there on have it
+  EXPECT_NE(problems_of(qwen, named(128)).find("`max_window_layers` = 3"), std::string::npos);
 }
 
 TEST(Published, AdaptersAreOfTheBlocks) {
@@ -276,13 +373,51 @@ TEST(Published, MoreFamiliesComeFirst) {
   EXPECT_NE(problems.find("no.toml: error: a family needs `match`"), std::string::npos) << problems;
 }
 
+// A family says what it has otherwise than its base; a name that has a problem is reported once.
+TEST(Published, AFamilyMayChangeAnother) {
+  std::string problems;
+  Json config = config_of("llama-2-7b");
+  config["model_type"] = "mine";
+  config["architectures"] = Json::array({"Mine"});
+  config["note"] = 1;
+  config["wide"] = true;
+  const std::string head = "# Mine.\nmatch = [\"mine\"]\nbase = \"llama\"\nignored = [\"note\"]\n";
+  const Family mine{"dir/mine.toml",
+                    head + "[let]\nclass = '\"Mine\"'\nbiased = '${wide}'\nattention_biases = '${biased}'\n"};
+  const auto text = read(config, problems, named(), {mine});
+  ASSERT_TRUE(text) << problems;
+  EXPECT_TRUE(text->starts_with("# Mine.\n")) << *text;
+  EXPECT_NE(text->find("bias = true   # wide"), std::string::npos) << *text;
+  compiled(*text);
+  config.erase("wide");
+  EXPECT_FALSE(read(config, problems, named(), {mine}));
+  EXPECT_EQ(problems.find("`wide`"), problems.rfind("there is no `wide`") + 12) << problems;
+  EXPECT_EQ(std::ranges::count(problems, '\n'), 1) << problems;
+  // One of the base's lines is named by the base's file.
+  config["wide"] = true;
+  config["hidden_act"] = "other";
+  EXPECT_FALSE(read(config, problems, named(), {mine}));
+  EXPECT_NE(problems.find("llama.toml:"), std::string::npos) << problems;
+  // A family of a built-in name changes the built-in one; bases that go round are none.
+  Json llama = config_of("llama-2-7b");
+  llama["note"] = 1;
+  EXPECT_TRUE(read(llama, problems, named(),
+                   {{"llama.toml", "match = [\"llama\"]\nbase = \"llama\"\nignored = [\"note\"]\n"}}))
+      << problems;
+  EXPECT_FALSE(read(config, problems, named(), {{"mine.toml", "match = [\"mine\"]\nbase = \"mine\"\n"}}));
+  EXPECT_NE(problems.find("mine.toml:2: error: there is no other family `mine`"), std::string::npos)
+      << problems;
+}
+
 TEST(Expressions, ComputeWithKeys) {
-  const auto lookup = [](const std::string& name) -> frontend::ConfigValue {
-    if (name == "n") return {int64_t{12}};
-    if (name == "x") return {0.5};
-    if (name == "s") return {std::string("silu")};
-    if (name == "yes") return {true};
-    if (name == "o.k") return {std::vector<frontend::ConfigValue>{{int64_t{1}}, {int64_t{1}}}};
+  const auto lookup = [](const std::string& name) -> std::optional<frontend::ConfigValue> {
+    using Value = frontend::ConfigValue;
+    if (name == "n") return Value{int64_t{12}};
+    if (name == "x") return Value{0.5};
+    if (name == "s") return Value{std::string("silu")};
+    if (name == "yes") return Value{true};
+    if (name == "nothing") return Value{};
+    if (name == "o.k") return Value{std::vector<Value>{{int64_t{1}}, {int64_t{1}}}};
     return {};
   };
   const auto value = [&](const char* text) {
@@ -300,6 +435,9 @@ TEST(Expressions, ComputeWithKeys) {
            {"missing ?? n", "12"},
            {"missing ?? o.missing ?? 7", "7"},
            {"missing == null", "true"},
+           {"missing(gone)", "true"},
+           {"missing(nothing)", "false"},
+           {"nothing ?? 3", "3"},
            {"yes ? 'a' : missing", "\"a\""},
            {"missing ?? false ? 1 : 2", "2"},
            {"s == 'silu' ? \"a\" : s == 'b' ? 'c' : unknown", "\"a\""},
