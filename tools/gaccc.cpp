@@ -190,8 +190,8 @@ std::string wrong_command(const Arguments& given, std::vector<Override>& overrid
   std::error_code none;  // a file that is not there is told where it is read
   const bool model_file = !published && std::filesystem::exists(given.model, none);
   if (toml && model_file) return fmt::format("{} is a model file already", given.model);
-  if (toml && (given.plan || given.summary || !given.report.empty() || !given.sets.empty()))
-    return "--emit toml writes the model file alone; edit it, or compile it with the other options";
+  if (toml && (given.plan || given.summary || !given.report.empty()))
+    return "--emit toml writes the model file alone; compile it with the other options";
   if (given.context && model_file)
     return "--context goes with a published model; a model file has its own shapes";
   if (!given.families.empty() && model_file) return "--families goes with a published model";
@@ -384,7 +384,8 @@ class Compilation {
     }
     if (arguments_.fits) return show_fits();
     ModelSource source;
-    const PublishedOptions options{.context = arguments_.context, .lora = arguments_.lora};
+    PublishedOptions options{.context = arguments_.context, .lora = arguments_.lora};
+    if (arguments_.emit == "toml") options.overrides = overrides_;
     if (const auto trouble = read_source(options, source, overrides_)) return report(*trouble);
     if (arguments_.emit == "toml") {
       outputs_.push_back({arguments_.output_path(), source.text});

@@ -74,10 +74,62 @@ def test_a_family_of_ones_own(folder):
     families.mkdir()
     assert gaccc(model, "--families", families, "--summary").returncode == 1
     llama = (harness.ROOT / "frontend/families/llama.toml").read_text()
-    (families / "mine.toml").write_text(llama.replace('match = ["llama"]', 'match = ["mine"]'))
+    theirs = gaccc(folder_of(folder, "theirs"), "--summary").stdout
+    for text in llama.replace('match = ["llama"]', 'match = ["mine"]'), 'match = ["mine"]\nbase = "llama"\n':
+        (families / "mine.toml").write_text(text)
+        done = gaccc(model, "--families", families, "--summary")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == theirs
+    (families / "mine.toml").write_text('match = ["mine"]\nbase = "lama"\n')
     done = gaccc(model, "--families", families, "--summary")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == gaccc(folder_of(folder, "theirs"), "--summary").stdout
+    assert done.returncode == 1 and "mine.toml:2: error: there is no other family `lama`" in done.stderr, done.stderr
+
+
+def test_weights_and_tokens_that_do_not_fit_are_told(folder):
+    """Weights of another size, an index that lies, half a file, tokens beyond the vocabulary: an error each, with file and name."""
+    model, wide = folder_of(folder, "small"), folder_of(folder, "wide", hidden_size=32)
+    for path in model, wide:
+        assert gaccc(path, "--context", 8, "-o", f"{path}.ptx").returncode == 0
+        harness.run("gacc-exec", f"{path}.ptx", "--init-only", "--save", path / "model.safetensors", "--save-as", "published", "--device", "cpu")
+    artifact = f"{model}.ptx"
+
+    def refused(*words, **options):
+        spec = f"tokens:{folder}/tokens.bin"
+        (folder / "tokens.bin").write_bytes(b"".join(token.to_bytes(2, "little") for token in options.get("tokens", range(33))))
+        done = harness.run("gacc-exec", artifact, "--load", model, "--data", spec, "--save", folder / "out", "--device", "cpu", code=1)
+        harness.one_error(done, *words)
+        assert not (folder / "out").exists()
+
+    refused("token", "64", tokens=[*range(32), 64])
+    good = (model / "model.safetensors").read_bytes()
+    (model / "model.safetensors").write_bytes((wide / "model.safetensors").read_bytes())
+    refused("small/model.safetensors does not fit the model", "embed.weight (model.embed_tokens.weight) is [64, 32] in the file, [64, 16] in the model")
+    (model / "model.safetensors").write_bytes(good[:len(good) // 2])
+    refused("small/model.safetensors")
+    (model / "model.safetensors").rename(model / "part.safetensors")
+    (model / "part.safetensors").write_bytes(good)
+    names = list(harness.read_safetensors(model / "part.safetensors"))
+    index = model / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(names[1:] + ["ghost"], "part.safetensors")}))
+    refused('"ghost" is not in part.safetensors', f'"{names[0]}" is in part.safetensors and not in the index')
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(names, "gone.safetensors")}))
+    refused("gone.safetensors")
+    index.unlink()
+    refused("has neither model.safetensors")
+
+
+EXAMPLES = {
+    "gpt2_hf": ["gpt2-no-dropout.json", "--set", "model.name=gpt2-hf"],
+    "llama_hf": ["smollm2-135m.json", "--context", 512, "--set", "model.name=llama-hf"],
+    "llama_lora": ["smollm2-135m.json", "--context", 512, "--lora", 8, "--set", "model.name=llama-lora", "--set", "precision.compute=bf16", "--memory", "1GiB"],
+}
+
+
+def test_examples_of_published_models_are_what_gaccc_prints(folder):
+    for name, (config, *words) in EXAMPLES.items():
+        done = gaccc(harness.ROOT / "tests/frontend/configs" / config, *words, "--emit", "toml", "-o", "-")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == harness.example(name).read_text(), f"examples/{name}.toml is not gaccc's {config} {words}"
 
 
 harness.main(globals())

@@ -42,7 +42,7 @@ LLAMA = {"small": dict(hidden_size=96, intermediate_size=256, num_attention_head
 def model_text(kind, c):
     if kind == "gpt2":
         return resized("gpt2_hf", [("features = 3072", f"features = {4 * c['n_embd']}"), ("features = 768", f"features = {c['n_embd']}"), ("50257", str(c["vocab_size"])),
-                                   ("[1024]", f"[{c['n_positions']}]"), ("repeat = 12", f"repeat = {c['n_layer']}"), ("heads = 12", f"heads = {c['n_head']}")])
+                                   ("[1024]", f"[{c['n_positions']}]"), ("positions = 1024", f"positions = {c['n_positions']}"), ("repeat = 12", f"repeat = {c['n_layer']}"), ("heads = 12", f"heads = {c['n_head']}")])
     return resized("llama_hf", [("features = 1536", f"features = {c['intermediate_size']}"), ("features = 576", f"features = {c['hidden_size']}"), ("49152", str(c["vocab_size"])),
                                 ("shape = [512]", f"shape = [{c['max_position_embeddings']}]"), ("repeat = 30", f"repeat = {c['num_hidden_layers']}"),
                                 ("kv_heads = 3", f"kv_heads = {c['num_key_value_heads']}"), ("\nheads = 9", f"\nheads = {c['num_attention_heads']}")])
