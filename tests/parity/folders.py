@@ -3,9 +3,11 @@ become model files, predict the same logits, train with the same losses, and go 
 
     GACC_PEERS_PYTHON=venv/bin/python tests/parity/folders.py [--family llama] [--all] [--keep DIR]
 
-Without --all some cases of each family. Needs a Python with transformers, and gaccc and gacc-exec in GACC_BIN.
+Without --all as many cases of each family as have each value once. Where there is PEFT, its model with an adapter that was trained here is
+compared, too. Needs a Python with transformers, and gaccc and gacc-exec in GACC_BIN.
 """
 import argparse
+import importlib.util
 import itertools
 import json
 import os
@@ -22,22 +24,25 @@ SMALL = dict(vocab_size=97, max_position_embeddings=64, hidden_size=48, intermed
 # Windows are longer than what scaled positions were first trained on.
 ROPES = {"default": None, "linear": dict(factor=4.0),
          "llama3": dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16),
-         "yarn": dict(factor=4.0, original_max_position_embeddings=16)}
+         "yarn": dict(factor=4.0, original_max_position_embeddings=16),
+         "yarn mscale": dict(factor=4.0, original_max_position_embeddings=16, beta_fast=8.0, beta_slow=2.0, mscale=1.5, mscale_all_dim=0.5, truncate=False),
+         "longrope": dict(factor=4.0, original_max_position_embeddings=16),
+         "longrope short": dict(factor=2.0, original_max_position_embeddings=32, attention_factor=1.25)}
 
 
-def with_rope(kind):
-    return {} if ROPES[kind] is None else {"rope": dict(rope_type=kind, **ROPES[kind])}
+def with_rope(kind, pairs):
+    if ROPES[kind] is None:
+        return {}
+    rope = dict(rope_type=kind.split()[0], **ROPES[kind])
+    if rope["rope_type"] == "longrope":
+        rope |= dict(short_factor=[1.0 + 0.1 * i for i in range(pairs)], long_factor=[2.0 + 0.5 * i for i in range(pairs)])
+    return {"rope": rope}
 
 
 def llama_like(extra=({},), ropes=ROPES):
     """Tied and untied, all counts of heads of keys, all scalings of positions, and what else the family may have."""
     for tied, heads, rope, more in itertools.product((False, True), (1, 3, 6), ropes, extra):
-        yield SMALL | dict(tie_word_embeddings=tied, num_key_value_heads=heads) | with_rope(rope) | more
-
-
-def longrope(pairs):
-    return {"rope": dict(rope_type="longrope", short_factor=[1.0 + 0.1 * i for i in range(pairs)], long_factor=[2.0 + 0.5 * i for i in range(pairs)],
-                         original_max_position_embeddings=16, factor=4.0)}
+        yield SMALL | dict(tie_word_embeddings=tied, num_key_value_heads=heads) | with_rope(rope, more.get("head_dim", 8) // 2) | more
 
 
 def gpt2():
@@ -47,9 +52,17 @@ def gpt2():
 
 
 def gpt_neox():
-    for parallel, tied, part, bias in itertools.product((True, False), (False, True), (0.25, 1.0), (True, False)):
-        yield {k: v for k, v in SMALL.items()} | dict(use_parallel_residual=parallel, tie_word_embeddings=tied, rotary_pct=part, attention_bias=bias,
-                                                       hidden_act="gelu", num_attention_heads=3 if part < 1 else 6)
+    for parallel, tied, part, bias, rope in itertools.product((True, False), (False, True), (0.25, 1.0), (True, False), ("default", "linear", "llama3", "yarn")):
+        heads = 3 if part < 1 else 6
+        yield SMALL | dict(use_parallel_residual=parallel, tie_word_embeddings=tied, rotary_pct=part, attention_bias=bias, hidden_act="gelu",
+                           num_attention_heads=heads) | with_rope(rope, round(48 // heads * part) // 2)
+
+
+def phi3():
+    for case in llama_like(({}, dict(sliding_window=9)), ("default", "longrope", "longrope short")):
+        if "rope" in case:  # its class keeps them beside the others
+            case["original_max_position_embeddings"] = case["rope"]["original_max_position_embeddings"]
+        yield case
 
 
 FAMILIES = {
@@ -57,11 +70,21 @@ FAMILIES = {
     "gpt_neox": ("GPTNeoX", gpt_neox),
     "llama": ("Llama", lambda: llama_like(({}, dict(attention_bias=True, mlp_bias=True), dict(head_dim=12)))),
     "mistral": ("Mistral", lambda: llama_like((dict(sliding_window=None), dict(sliding_window=None, head_dim=16), dict(sliding_window=7)))),
-    "qwen2": ("Qwen2", lambda: llama_like(({},))),
-    "qwen3": ("Qwen3", lambda: llama_like((dict(head_dim=8), dict(head_dim=16, attention_bias=True)))),
-    "phi3": ("Phi3", lambda: itertools.chain(llama_like(({},), ["default"]), llama_like((longrope(4),), ["default"]),
-                                              llama_like((dict(sliding_window=9),), ["default"]))),
+    "qwen2": ("Qwen2", lambda: llama_like(({}, dict(use_sliding_window=True, sliding_window=5, max_window_layers=0)))),
+    "qwen3": ("Qwen3", lambda: llama_like((dict(head_dim=8), dict(head_dim=16, attention_bias=True),
+                                            dict(head_dim=8, use_sliding_window=True, sliding_window=11, max_window_layers=0)))),
+    "phi3": ("Phi3", phi3),
 }
+
+
+def covering(cases):
+    """Cases until each value of each key was there once; the last one first, which has most that is not usual."""
+    seen = set()
+    for case in [*cases[-1:], *cases]:
+        values = {(key, json.dumps(value)) for key, value in case.items()}
+        if not values <= seen:
+            seen |= values
+            yield case
 
 
 def run(*command):
@@ -77,9 +100,10 @@ def build(transformers, name, sizes):
     rope = sizes.pop("rope", None)
     if rope is not None:  # transformers 5 has rope_parameters, 4 rope_scaling
         key = "rope_parameters" if int(transformers.__version__.split(".")[0]) >= 5 else "rope_scaling"
-        sizes[key] = rope | ({"rope_theta": 10000.0} if key == "rope_parameters" else {})
-        if rope["rope_type"] == "longrope" and "original_max_position_embeddings" in rope:
-            sizes["original_max_position_embeddings"] = rope["original_max_position_embeddings"]
+        theta = {"rope_theta": 10000.0}
+        if "rotary_pct" in sizes:
+            theta["partial_rotary_factor"] = sizes["rotary_pct"]
+        sizes[key] = rope | (theta if key == "rope_parameters" else {})
     model = model_class(config_class(**sizes, attn_implementation="eager"))
     return model.float().eval()
 
@@ -99,7 +123,49 @@ def losses_of(torch, model, tokens, following):
     return found
 
 
-def check(peer, family, sizes, folder):
+def plain(path):
+    """The lines of a model file without their comments."""
+    return [line.split("   # ")[0] for line in path.read_text().splitlines()]
+
+
+def check_spelling(folder, family):
+    """transformers 4 writes rope_theta and rope_scaling where 5 has rope_parameters: the model is the same."""
+    config = json.loads((folder / "base/config.json").read_text())
+    rope = config.pop("rope_parameters", None)
+    if rope is None:
+        return
+    theta, part = rope.pop("rope_theta", None), rope.pop("partial_rotary_factor", None)
+    config["rotary_emb_base" if family == "gpt_neox" else "rope_theta"] = theta
+    if part is not None:
+        config["rotary_pct" if family == "gpt_neox" else "partial_rotary_factor"] = part
+    config["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+    config["torch_dtype"] = config.pop("dtype", "float32")
+    (folder / "old").mkdir()
+    (folder / "old/config.json").write_text(json.dumps(config))
+    run(BIN / "gaccc", folder / "old", "--context", WINDOW, "--emit", "toml", "--set", "model.name=base", "-o", folder / "old.toml")
+    if plain(folder / "old.toml") != plain(folder / "model.toml"):
+        raise RuntimeError("rope_theta and rope_scaling are read as another model")
+
+
+def check_adapter(peer, model, folder, data, tokens):
+    """Adapters of all products of the blocks, trained here: PEFT's model has the same logits. Returns the deviation."""
+    numpy, torch, _ = peer
+    import peft
+    step = folder / "lora.ptx"
+    run(BIN / "gaccc", folder / "base", "--context", WINDOW, "--lora", 3, "-o", step, "--set", f"train.micro_batch={BATCH}", "--set", "train.accumulate=2",
+        "--set", "optimizer.lr=1e-2", "--set", "schedule.warmup=0")
+    run(BIN / "gacc-exec", step, "--device", "cpu", "--quiet", "--data", data, "--load", folder / "base", "--updates", 5,
+        "--save-adapter", folder / "adapter", "--save", folder / "own.safetensors")
+    run(BIN / "gacc-exec", step, "--device", "cpu", "--quiet", "--data", data, "--load", folder / "base", "--load-adapter", folder / "adapter",
+        "--predict", folder / "adapted.npy")
+    adapted = peft.PeftModel.from_pretrained(model, folder / "adapter")
+    with torch.no_grad():
+        wanted = adapted(torch.from_numpy(tokens).long()).logits.numpy()
+    got = numpy.load(folder / "adapted.npy").reshape(wanted.shape)
+    return float(abs(got - wanted).max() / abs(wanted).max())
+
+
+def check(peer, family, sizes, folder, adapter):
     """The largest deviations of a case, by name; what is wrong with it is raised."""
     numpy, torch, transformers = peer
     torch.manual_seed(1)
@@ -121,6 +187,7 @@ def check(peer, family, sizes, folder):
     options = itertools.chain.from_iterable(("--set", f"{k}={v}") for k, v in settings.items())
     run(BIN / "gaccc", folder / "base", "--context", WINDOW, "-o", step, *options)
     run(BIN / "gaccc", folder / "base", "--context", WINDOW, "--emit", "toml", "-o", folder / "model.toml")
+    check_spelling(folder, family)
     execute = [BIN / "gacc-exec", step, "--device", "cpu", "--quiet", "--data", data]
     run(*execute, "--load", folder / "base", "--predict", folder / "logits.npy")
     with torch.no_grad():
@@ -134,12 +201,14 @@ def check(peer, family, sizes, folder):
     if len(ours) != len(theirs):
         raise RuntimeError(f"{len(ours)} updates, not {len(theirs)}")
     found["losses"] = max(abs(a - b) / abs(b) for a, b in zip(ours, theirs))
-    from safetensors.torch import load_file
-    missing, unexpected = model.load_state_dict(load_file(folder / "tuned.safetensors"), strict=False)
-    tied = set(model._tied_weights_keys or ()) if sizes.get("tie_word_embeddings") else set()
-    missing = [name for name in missing if name not in tied and not name.endswith(("masked_bias", "attn.bias"))]
-    if missing or unexpected:
-        raise RuntimeError(f"published weights: missing {missing}, unexpected {unexpected}")
+    (folder / "tuned").mkdir()
+    (folder / "tuned/config.json").write_bytes((folder / "base/config.json").read_bytes())
+    (folder / "tuned.safetensors").rename(folder / "tuned/model.safetensors")
+    _, told = type(model).from_pretrained(folder / "tuned", output_loading_info=True)
+    if told["missing_keys"] or told["unexpected_keys"] or told["mismatched_keys"]:
+        raise RuntimeError(f"published weights: {told}")
+    if adapter:
+        found["adapter"] = check_adapter(peer, type(model).from_pretrained(folder / "base", attn_implementation="eager").float().eval(), folder, data, tokens)
     return found
 
 
@@ -147,6 +216,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--family", choices=FAMILIES)
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--most", type=int, help="so many cases of each family")
     parser.add_argument("--keep", metavar="DIR", help="leave the files of cases that fail here")
     given = parser.parse_args()
     try:
@@ -159,6 +229,7 @@ def main():
             os.execv(python, [python, *sys.argv])
         print("SKIPPED: no Python with transformers here (GACC_PEERS_PYTHON)", file=sys.stderr)
         sys.exit(77)
+    has_peft = importlib.util.find_spec("peft") is not None
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
     failed = count = 0
@@ -166,12 +237,13 @@ def main():
         every = list(cases())
         if given.family not in (None, family):
             continue
-        for number, sizes in enumerate(every if given.all else every[::max(1, len(every) // 3)]):
+        chosen = every if given.all else list(covering(every))
+        for number, sizes in enumerate(chosen[:given.most]):
             with tempfile.TemporaryDirectory(dir=given.keep) as folder:
                 count += 1
                 shown = {k: v for k, v in sizes.items() if SMALL.get(k, ...) != v}
                 try:
-                    found = check((numpy, torch, transformers), family, sizes, pathlib.Path(folder))
+                    found = check((numpy, torch, transformers), family, sizes, pathlib.Path(folder), adapter=number == 0 and has_peft)
                     wrong = {k: v for k, v in found.items() if not v <= 1e-5}
                     print(f"{family} {shown}: {', '.join(f'{k} {v:.1e}' for k, v in found.items())}{' WRONG' if wrong else ''}", flush=True)
                     failed += bool(wrong)
