@@ -59,9 +59,14 @@ def have_numpy():
 
 
 def check_tutorials(surroundings):
-    done = subprocess.run(["/usr/bin/python3", harness.ROOT / "scripts/docs", "--check", "--installed", *TUTORIALS], env=surroundings,
-                          capture_output=True, text=True)
-    expect(done.returncode == 0, done.stdout + done.stderr)
+    """A page that wants PyTorch is left out, and said, where neither the system's Python nor GACC_PYTHON has it."""
+    surroundings |= {name: os.environ[name] for name in ("GACC_PYTHON",) if name in os.environ}
+    for page in TUTORIALS:
+        done = subprocess.run(["/usr/bin/python3", harness.ROOT / "scripts/docs", "--check", "--installed", page], env=surroundings,
+                              capture_output=True, text=True)
+        expect(done.returncode in (0, harness.SKIPPED), done.stdout + done.stderr)
+        if done.returncode == harness.SKIPPED:
+            print(f"{page.name} is left out: {done.stdout}")
 
 
 def alike(shown, printed):
