@@ -25,6 +25,7 @@ from ._library import Error
 
 B = "B"  # the batch, among extents
 LEAST = -3e38  # stands for -inf, which no text of the IR can say
+KEEP_TRUTH = {"reshape", "permute", "slice", "broadcast", "concat", "mul", "maximum", "select"}  # give 0, 1 of such
 aten = torch.ops.aten
 
 
@@ -193,6 +194,8 @@ class Region:
         # Of the operation that is made: its result's sizes and type.
         self.sizes: list[tuple[int, bool]] = []
         self.dtype = "f32"
+        self.boolean = False  # whether PyTorch's is torch.bool
+        self.truths: set[str] = set()  # values of whole numbers that are known to be 0 or 1
         self.streams = 0
         self.sliced: dict[str, tuple] = {}  # what a value is a slice of: operand, axis, begin, size, all
 
@@ -222,6 +225,9 @@ class Region:
             self.made[key] = out
         if op in ("reshape", "permute", "slice") and operands[0] in self.numbers:
             self.numbers[names[0]] = self.numbers[operands[0]]
+        if op in ("equal", "not_equal", "greater") or names and types[0][0] == "i32" and (
+                op in KEEP_TRUTH and all(x in self.truths or x in ("0", "1") for x in operands[op == "select":])):
+            self.truths.add(names[0])
         return out
 
     def read(self, x: Tensor) -> str:
@@ -737,7 +743,7 @@ OPERATIONS.update({
     aten.logical_or.default: lambda r, x, y: r.each("maximum", truth(r, x), truth(r, y), dtype="i32"),
     aten.bitwise_or.Tensor: lambda r, x, y: r.each("maximum", truth(r, x), truth(r, y), dtype="i32"),
     aten.where.self: lambda r, c, x, y: r.select(truth(r, c), x, y, r.dtype),
-    aten._to_copy.default: lambda r, x, **_: r.cast(x, r.dtype),
+    aten._to_copy.default: lambda r, x, **_: truth(r, x) if r.boolean else r.cast(x, r.dtype),
     aten.clone.default: lambda r, x, **_: x,
     aten.alias.default: lambda r, x: x,
     aten.detach.default: lambda r, x: x,
@@ -789,10 +795,10 @@ OPERATIONS.update({
 
 
 def truth(r: Region, x: Tensor) -> Tensor:
-    """0 or 1."""
+    """0 where x is 0, else 1."""
     if x.constant is not None:
         return Tensor(x.axes, "i32", constant=(x.constant != 0).to(torch.int32))
-    return x if x.dtype == "i32" else r.each("not_equal", x, 0.0, dtype="i32", takes="f32")
+    return x if x.operand in r.truths else r.each("not_equal", x, 0, dtype="i32", takes=x.dtype)
 
 
 def negative(r: Region, x: Tensor) -> Tensor:
@@ -808,7 +814,8 @@ def softplus(r: Region, x: Tensor, beta: float = 1.0) -> Tensor:
 
 def filled(r: Region, value: float) -> Tensor:
     axes = [[(B, False)] * batch + ([(n, False)] if n > 1 else []) for n, batch in r.sizes]
-    return Tensor(axes, r.dtype, constant=torch.tensor(float(value) if r.dtype == "f32" else int(value)))
+    number = float(value) if r.dtype == "f32" else int(bool(value) if r.boolean else value)
+    return Tensor(axes, r.dtype, constant=torch.tensor(number))
 
 
 def dropped(x: Tensor, dim: int) -> Tensor:
@@ -1295,6 +1302,7 @@ KEPT = ("linear", "silu", "mish", "rms_norm", "scaled_dot_product_attention", "a
 RUNNING = {aten._native_batch_norm_legit_functional.default, aten._native_batch_norm_legit_no_training.default}
 RANDOM = {aten.rand.default, aten.randn.default, aten.rand_like.default, aten.randn_like.default,
           aten.bernoulli.p, aten.native_dropout.default, aten.randint.low, aten.randperm.default}
+BITWISE = {aten.bitwise_not.default, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor}
 TYPES = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32", torch.bool: "i32"}
 
 
@@ -1420,6 +1428,9 @@ class Lowering:
         self.region.used.add(name)
         if x.dtype == "i32":
             self.region.numbers[x.operand] = name
+        if value.dtype is torch.bool and node.users:
+            self.region.hint = f"{name}.truth"
+            return truth(self.region, x)
         return x
 
     def resolved(self, argument: Any) -> Any:
@@ -1444,10 +1455,14 @@ class Lowering:
         if build is None:
             raise refusal(node, f"gacc has no `{node.target}`")
         region = self.region
-        region.hint, region.dtype = node.name, TYPES[first.dtype]
+        region.hint, region.dtype, region.boolean = node.name, TYPES[first.dtype], first.dtype is torch.bool
         try:
+            if node.target in BITWISE and not region.boolean:
+                raise Unsupported("it takes bits of whole numbers; gacc knows it of torch.bool: compare first, as in "
+                                  "x != 0, or use torch.logical_and and its like")
             region.sizes = extents(first.shape)
-            return build(region, *arguments, **named)
+            out = build(region, *arguments, **named)
+            return truth(region, out) if region.boolean and isinstance(out, Tensor) else out
         except Unsupported as why:
             raise refusal(node, f"gacc cannot say this `{node.target}`: {why}") from None
 

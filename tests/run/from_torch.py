@@ -220,6 +220,21 @@ class One(nn.Module):
         return self.function(x * self.weight)
 
 
+def learns_as_pytorch(name, function, net=None):
+    """One update of a function of [5, 12] numbers around 0."""
+    torch.manual_seed(0)
+    x = torch.randn(5, 12)
+    net = net or One(function)
+    net.weight = nn.Parameter(torch.rand(12) + 0.5)
+    y = torch.randn_like(function(x))
+    run = session(gacc.from_torch(net, {"x": x}, loss="mse", target="y", optimizer=OPTIMIZERS["sgd"][0]))
+    run.step(x=x, y=y)
+    window = run.update()
+    value, after = updated(net, {"x": x}, "mse", y, "sgd")
+    worst, where = apart(run.parameters(), after)
+    expect(abs(window.loss - value) <= 1e-5 * max(1, value) and worst <= 1e-6, f"{name}: loss {window.loss} and {value}, {where} {worst:.1e} off")
+
+
 def refused(function, *words, x=None, module=None, **more):
     x = torch.randn(4, 4) if x is None else x
     try:
@@ -284,19 +299,30 @@ def test_operations(_):
         "groups": lambda x: F.group_norm(x.view(-1, 4, 3), 2) + F.instance_norm(x.view(-1, 4, 3)) + F.layer_norm(x.view(-1, 4, 3), (4, 3)),
         "mask": lambda x: F.scaled_dot_product_attention(*[x.view(-1, 1, 6, 2)] * 3, attn_mask=torch.ones(6, 6).tril().bool()),
     }
-    torch.manual_seed(0)
-    x = torch.randn(5, 12)
     for name, function in functions.items():
-        net = One(function)
-        net.weight = nn.Parameter(torch.rand(12) + 0.5)
-        y = torch.randn_like(function(x))
-        step = gacc.from_torch(net, {"x": x}, loss="mse", target="y", optimizer=OPTIMIZERS["sgd"][0])
-        run = session(step)
-        run.step(x=x, y=y)
-        window = run.update()
-        value, after = updated(net, {"x": x}, "mse", y, "sgd")
-        worst, _ = apart(run.parameters(), after)
-        expect(abs(window.loss - value) <= 1e-5 * max(1, value) and worst <= 1e-6, f"{name}: loss {window.loss} and {value}, weights {worst:.1e} off")
+        learns_as_pytorch(name, function)
+
+
+def test_truths_are_0_and_1(_):
+    def function(x):
+        whole, other = (x * 3).int(), (x * 2).int()
+        truths = [(x * 0.3).bool(), whole.bool(), torch.logical_and(whole, other), torch.logical_or(whole, x), torch.logical_not(whole),
+                  (whole.bool() & (x > 0)) | ~(x < 0.5), whole.bool() + other.bool(), torch.full_like(x, 0.5).bool(), torch.full_like(x, 0.5, dtype=torch.bool),
+                  torch.where(whole.bool(), x > 0, other.bool())]
+        return torch.cat([x * truth + truth for truth in truths], 1) + torch.cat([whole.bool(), other.bool()], 1).sum(1, True)
+    learns_as_pytorch("truths", function)
+
+    class Masked(One):
+        def forward(self, x, flags):
+            return x * self.weight * flags + torch.logical_and(flags, x > 0)
+    net, x, flags = Masked(None), torch.randn(4, 4), torch.tensor([[True, False, True, True]] * 4)
+    run = session(gacc.from_torch(net, {"x": x, "flags": flags}, loss="mse", target="y", optimizer="sgd"))
+    with torch.no_grad():
+        wanted = net(x, flags)
+    for given in (flags, flags.int() * 2):  # a bool is what is not 0
+        expect(torch.equal(torch.as_tensor(run.predict(x=x, flags=given)), wanted), "the flags are not 0 and 1")
+    for function in (lambda x: (x * 3).int() & (x * 2).int(), lambda x: (x * 3).int() | (x * 2).int(), lambda x: ~(x * 3).int()):
+        refused(function, "bitwise_", "torch.bool", "x != 0", "from_torch.py")
 
 
 if __name__ == "__main__":
