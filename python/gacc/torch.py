@@ -24,6 +24,8 @@ from torch import fx
 from ._library import Error
 
 B = "B"  # the batch, among extents
+EMPTY = "it takes no element of an axis, and no tensor of gacc's is empty"
+MOST_POWER = 1024  # of an exponent that is a number
 LEAST = -3e38  # stands for -inf, which no text of the IR can say
 KEEP_TRUTH = {"reshape", "permute", "slice", "broadcast", "concat", "mul", "maximum", "select"}  # give 0, 1 of such
 aten = torch.ops.aten
@@ -734,7 +736,7 @@ OPERATIONS.update({
         "neg", r.each("maximum", negative(r, x), negative(r, y), dtype=r.dtype), dtype=r.dtype),
     aten.gelu.default: lambda r, x, approximate="none": r.each("gelu" if approximate == "none" else "gelu_tanh", x),
     aten.leaky_relu.default: lambda r, x, slope=0.01: r.each("leaky_relu", x, slope=float(slope)),
-    aten.softplus.default: lambda r, x, beta=1.0, threshold=20.0: softplus(r, x, beta),
+    aten.softplus.default: lambda r, x, beta=1.0, threshold=20.0: softplus(r, x, beta, threshold),
     aten.mish.default: lambda r, x: r.each("mul", x, r.each("tanh", softplus(r, x))),
     aten.logical_not.default: lambda r, x: r.each("equal", x, 0, dtype="i32", takes=x.dtype),
     aten.bitwise_not.default: lambda r, x: r.each("equal", x, 0, dtype="i32"),
@@ -785,8 +787,8 @@ OPERATIONS.update({
         mean_pool(r, x, kernel, stride, padding, ceil, counted, divisor)),
     **{op: lambda r, x, size: resized(r, x, [torch.nn.functional.adaptive_avg_pool1d] * 2, plain_sizes(r)[2:])
        for op in (aten.adaptive_avg_pool2d.default, aten._adaptive_avg_pool2d.default)},
-    aten.upsample_nearest2d.vec: lambda r, x, size, scales: nearest(r, x),
-    aten.upsample_nearest1d.vec: lambda r, x, size, scales: nearest(r, x),
+    aten.upsample_nearest2d.vec: lambda r, x, size, scales: nearest(r, x, scales),
+    aten.upsample_nearest1d.vec: lambda r, x, size, scales: nearest(r, x, scales),
     aten.upsample_bilinear2d.vec: lambda r, x, size, corners, scales: resized(
         r, x, [lambda y, n, s=s: torch.nn.functional.interpolate(
             y, **({"size": n} if s is None else {"scale_factor": s}), mode="linear", align_corners=corners)
@@ -807,9 +809,15 @@ def negative(r: Region, x: Tensor) -> Tensor:
     return r.each("neg", x, dtype=x.dtype)
 
 
-def softplus(r: Region, x: Tensor, beta: float = 1.0) -> Tensor:
-    y = r.each("bce_with_logits", x if beta == 1 else r.each("mul", x, float(beta)), 0.0)
-    return y if beta == 1 else r.each("mul", y, 1 / beta)
+def softplus(r: Region, x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    if beta == 0:
+        raise Unsupported("its beta is 0, by which it divides")
+    scaled = x if beta == 1 else r.each("mul", x, float(beta))
+    y = r.each("bce_with_logits", scaled, 0.0)
+    y = y if beta == 1 else r.each("mul", y, 1 / beta)
+    if threshold >= 20:  # from there on f32 has no difference
+        return y
+    return r.select(r.each("greater", scaled, float(threshold), dtype="i32", takes="f32"), x, y, "f32")
 
 
 def filled(r: Region, value: float) -> Tensor:
@@ -848,9 +856,13 @@ def divide(r: Region, x: Any, y: Any) -> Tensor:
 
 @row(aten.pow.Tensor_Scalar)
 def power(r: Region, x: Tensor, p: float) -> Tensor:
+    if not abs(p) <= MOST_POWER:
+        raise Unsupported(f"its exponent is {p}; gacc takes numbers from -{MOST_POWER} to {MOST_POWER}")
+    if p == 0:
+        return filled(r, 1)
     if p == 0.5:
         return r.each("sqrt", x)
-    if p == int(p) and 1 <= abs(p) <= 64:
+    if p == int(p):
         y, left, out = x, abs(int(p)), None
         while left:
             if left & 1:
@@ -860,13 +872,20 @@ def power(r: Region, x: Tensor, p: float) -> Tensor:
         return out if p > 0 else r.each("reciprocal", out)
     if 2 * p == int(2 * p) and p < 0:
         return r.each("reciprocal", power(r, x, -p))
-    if 2 * p == int(2 * p) and 0 < p <= 64:
+    if 2 * p == int(2 * p):
         return r.each("mul", power(r, x, p - 0.5), r.each("sqrt", x))
     return r.each("exp", r.each("mul", r.each("log", x), float(p)))
 
 
 @row(aten.pow.Tensor_Tensor)
 def power_of(r: Region, x: Tensor, p: Tensor) -> Tensor:
+    exponents = [] if p.constant is None else sorted(set(p.constant.reshape(-1).tolist()))
+    if len(exponents) == 1:
+        return expand(r, power(r, x, exponents[0]), None)
+    positive = x.constant is not None and bool((x.constant > 0).all())
+    if not positive and (p.dtype == "i32" or any(n == int(n) for n in exponents if math.isfinite(n))):
+        raise Unsupported("its exponents are whole numbers, several or data, and by exp and log a base below 0 would "
+                          "give NaN: raise it to each as a number of Python, as in x ** 2, and join them")
     return r.each("exp", r.each("mul", r.each("log", x), p))
 
 
@@ -1214,21 +1233,27 @@ def resized(r: Region, x: Tensor, how: list[Callable], size: Any) -> Tensor:
             return mean(r, x, list(range(x.rank - len(size), x.rank)), True)
         return pool(r, "avg_pool2d", x, [n // m for n, m in zip(given, size)], (), 0, 1, False)
     for i, (n, m, made) in enumerate(zip(given, size, how)):
-        if n != m:
-            x = r.by_matrix(x, x.rank - len(size) + i, made(torch.eye(n)[None], m)[0].T)
+        matrix = made(torch.eye(n)[None], m)[0].T
+        if not torch.equal(matrix, torch.eye(n)):  # as many by a scale are not the same
+            x = r.by_matrix(x, x.rank - len(size) + i, matrix)
     return x
 
 
-def nearest(r: Region, x: Tensor) -> Tensor:
-    for i, n in list(enumerate(plain_sizes(r)))[2:]:
+def nearest(r: Region, x: Tensor, scales: Any) -> Tensor:
+    """Takes the elements that PyTorch takes of 0, 1, ...: with a scale other ones than for the size it gives."""
+    sizes = list(enumerate(plain_sizes(r)))[2:]
+    for (i, n), scale in zip(sizes, scales or [None] * len(sizes)):
         before = x.extent(i)
-        if n % before == 0:
+        places = torch.arange(before, dtype=torch.float32)[None, None]
+        chosen = torch.nn.functional.interpolate(
+            places, **({"size": n} if scale is None else {"scale_factor": scale}), mode="nearest")[0, 0].int().tolist()
+        if chosen == [k * before // n for k in range(n)] and n % before == 0:
             axes = list(x.axes)
             axes[i] = axes[i] + ([(n // before, False)] if n > before else [])
             x = r.with_axes(x, axes)
             x.permuted = None
         else:
-            x = r.take(x, i, [k * before // n for k in range(n)])
+            x = r.take(x, i, chosen)
     return x
 
 
@@ -1297,7 +1322,7 @@ def grouped(r: Region, x: Tensor, times: int) -> Tensor:
 # --- from the exported graph to text
 
 # Which default_decompositions would take apart.
-KEPT = ("linear", "silu", "mish", "rms_norm", "scaled_dot_product_attention", "adaptive_avg_pool2d",
+KEPT = ("linear", "silu", "mish", "softplus", "rms_norm", "scaled_dot_product_attention", "adaptive_avg_pool2d",
         "instance_norm")
 RUNNING = {aten._native_batch_norm_legit_functional.default, aten._native_batch_norm_legit_no_training.default}
 RANDOM = {aten.rand.default, aten.randn.default, aten.rand_like.default, aten.randn_like.default,

@@ -325,5 +325,17 @@ def test_truths_are_0_and_1(_):
         refused(function, "bitwise_", "torch.bool", "x != 0", "from_torch.py")
 
 
+def test_thresholds_scales_and_powers(_):
+    learns_as_pytorch("softplus", lambda x: F.softplus(x * 3, threshold=2) + F.softplus(x, beta=2, threshold=1) + F.softplus(x * 200))
+    learns_as_pytorch("scales", lambda x: F.interpolate(x.view(-1, 1, 3, 4), scale_factor=1.7).flatten(1) * F.interpolate(x.view(-1, 1, 3, 4), size=(5, 6)).flatten(1))
+    learns_as_pytorch("bilinear", lambda x: F.interpolate(x.view(-1, 1, 3, 4), scale_factor=1.2, mode="bilinear") + F.interpolate(x.view(-1, 3, 4), size=4)[:, None])
+    learns_as_pytorch("powers", lambda x: x ** 0 + x ** torch.tensor(2.0) + x ** torch.tensor([3.0]) + (x * 0.3) ** 65 + (x * 0) ** torch.tensor(0)
+                      + (x.abs() + 1) ** torch.tensor([0.3, 1.7, -0.6] * 4))
+    refused(lambda x: x ** torch.arange(4), "whole numbers", "x ** 2", "from_torch.py")
+    refused(lambda x: x ** torch.tensor([1.5, 2.0, 0.5, 2.5]), "whole numbers")
+    refused(lambda x: x ** (x * 2).int(), "whole numbers")
+    refused(lambda x: x ** float("inf"), "exponent")
+
+
 if __name__ == "__main__":
     harness.main(globals())
