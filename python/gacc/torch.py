@@ -106,6 +106,9 @@ def extents(sizes: Any) -> list[tuple[int, bool]]:
         expression = size.node.expr
         symbols = list(expression.free_symbols)
         number = expression / symbols[0] if len(symbols) == 1 else None
+        if any(str(symbol).startswith("u") for symbol in symbols):
+            raise Unsupported("its result is as large as the data make it; in place of a mask that is known, give the "
+                              "numbers of its elements, as mask.nonzero() has them")
         if number is None or number.free_symbols or int(number) != number:
             raise Unsupported(f"a size is {expression}, which is no multiple of the batch")
         out.append((int(number), True))
@@ -448,6 +451,7 @@ class Region:
         dims = sorted(d % x.rank for d in dims) if dims else list(range(x.rank))
         for d in dims:
             x.extent(d)
+        x = self.cast(x, "f32")
         times = math.prod(n for d in dims for n, there in x.axes[d] if not there)
         count = math.prod(n for d in dims for n, there in x.axes[d] if there)
         kept = [[] if i in dims else axis for i, axis in enumerate(x.axes)]
@@ -560,6 +564,8 @@ class Region:
         all_of = x.extent(dim)
         if size == all_of:
             return x
+        if size < 1:
+            raise Unsupported(EMPTY)
         axes = list(x.axes)
         axes[dim] = [(size, True)] if size > 1 else []
         if x.constant is not None:
@@ -588,6 +594,8 @@ class Region:
                 runs[-1][1] += 1
             else:
                 runs.append([i, 1])
+        if not runs:
+            raise Unsupported(EMPTY)
         if len(runs) == 1:
             return self.slice(x, dim, *runs[0])
         if len(runs) <= 8 or x.dtype != "f32":
@@ -773,7 +781,7 @@ OPERATIONS.update({
     aten.amin.default: lambda r, x, dims=(), keep=False: r.rows("row_min", x, dims, keep),
     aten.max.dim: lambda r, x, dim, keep=False: [r.rows("row_max", x, [dim], keep), None],
     aten.min.dim: lambda r, x, dim, keep=False: [r.rows("row_min", x, [dim], keep), None],
-    aten.argmax.default: lambda r, x, dim=None, keep=False: r.rows("row_argmax", x, [dim], keep, "i32"),
+    aten.argmax.default: lambda r, x, dim=None, keep=False: largest(r, x, dim, keep),
     aten._softmax.default: lambda r, x, dim, half=False: r.along("softmax", x, dim),
     aten._log_softmax.default: lambda r, x, dim, half=False: r.along("log_softmax", x, dim),
     # products
@@ -840,7 +848,15 @@ def turned(r: Region, x: Tensor, dims: list[int]) -> Tensor:
 def numbers(x: Tensor) -> list[int]:
     if x.constant is None:
         raise Unsupported("it takes elements by numbers that are data; gacc knows `embedding`")
-    return x.constant.reshape(-1).tolist()
+    return whole_constant(x).reshape(-1).tolist()
+
+
+def whole_constant(x: Tensor) -> torch.Tensor:
+    """The numbers of a constant without the batch, with what is repeated."""
+    there = [math.prod(n for n, real in axis if real) for axis in x.axes]
+    if x.batched() or any(0 < sum(real for _, real in axis) < len(axis) for axis in x.axes):
+        raise Unsupported("a constant is repeated")
+    return x.constant.reshape(there).expand([math.prod(n for n, _ in axis) for axis in x.axes])
 
 
 def plain_sizes(r: Region) -> list[int]:
@@ -944,6 +960,8 @@ def slice_of(r: Region, x: Tensor, dim: int = 0, begin: Any = None, end: Any = N
                                          and end in (None, 2**63 - 1) and step == 1):
         return x
     chosen = range(x.extent(dim))[begin:end:step]
+    if not chosen:
+        raise Unsupported(EMPTY)
     if step == 1:
         return r.slice(x, dim, chosen[0], len(chosen))
     # Every `step`-th: one column of rows of `step`.
@@ -975,23 +993,26 @@ def pad(r: Region, x: Tensor, amounts: list[int], value: float = 0) -> Tensor:
 @row(aten.index.Tensor)
 def index(r: Region, x: Tensor, indices: list) -> Tensor:
     given = [(dim, i) for dim, i in enumerate(indices) if i is not None]
-    if len(given) != 1 or given[0][1].constant is None:
-        if all(i.constant is not None for _, i in given) and [d for d, _ in given] == list(
-                range(given[0][0], given[0][0] + len(given))):
-            # Several axes as one.
-            first, count = given[0][0], len(given)
-            sizes = [x.extent(d) for d, _ in given]
-            places = torch.zeros((), dtype=torch.int64)
-            for (_, i), n in zip(given, sizes):
-                at = i.constant.to(torch.int64)
-                places = places * n + torch.where(at < 0, at + n, at)
-            flat = Region.with_axes(x, [*x.axes[:first], [p for a in x.axes[first:first + count] for p in a],
-                                        *x.axes[first + count:]])
-            return r.view(r.take(flat, first, places.reshape(-1).tolist()), r.sizes)
-        numbers(next(i for _, i in given if i.constant is None))
-    dim, i = given[0]
-    size = x.extent(dim)
-    return r.view(r.take(x, dim, [n % size for n in numbers(i)]), r.sizes)
+    for _, i in given:
+        numbers(i)  # which refuses what is no constant
+    first, count = given[0][0], len(given)
+    if [d for d, _ in given] != list(range(first, first + count)):
+        raise Unsupported("the axes it takes elements of do not lie side by side: permute them so, or take of one "
+                          "after the other")
+    # Several axes as one.
+    places = torch.zeros((), dtype=torch.int64)
+    for d, i in given:
+        at, n = whole_constant(i).to(torch.int64), x.extent(d)
+        places = places * n + torch.where(at < 0, at + n, at)
+    flat = Region.with_axes(x, [*x.axes[:first], [p for a in x.axes[first:first + count] for p in a],
+                                *x.axes[first + count:]])
+    return r.view(r.take(flat, first, places.reshape(-1).tolist()), r.sizes)
+
+
+def largest(r: Region, x: Tensor, dim: int | None, keep: bool) -> Tensor:
+    if dim is None:
+        raise Unsupported("it counts through the batch, too: say an axis, as in argmax(-1)")
+    return r.rows("row_argmax", r.real(x), [dim], keep, "i32")
 
 
 @row(aten.cumsum.default)
@@ -1007,9 +1028,12 @@ def mean(r: Region, x: Tensor, dims: Any, keep: bool = False, **_: Any) -> Tenso
 
 
 @row(aten.var.correction)
-def variance(r: Region, x: Tensor, dims: Any = None, correction: float = 1, keepdim: bool = False) -> Tensor:
+def variance(r: Region, x: Tensor, dims: Any = None, correction: float | None = 1, keepdim: bool = False) -> Tensor:
     dims = list(dims) if dims else list(range(x.rank))
     count = math.prod(x.extent(d) for d in dims)
+    correction = 1 if correction is None else correction
+    if count <= correction:
+        raise Unsupported(f"it divides by {count} elements less {correction}; the correction is below their number")
     off = r.each("sub", x, mean(r, x, dims, True))
     return r.each("mul", r.rows("row_sum", r.each("square", off), dims, keepdim), 1 / (count - correction))
 
@@ -1466,7 +1490,14 @@ class Lowering:
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)):
             return value
         if node.target is operator.getitem:
-            return self.values[node.args[0]][node.args[1]]
+            source, which = node.args
+            part = self.values[source][which]
+            if part is None:
+                more = "; `argmax` gives the places of the largest" if source.target is aten.max.dim else ""
+                raise refusal(node, f"gacc has no result {which} of `{source.target}`{more}")
+            return part
+        if lost := next((n for n in node.all_input_nodes if self.values[n] is None), None):
+            raise refusal(node, f"`{node.target}` takes `{lost.name}`, which is no tensor of gacc's")
         arguments, named = self.resolved(node.args), self.resolved(node.kwargs)
         first = value[0] if isinstance(value, (tuple, list)) else value
         if not isinstance(first, torch.Tensor):
@@ -1490,6 +1521,9 @@ class Lowering:
             return truth(region, out) if region.boolean and isinstance(out, Tensor) else out
         except Unsupported as why:
             raise refusal(node, f"gacc cannot say this `{node.target}`: {why}") from None
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as why:
+            raise refusal(node, f"gacc cannot say this `{node.target}` of these arguments "
+                                f"({type(why).__name__}: {why})") from why
 
     def yielded(self, node: fx.Node) -> tuple[str, list]:
         x = self.values[node]
@@ -1516,12 +1550,7 @@ def fold(node: fx.Node, arguments: Any, named: Any) -> Any:
         return None
 
     def numbers(a: Any) -> Any:
-        if not isinstance(a, Tensor):
-            return a
-        there = [math.prod(n for n, real in axis if real) for axis in a.axes]
-        if any(0 < sum(real for _, real in axis) < len(axis) for axis in a.axes):
-            raise Unsupported("a constant is repeated")
-        return a.constant.reshape(there).expand([math.prod(n for n, _ in axis) for axis in a.axes])
+        return whole_constant(a) if isinstance(a, Tensor) else a
 
     try:
         out = node.target(*fx.node.map_aggregate(arguments, numbers), **fx.node.map_aggregate(named, numbers))

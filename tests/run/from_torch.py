@@ -337,5 +337,24 @@ def test_thresholds_scales_and_powers(_):
     refused(lambda x: x ** float("inf"), "exponent")
 
 
+def test_what_is_not_there_names_the_line(_):
+    images = torch.randn(4, 2, 3, 4)
+
+    def deep(function):
+        module = One(function)
+        return dict(module=module, x=images)
+    place = "from_torch.py"
+    refused(None, "side by side", place, **deep(lambda x: x[:, torch.tensor([0, 1]), :, torch.tensor([0, 1])]))
+    refused(None, "mask.nonzero()", place, **deep(lambda x: x[..., torch.tensor([True, False, True, True])]))
+    refused(lambda x: x * x.max(1)[1][:, None], "result 1 of `aten.max.dim`", "argmax", place)
+    refused(lambda x: F.max_pool1d(x[:, None], 2, return_indices=True)[1] * 1.0, "no result 1", place)
+    refused(lambda x: x[:, 2:2], "no element", place)
+    refused(lambda x: torch.cat([x, x[:, :0]], 1), "no element", place)
+    refused(lambda x: x[:, torch.zeros(0).long()], "no element", place)
+    refused(lambda x: x + x.argmax(), "argmax(-1)", place)
+    refused(lambda x: x.var(1, correction=4), "4 elements less 4", place)
+    refused(lambda x: x.std(1, correction=5), "4 elements less 5", place)
+
+
 if __name__ == "__main__":
     harness.main(globals())
