@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 import json
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -145,7 +146,11 @@ def type_text(dtype: str, shape: list) -> str:
 class Buffers:
     """What both regions share: parameters, running statistics, and constants that a kernel reads."""
 
-    def __init__(self) -> None:
+    def __init__(self, taken: Collection[str] = ()) -> None:
+        self.taken = taken  # names of the module's state_dict()
+        if seldom := sorted({"seed.low", "seed.high", "samples.low", "samples.high"} & set(taken)):
+            raise Error(f"the module has `{seldom[0]}`, and gacc keeps a number of dropout under that name: give the "
+                        "submodule another one")
         # By name. The seed is there in every model.
         self.lines = {f"seed.{word}": f"state @seed.{word} : i32[] given" for word in ("low", "high")}
         self.values: dict[str, torch.Tensor] = {}
@@ -175,8 +180,10 @@ class Buffers:
     def constant(self, value: torch.Tensor) -> str:
         value = value.detach().to(torch.float32).clamp(LEAST, -LEAST).contiguous()
         key = (tuple(value.shape), value.numpy().tobytes())
-        name = self.constants.setdefault(key, f"constants.{len(self.constants)}")
-        return self.parameter(name, value, frozen=True)
+        if key not in self.constants:
+            free = (f"constants.{i}" for i in itertools.count(len(self.constants)))
+            self.constants[key] = next(n for n in free if n not in self.lines and n not in self.taken)
+        return self.parameter(self.constants[key], value, frozen=True)
 
     def random(self) -> list[str]:
         """The words that dropout draws by."""
@@ -1640,7 +1647,7 @@ def text_of(module: torch.nn.Module, inputs: Mapping[str, Any], *, target: str |
             raise Error(f"the forward takes {', '.join(taken) or 'nothing'}, and there are {', '.join(names)}")
     forward = {argument: examples[n] for argument, n in zip(arguments, names)}
     modes = {m: m.training for m in module.modules()}
-    buffers = Buffers()
+    buffers = Buffers(known_as)
     try:
         step = Lowering(exported(module, forward), buffers, frozen, owners, output, names)
         module.eval()

@@ -356,5 +356,19 @@ def test_what_is_not_there_names_the_line(_):
     refused(lambda x: x.std(1, correction=5), "4 elements less 5", place)
 
 
+def test_names_of_constants_are_not_the_module_s(_):
+    class Net(One):
+        def __init__(self):
+            super().__init__(None)
+            self.constants = nn.ParameterList([torch.rand(12), torch.rand(12)])
+
+        def forward(self, x):
+            return x * self.weight * torch.arange(12) + self.constants[1]  # 0 is not read
+    net = Net()
+    learns_as_pytorch("constants", net.forward, net)
+    state = gacc.from_torch(net, {"x": torch.randn(5, 12)}, loss="mse", target="y", optimizer="sgd").module_state
+    expect(torch.equal(state.values["constants.2"], torch.arange(12).float()), f"{list(state.values)}")
+
+
 if __name__ == "__main__":
     harness.main(globals())
