@@ -155,7 +155,7 @@ class Buffers:
         self.lines = {f"seed.{word}": f"state @seed.{word} : i32[] given" for word in ("low", "high")}
         self.values: dict[str, torch.Tensor] = {}
         self.constants: dict[tuple, str] = {}
-        self.ranges: dict[str, int] = {}  # of inputs of numbers
+        self.ranges: dict[str, int] = {}  # of inputs of numbers: the rows of the table that they choose of
 
     def parameter(self, name: str, value: torch.Tensor, frozen: bool) -> str:
         if name not in self.lines:
@@ -1063,7 +1063,9 @@ def embedding(r: Region, table: Tensor, which: Tensor, padding: int = -1, *_: An
     source = r.numbers.get(operand)
     if source is None:
         raise Unsupported("it takes rows by numbers that are computed; gacc takes the elements of an input")
-    r.buffers.ranges[source] = min(r.buffers.ranges.get(source, count), count)
+    if (other := r.buffers.ranges.setdefault(source, count)) != count:
+        raise Unsupported(f"the input `{source}` chooses rows of tables of {other} and of {count} rows, and gacc "
+                          "checks the elements of an input against one number: give the columns as separate inputs")
     shape = [*in_memory(which.axes), table.extent(1)]
     features = [(shape[-1], True)] if shape[-1] > 1 else []
     return Tensor([*which.axes, features], "f32",

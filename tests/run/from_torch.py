@@ -370,5 +370,29 @@ def test_names_of_constants_are_not_the_module_s(_):
     expect(torch.equal(state.values["constants.2"], torch.arange(12).float()), f"{list(state.values)}")
 
 
+class Tables(nn.Module):
+    def __init__(self, *rows):
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(n, 4) for n in rows)
+
+    def forward(self, columns):
+        return sum(table(columns[:, i]) for i, table in enumerate(self.tables))
+
+
+def test_tables_of_one_input_have_as_many_rows(_):
+    columns = {"columns": torch.tensor([[4, 2], [3, 4]])}
+    try:
+        gacc.from_torch(Tables(5, 7), columns, loss="mse", target="y", optimizer="sgd")
+    except gacc.Error as error:
+        for word in ("`columns`", "of 5 and of 7 rows", "separate inputs", "module `tables.1`"):
+            expect(word in str(error), f"{error}\nlacks {word}")
+    else:
+        raise harness.Failed("tables of 5 and 7 rows were taken")
+    net = Tables(5, 5)
+    got = session(gacc.from_torch(net, columns, loss="mse", target="y", optimizer="sgd")).predict(columns)
+    with torch.no_grad():
+        expect(torch.allclose(torch.as_tensor(got), net(**columns)), "two tables of as many rows")
+
+
 if __name__ == "__main__":
     harness.main(globals())

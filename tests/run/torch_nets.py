@@ -409,16 +409,16 @@ class TabTransformer(nn.Module):
         self.layer = nn.TransformerEncoderLayer(c, 2, 24, 0.0, batch_first=True)
         self.norm, self.head = nn.LayerNorm(4), nn.Sequential(nn.Linear(3 * c + 4, 16), nn.SELU(), nn.Linear(16, 1))
 
-    def forward(self, categories, numbers):
-        x = torch.stack([e(categories[:, i]) for i, e in enumerate(self.embeddings)], 1)
+    def forward(self, first, second, third, numbers):
+        x = torch.stack([e(column) for e, column in zip(self.embeddings, (first, second, third))], 1)
         x = self.layer(x).flatten(1)
         return self.head(torch.cat([x, self.norm(numbers)], 1))
 
 
 @net
 def tab_transformer():
-    columns = torch.stack([torch.randint(0, 3, (4,)) for _ in range(3)], 1)
-    return TabTransformer(), {"categories": columns, "numbers": torch.randn(4, 4)}, "huber", torch.randn(4, 1)
+    columns = {name: torch.randint(0, n, (4,)) for name, n in (("first", 5), ("second", 7), ("third", 3))}
+    return TabTransformer(), {**columns, "numbers": torch.randn(4, 4)}, "huber", torch.randn(4, 1)
 
 
 class GNN(nn.Module):
