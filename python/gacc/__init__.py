@@ -117,12 +117,20 @@ class Step:
         self._names = {name: name.encode() for name in self.inputs}
         self.plan = Plan(json.loads(library.gacc_step_plan(handle)))
         self.plan._source = source
-        self.source: str | None = None if source is None else source[0]  # the model's text
+        self.source: str | None = None if source is None else source[0]  # the model's text, without a module's values
         self.module_state: Any = None  # of a PyTorch module: its values, and its names (torch.ModuleState)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the artifact, for `gacc-exec` and `gacc.open`."""
+        """Writes the artifact, for `gacc-exec` and `gacc.open`.
+
+        Of a PyTorch module it does not hold the values, and a run of it would begin with other ones: they are written
+        beside it as NAME.safetensors, for `gacc-exec --load` and `Session.load`."""
+        values = None if self.module_state is None else pathlib.Path(os.fsdecode(path)).with_suffix(".safetensors")
+        if values == pathlib.Path(os.fsdecode(path)):
+            raise ValueError(f"{values} is where the module's values go; give the artifact another name, as step.ptx")
         call("step_save", self._handle, path_bytes(path))
+        if values is not None:
+            _arrays.write_safetensors(values, self.module_state.values)
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
@@ -196,7 +204,7 @@ def from_torch(module: Any, inputs: Mapping[str, Any], *, loss: str | Mapping, t
 
     The step trains what the module is as it stands: in training mode with the statistics of the micro-batch and with
     dropout, frozen what requires no gradient. A Session of it starts from the module's values, and its `parameters()`
-    load back with load_state_dict(strict=True).
+    load back with load_state_dict(strict=True). `save` writes those values beside the artifact.
     """
     from . import torch as lowering  # the dependency is optional
     tables: dict[str, Any] = {"train": dict(train or {}), "model": {}}

@@ -76,6 +76,29 @@ def read_safetensors(path: str | os.PathLike) -> dict[str, np.ndarray]:
                                 begin + t["data_offsets"][0]).reshape(t["shape"]).copy() for name, t in header.items()}
 
 
+def write_safetensors(path: str | os.PathLike, tensors: Mapping[str, Any]) -> None:
+    """Writes them as f32. The file is there as a whole or not at all."""
+    arrays = {name: np.ascontiguousarray(to_numpy(it), np.dtype("<f4")) for name, it in tensors.items()}
+    header, end = {}, 0
+    for name, array in arrays.items():
+        header[name] = {"dtype": "F32", "shape": list(np.shape(tensors[name])),
+                        "data_offsets": [end, end + array.nbytes]}
+        end += array.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    part = f"{os.fspath(path)}.part"
+    try:
+        with open(part, "wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            for array in arrays.values():
+                file.write(array.reshape(-1).data)
+        os.replace(part, path)
+    except BaseException:
+        if os.path.exists(part):
+            os.remove(part)
+        raise
+
+
 def check_parameters(given: Mapping[str, Any], have: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The given parameters as f32, if they are exactly those that the model has. As in a file, a count of PyTorch's
     batch norms is left out."""

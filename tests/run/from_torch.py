@@ -394,5 +394,28 @@ def test_tables_of_one_input_have_as_many_rows(_):
         expect(torch.allclose(torch.as_tensor(got), net(**columns)), "two tables of as many rows")
 
 
+def test_a_saved_step_has_its_values_beside_it(folder):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
+    step = gacc.from_torch(net, {"input": x}, loss="cross_entropy", target="y", optimizer="sgd")
+    step.save(folder / "net.ptx")
+    expect({f.name for f in folder.iterdir()} == {"net.ptx", "net.safetensors"}, f"{list(folder.iterdir())}")
+    there = session(gacc.open(folder / "net.ptx"))
+    there.load(folder / "net.safetensors")
+    expect(np.array_equal(there.predict(input=x), session(step).predict(input=x)), "the file has other values")
+    np.savez(folder / "data.npz", input=x.numpy(), y=y.int().numpy())
+    harness.run("gacc-exec", folder / "net.ptx", "--device", "cpu", "--data", f"npz:{folder / 'data.npz'}", "--load", folder / "net.safetensors",
+                "--predict", folder / "out.npy")
+    with torch.no_grad():
+        expect(np.allclose(np.load(folder / "out.npy"), net.eval()(x).numpy(), atol=1e-5), "gacc-exec --load has other values")
+    try:
+        step.save(folder / "values.safetensors")
+    except ValueError as error:
+        expect("another name" in str(error), str(error))
+    else:
+        raise harness.Failed("an artifact was written where its values go")
+
+
 if __name__ == "__main__":
     harness.main(globals())
