@@ -213,7 +213,9 @@ def from_torch(module: Any, inputs: Mapping[str, Any], *, loss: str | Mapping, t
     for table, (key, given) in short.items():
         if given is not None:
             tables[table] = dict(given) if isinstance(given, Mapping) else {key: given}
-    tables["loss"].setdefault("target", target or "target")
+    if target is not None and tables["loss"].setdefault("target", target) != target:
+        raise ValueError(f"loss says the target {tables['loss']['target']!r}, and target is {target!r}: say it once")
+    tables["loss"].setdefault("target", "target")
     for key, given in (("metrics", metrics), ("seed", seed)):
         if given is not None:
             tables["model"][key] = given

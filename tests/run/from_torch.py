@@ -417,5 +417,16 @@ def test_a_saved_step_has_its_values_beside_it(folder):
         raise harness.Failed("an artifact was written where its values go")
 
 
+def test_one_target_is_said_once(_):
+    for loss, target in (({"type": "mse", "target": "a"}, "a"), ({"type": "mse", "target": "a"}, None)):
+        expect("a" in gacc.from_torch(nn.Linear(2, 2), {"input": torch.randn(4, 2)}, loss=loss, target=target, optimizer="sgd").inputs, f"{loss}, {target}")
+    try:
+        gacc.from_torch(nn.Linear(2, 2), {"input": torch.randn(4, 2)}, loss={"type": "mse", "target": "a"}, target="b", optimizer="sgd")
+    except ValueError as error:
+        expect("'a'" in str(error) and "'b'" in str(error), str(error))
+    else:
+        raise harness.Failed("the target b was dropped")
+
+
 if __name__ == "__main__":
     harness.main(globals())
