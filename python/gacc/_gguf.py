@@ -9,7 +9,7 @@ NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?
 TEXT, ARRAY = 8, 9
 MOST = 1 << 24  # entries of an array, bytes of a text: more is no vocabulary
 # Kinds of tokens.
-CONTROL, BY_USERS, BYTE = 3, 4, 6
+CONTROL, BY_USERS = 3, 4
 SHORT_FORMS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 LETTERS, REST = r"[^\r\n\p{L}\p{N}]?\p{L}+", r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 # tokenizer.ggml.pre: how a text is cut before its parts are encoded. None is the cut of byte-level tokenizers itself.
@@ -26,11 +26,15 @@ class Unreadable(Exception):
     pass
 
 
-def take(file: BinaryIO, form: str) -> Any:
-    data = file.read(struct.calcsize(form))
-    if len(data) < struct.calcsize(form):
+def read(file: BinaryIO, size: int) -> bytes:
+    data = file.read(size)
+    if len(data) < size:
         raise Unreadable("ends within its metadata")
-    return struct.unpack(form, data)[0]
+    return data
+
+
+def take(file: BinaryIO, form: str) -> Any:
+    return struct.unpack(form, read(file, struct.calcsize(form)))[0]
 
 
 def read_value(file: BinaryIO, kind: int) -> Any:
@@ -39,16 +43,15 @@ def read_value(file: BinaryIO, kind: int) -> Any:
     if kind not in (TEXT, ARRAY):
         raise Unreadable(f"has metadata of the unknown type {kind}")
     of = take(file, "<I") if kind == ARRAY else TEXT
+    if of == ARRAY:
+        raise Unreadable("has metadata that are arrays of arrays, which no vocabulary is")
     count = take(file, "<Q")
     if count > MOST:
         raise Unreadable(f"has metadata of {count:,} entries")
     if kind == TEXT:
-        return file.read(count).decode("utf-8", errors="replace")
+        return read(file, count).decode("utf-8", errors="replace")
     if of in NUMBERS:
-        size = struct.calcsize(NUMBERS[of])
-        data = file.read(count * size)
-        if len(data) < count * size:
-            raise Unreadable("ends within its metadata")
+        data = read(file, count * struct.calcsize(NUMBERS[of]))
         return [value for value, in struct.iter_unpack(NUMBERS[of], data)]
     return [read_value(file, of) for _ in range(count)]
 

@@ -1,6 +1,7 @@
 """gacc.tokens: texts and chats become what counts, where a Python has the package tokenizers (GACC_PEERS_PYTHON)."""
 import json
 import os
+import struct
 import subprocess
 import sys
 
@@ -175,6 +176,17 @@ def test_the_vocabulary_of_a_gguf_gives_the_tokens_of_its_tokenizer(folder):
     half = folder / "half.gguf"
     half.write_bytes((folder / "bytes.gguf").read_bytes()[:900])
     convert(python, half, folder / "t.jsonl", folder / "no.npz", "--context", "9", refused=["half.gguf", "ends within its metadata"])
+
+
+def test_a_damaged_gguf_is_refused(folder):
+    python = peer()
+    text = lambda value: struct.pack("<Q", len(value)) + value
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text(b"key")
+    nested = struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 5000
+    for name, value, word in (("nested", nested, "arrays of arrays"), ("cut", struct.pack("<IQ", 8, 100) + b"short", "ends within its metadata"),
+                              ("cut in an array", struct.pack("<IIQ", 9, 8, 1) + struct.pack("<Q", 9) + b"short", "ends within its metadata")):
+        (folder / f"{name}.gguf").write_bytes(head + value)
+        convert(python, folder / f"{name}.gguf", lines(folder / "t.jsonl", {"text": "a"}), folder / "no.npz", "--context", "9", refused=[f"{name}.gguf", word])
 
 
 def test_a_gguf_has_its_own_chat_template(folder):
