@@ -133,6 +133,19 @@ void take_parts(Own& own, const Values& split, Diag& diag) {
                own.load.parameter, ir::shape_text(shape), groups, rows);
 }
 
+// Returns how often its parts lie in its tensor, one group behind the other.
+int64_t groups(const Own& own) {
+  int64_t rows = 0;
+  for (const int64_t part : own.load.parts) rows += std::max<int64_t>(part, 0);
+  return own.buffer.type.shape.empty() || rows == 0 ? 0 : own.buffer.type.shape.front() / rows;
+}
+
+// Returns the extents behind the first axis.
+std::span<const int64_t> behind_rows(const Own& own) {
+  const std::span<const int64_t> shape = own.buffer.type.shape;
+  return shape.empty() ? shape : shape.subspan(1);
+}
+
 // What is wrong with two parameters that have the same tensor; "" where they have different parts of it.
 std::string clash(const Own& one, const Own& other, const std::string& tensor) {
   const ir::LoadSettings &a = one.load, &b = other.load;
@@ -141,7 +154,8 @@ std::string clash(const Own& one, const Own& other, const std::string& tensor) {
   if (!one.split || !other.split ||
       std::ranges::mismatch(a.parts, b.parts, std::not_fn(share)).in1 != a.parts.end())
     return fmt::format("`{}` and `{}` would both be the file's `{}`", a.parameter, b.parameter, tensor);
-  if (!std::ranges::equal(a.parts, b.parts, same) || a.transpose != b.transpose)
+  if (!std::ranges::equal(a.parts, b.parts, same) || a.transpose != b.transpose ||
+      groups(one) != groups(other) || !std::ranges::equal(behind_rows(one), behind_rows(other)))
     return fmt::format("`{}` and `{}` do not agree on the parts of the file's `{}`", a.parameter, b.parameter,
                        tensor);
   return "";

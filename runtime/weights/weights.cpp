@@ -428,12 +428,15 @@ Status to_published(const Plan& plan, const Weights& loaded, std::vector<NamedTe
     auto from = tensor.data.cbegin();
     for (size_t i = 0; i < parts.size(); ++i) {
       const auto [place, fresh] = places.emplace(as.tensors[i], result.size());
-      if (fresh) {
-        std::vector<int64_t> shape = tensor.shape;
-        shape.front() = parts[i];
-        result.push_back({as.tensors[i], transposed_if(std::move(shape), as.transpose),
-                          std::vector<float>(static_cast<size_t>(parts[i] * row))});
-      }
+      std::vector<int64_t> shape = tensor.shape;
+      shape.front() = parts[i];
+      shape = transposed_if(std::move(shape), as.transpose);
+      if (fresh)
+        result.push_back({as.tensors[i], shape, std::vector<float>(static_cast<size_t>(parts[i] * row))});
+      else if (shape != result[place->second].shape)
+        return Status::error(
+            "the tensor {} would be {} for the rows of {}, and {} for those of another parameter",
+            as.tensors[i], shape_text(shape), tensor.name, shape_text(result[place->second].shape));
       const std::vector<RowRun> runs = split ? runs_of(*split) : std::vector{RowRun{0, parts[i]}};
       put_rows(from, runs, as.transpose, result[place->second]);
       for (const RowRun& run : runs) from += run.count * row;
