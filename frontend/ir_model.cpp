@@ -426,8 +426,11 @@ std::optional<ir::Module> compile_ir(std::string_view text, std::string_view fil
   settings.predict = module->settings.predict;
   for (const auto& [key, value] : module->settings.of_types)
     if (key.starts_with("loss.")) settings.of_types.emplace(key, value);
-  for (const auto& [name, input] : module->settings.inputs)
+  for (const auto& [name, input] : module->settings.inputs) {
     if (!forward && input.ignore_index) settings.inputs[name].ignore_index = input.ignore_index;
+    settings.inputs[name].values = input.values;
+    settings.inputs[name].columns = input.columns;
+  }
   if (!forward && module->settings.loss.chunks.given()) settings.loss.chunks = *module->settings.loss.chunks;
   module->settings = std::move(settings);
   for (ir::Buffer& buffer : module->buffers) buffer.group = -1;
