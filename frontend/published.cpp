@@ -192,8 +192,15 @@ class Reading {
     const std::string text = node.text;
     if (const std::string_view whole = inner(text); whole.size() != text.size()) {
       if (const auto table = tables_.find(whole); table != tables_.end()) {
+        const std::string name(whole);
+        if (!filling_.insert(name).second) {
+          error(Kind::conflict, "`let` names {} in itself, at {}", name, place(node.at));
+          return false;
+        }
         node = table->second;
-        return fill(node);
+        const bool kept = fill(node);
+        filling_.erase(name);
+        return kept;
       }
       const Evaluated result = value(whole, node.at);
       // What has a problem is not missing, too.
@@ -244,6 +251,7 @@ class Reading {
   int64_t context_ = 0;
   std::map<std::string, Evaluated> named_;           // by `let`
   std::map<std::string, Node, std::less<>> tables_;  // likewise
+  std::set<std::string> filling_;                    // tables that are being put in
   std::set<std::string> positions_;                  // the names that bound the window
   std::set<std::string> read_;
   std::string problems_;

@@ -398,6 +398,11 @@ TEST(Published, AFamilyMayChangeAnother) {
   config["hidden_act"] = "other";
   EXPECT_FALSE(read(config, problems, named(), {mine}));
   EXPECT_NE(problems.find("llama.toml:"), std::string::npos) << problems;
+  // A table that has itself in it is none.
+  const std::string inside =
+      "[let]\nclass = '\"Mine\"'\n[let.a]\nb = \"${a}\"\n[[layers]]\ntype = \"linear\"\nx = \"${a}\"\n";
+  EXPECT_FALSE(read(config, problems, named(), {{"mine.toml", head + inside}}));
+  EXPECT_NE(problems.find("names a in itself"), std::string::npos) << problems;
   // A family of a built-in name changes the built-in one; bases that go round are none.
   Json llama = config_of("llama-2-7b");
   llama["note"] = 1;
