@@ -245,8 +245,10 @@ class Comparison {
   }
   void compare_layers(const std::string& key, const json& value) {
     const bool slides = key == "use_sliding_window" ? value == true : value.is_array();
-    const auto other = [](const json& one) { return one != "full_attention" && one != "sliding_attention"; };
-    if (key == "layer_types" && value.is_array() && std::ranges::any_of(value, other))
+    const auto is_all = [&](std::string_view word) {
+      return std::ranges::all_of(value, [&](const json& one) { return one == word; });
+    };
+    if (key == "layer_types" && value.is_array() && !is_all("full_attention") && !is_all("sliding_attention"))
       return unknown(key, value);
     // What slides is said by sliding_window.
     if (!says_nothing(value) && !slides) unknown(key, value);
