@@ -52,7 +52,7 @@ struct Lengths {
 Lengths lengths_of(const PlanLength& said, int64_t updates, int64_t updates_per_epoch) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   const int64_t each = said.epochs ? updates_per_epoch : 1;
-  const int64_t total = std::min((updates + each - 1) / each, kMost);
+  const int64_t total = std::min(updates / each + (updates % each > 0 ? 1 : 0), kMost);
   if (said.warmup_share == 0) return {total, said.warmup};
   constexpr double kRounding = 1e-9;  // 7 % of 100 are 7
   const double part = std::ceil(static_cast<double>(total) * said.warmup_share / 100 - kRounding);
@@ -77,8 +77,8 @@ Result<std::string> tell_length(Session& session, const Plan& plan, int64_t upda
   if (!plan.length) return std::string();
   const PlanLength& said = *plan.length;
   int64_t each = 1;
-  if (said.epochs) each = GACC_TRY(session.read_state<int32_t>(state::updates_per_epoch));
-  const Lengths run = lengths_of(said, updates, std::max<int64_t>(1, each));
+  if (said.epochs) each = std::max(1, GACC_TRY(session.read_state<int32_t>(state::updates_per_epoch)));
+  const Lengths run = lengths_of(said, updates, each);
   const char* const unit = said.epochs ? "epoch" : "update";
   const auto differs = [&](int64_t total, std::string_view what) {
     if (total == run.total) return std::string();
