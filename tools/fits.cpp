@@ -200,7 +200,11 @@ class Search {
       });
       // The bound is of all plans; what counts is one that is found.
       const auto longest = [&] { return after == 0 ? 0 : all[static_cast<size_t>(after) - 1]; };
-      while (after > begin && !window(longest())->choose(card).done) --after;
+      const auto is_found = [&] {
+        Model* model = window(longest());
+        return model != nullptr && model->choose(card).done;
+      };
+      while (after > begin && !is_found()) --after;
       way.cards[i].context = longest();
       begin = after;
     }
