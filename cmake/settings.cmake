@@ -33,7 +33,6 @@ if(GACC_FUZZERS)  # everything is instrumented; tests/fuzz links the fuzzer itse
   add_link_options(-fsanitize=address,undefined)
 endif()
 
-# gacc_library(NAME SOURCES... LINK libs...): a static library of one folder.
 # Sets `out` to C++ initialisers {"FILE", R"(its text)"}, one a file; a change of a file configures anew.
 function(gacc_texts out)
   set(all "")
@@ -46,6 +45,7 @@ function(gacc_texts out)
   set(${out} "${all}" PARENT_SCOPE)
 endfunction()
 
+# gacc_library(NAME SOURCES... LINK libs...): a static library of one folder.
 function(gacc_library name)
   cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
   add_library(${name} STATIC ${ARG_UNPARSED_ARGUMENTS})

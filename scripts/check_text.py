@@ -20,6 +20,7 @@ CODE = {".cpp", ".h", ".def", ".py", ".sh", ".cmake", ""}
 GENERATED = ("docs/ops.md", "docs/model.md", "docs/commands.md", "docs/tutorials/")
 DATA = ("tests/golden/", "tests/fuzz/corpus/", "tests/parity/stored/")
 ABSENT = re.compile(r"CONTRACT|[Tt]he contract\b|goals? G[0-9]|\.\./shared/(?!data|oracle)|\bissue \d+")
+MARKER = re.compile(r"(<{7}|>{7}) ")
 EXCEPTIONS = pathlib.Path(__file__).with_name("check_text.exceptions")
 COMMENT = re.compile(r"\s*//")
 NO_SUBJECT = re.compile(r"\s*//\s*(Of|What|Who|Whether|Where)\b")
@@ -91,6 +92,8 @@ def faults(name, text):
     for number, line in enumerate(all_lines, 1):
         if not of_tests and name != "scripts/check_text.py" and ABSENT.search(line):
             yield number, f"cites a document that is not in the repository: {line.strip()}"
+        if MARKER.match(line):
+            yield number, "is a mark of a merge that was not finished"
     is_page = name.endswith(".md")
     for start, kind, lines in blocks(text) if is_page else [] if of_tests else [(1, "code", all_lines)]:
         for number, line in enumerate(lines, start):
