@@ -156,7 +156,12 @@ std::string spec_form(const DataSource& source) {
 
 std::string spec_forms() {
   std::string lines;
-  for (const DataSource* source : all_sources()) lines += fmt::format("    {}\n", spec_form(*source));
+  constexpr size_t kWidth = 96;
+  for (const DataSource* source : all_sources()) {
+    std::string form = spec_form(*source);
+    if (form.size() > kWidth) form.insert(form.rfind('[', kWidth), "\n        ");
+    lines += fmt::format("    {}\n", form);
+  }
   return lines;
 }
 

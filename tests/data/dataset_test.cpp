@@ -451,7 +451,8 @@ TEST(Spec, ErrorsTellWhatIsKnown) {
   EXPECT_EQ(error("npy:a=x,a=y"), "data \"npy:a=x,a=y\": \"a\" is given twice");
   EXPECT_EQ(error("npy:x"),
             "data \"npy:x\": \"x\" is not of the form NAME=FILE (a path cannot hold a comma)");
-  EXPECT_EQ(error("npy:limit=3"), "data \"npy:limit=3\": names no file; the form is npy:NAME=FILE,...");
+  EXPECT_EQ(error("npy:limit=3"),
+            "data \"npy:limit=3\": names no file; the form is npy:NAME=FILE,...[,split=train|test]");
   EXPECT_EQ(error("npz:x,"), "data \"npz:x,\": part 2 is empty; the form is npz:FILE[,split=train|test]");
   EXPECT_EQ(error("synthetic:digit"),
             "data \"synthetic:digit\": synthetic is digits or tokens, not \"digit\"; did you mean "
