@@ -14,13 +14,13 @@ FILES = {
     ("gacc-opt",): {"FILE": "in", "-o": "out"},
     ("gacc-plan", "offsets"): {"file": "in", "-o": "out"},
     ("gacc-plan", "recompute"): {"file": "in", "-o": "out"},
-    ("gacc-exec",): {"ARTIFACT": "in", "--data": "in", "--eval": "in", "--load": "in", "--save": "out", "--save-best": "out", "--predict": "out", "--log": "out",
+    ("gacc-exec",): {"ARTIFACT": "in", "--data": "in", "--eval": "in", "--load": "in", "--prompts": "in", "--save": "out", "--save-best": "out", "--predict": "out", "--log": "out",
                      "--dump-grads": "out", "--tune-gemm": "both", "--profile": "out", "--checkpoint": "folder",
                      "--tensorboard": "folder", "--load-adapter": "folder", "--save-adapter": "folder"},
     ("gacc-emu",): {"FILE": "in"},
 }
 # What other values --help may name.
-WORDS = r"N|DIR|[RT]:INT.*|R\|auto|X|TEXT|NAME|LIST|SIZE(/s)?|sm_NN|KEY=VALUE|PASS|PASS\|all|(TEXT|NAME):\{.*|N:INT.*|INT:.*|BYTES:.*|[a-z]+\|.*"
+WORDS = r"N|DIR|[RT]:INT.*|R\|auto|X|TEXT|NAME|LIST|SIZE(/s)?|\[SIZES\]=.*|sm_NN|KEY=VALUE|PASS|PASS\|all|(TEXT|NAME):\{.*|N:INT.*|INT:.*|BYTES:.*|[a-z]+\|.*"
 OTHERS = {("gaccc",): ["--set", "model.name=x"], ("gacc-plan", "offsets"): ["--capacity", 64],
           ("gacc-plan", "recompute"): ["--budget", 64]}
 # Data, with the files that it reads or that are the other part of the same set.
