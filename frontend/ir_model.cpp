@@ -402,10 +402,11 @@ std::optional<ir::Module> compile_ir(std::string_view text, std::string_view fil
   if (!ir::verify(*module, diag) || !Checks(*module, diag).run()) return std::nullopt;
 
   const Places places(text);
-  for (const auto& [name, said] : module->settings.inputs)
+  for (const auto& said : module->settings.inputs)
     if (std::ranges::none_of(module->step.inputs,
-                             [&](ir::ValueId id) { return module->step[id].name == name; }))
-      diag.error(Kind::unknown_name, {}, "there are settings of an input `{}`, and `step` has none", name);
+                             [&](ir::ValueId id) { return module->step[id].name == said.first; }))
+      diag.error(Kind::unknown_name, {}, "there are settings of an input `{}`, and `step` has none",
+                 said.first);
   Node root = Tables(*module, places, forward).take();
   apply_overrides(root, overrides, diag);
   refuse_overrides(root, forward, diag);
