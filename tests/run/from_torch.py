@@ -1,26 +1,12 @@
 """PyTorch modules as models: the forward, one update and the parameters are PyTorch's, and what cannot be said is refused
 with the line of Python."""
-import os
-import subprocess
-import sys
-
 import harness
 from harness import expect
 
-try:
-    import numpy as np
-    import torch
-except ImportError:  # another Python of this machine may have them
-    for other in filter(None, (os.environ.get("GACC_PYTHON"), "/usr/bin/python3")):
-        if os.path.realpath(other) != os.path.realpath(sys.executable) and subprocess.run([other, "-c", "import torch, numpy"], capture_output=True).returncode == 0:
-            os.execv(other, [other, *sys.argv])
-    harness.skip("no Python here has PyTorch and numpy (GACC_PYTHON names another one)")
-if harness.sanitized():
-    harness.skip("a sanitized library does not load into a Python without a sanitizer")
-os.environ["GACC_LIBRARY"] = str(harness.BIN / "libgacc.so.0")
-os.environ["PATH"] = f"{harness.BIN}:{os.environ['PATH']}"
-sys.path.insert(0, str(harness.ROOT / "python"))
+harness.begin_package("torch", "numpy")
 import gacc  # noqa: E402
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch_nets import NETS  # noqa: E402

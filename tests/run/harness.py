@@ -6,6 +6,7 @@ GACC_BIN names the binaries' folder.
 """
 import array
 import hashlib
+import importlib.util
 import inspect
 import json
 import math
@@ -41,6 +42,51 @@ def main(namespace):
     for name in names:
         with tempfile.TemporaryDirectory(prefix="gacc-") as folder:
             tests[name](pathlib.Path(folder))
+
+
+# ---------------------------------------------------------------- Pythons that have more
+# Writes tokenizer.json, of bytes and <|end|>, into the folder that is the first argument.
+MAKE_TOKENIZER = r"""
+import json, pathlib, sys
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+folder = pathlib.Path(sys.argv[1])
+alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+made = tokenizers.Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
+made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+made.add_special_tokens(["<|end|>"])
+made.save(str(folder / "tokenizer.json"))
+"""
+
+
+def has_modules(python, *modules):
+    try:
+        return subprocess.run([python, "-c", f"import {', '.join(modules)}"], capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+def peer(*modules):
+    """A Python that has the modules; skips where none has."""
+    for python in filter(None, (os.environ.get("GACC_PEERS_PYTHON"), sys.executable, "/usr/bin/python3")):
+        if has_modules(python, *modules):
+            return python
+    return skip(f"no Python with {' and '.join(modules)} here (GACC_PEERS_PYTHON)")
+
+
+def begin_package(*modules):
+    """Makes `import gacc` the package of this tree, over the library in BIN. Where this Python lacks a module, the test
+    begins again in one that has all of them; skips where none has."""
+    if not all(map(importlib.util.find_spec, modules)):
+        for other in filter(None, (os.environ.get("GACC_PYTHON"), "/usr/bin/python3")):
+            if has_modules(other, *modules):
+                os.execv(other, [other, *sys.argv])
+        skip(f"no Python here has {' and '.join(modules)} (GACC_PYTHON names another one)")
+    if sanitized():
+        skip("a sanitized library does not load into a Python without a sanitizer")
+    os.environ["GACC_LIBRARY"] = str(BIN / "libgacc.so.0")
+    os.environ["PATH"] = f"{BIN}:{os.environ['PATH']}"
+    sys.path.insert(0, str(ROOT / "python"))
 
 
 # ---------------------------------------------------------------- running the tools

@@ -1,7 +1,6 @@
 """Beside transformers and peft, where a Python has both (GACC_PEERS_PYTHON names one): random weights of their GPT-2
 and Llama classes go in, train as they do there, and come out again; the same of LoRA's adapters."""
 import json
-import os
 import re
 import subprocess
 import sys
@@ -12,16 +11,6 @@ from harness import expect, run
 UPDATES = 20
 TRAIN = ["--set", "train.micro_batch=2", "--set", "train.accumulate=2", "--set", "train.clip_norm=1e9", "--set", "optimizer.eps=1e-6",
          "--set", "optimizer.betas=[0.9, 0.95]", "--set", "optimizer.weight_decay=0.01", "--set", "optimizer.lr=1e-4"]
-
-
-def peers():
-    for python in filter(None, (os.environ.get("GACC_PEERS_PYTHON"), sys.executable, "/usr/bin/python3")):
-        try:
-            if subprocess.run([python, "-c", "import transformers, peft, safetensors"], capture_output=True).returncode == 0:
-                return python
-        except OSError:
-            pass
-    return harness.skip("no Python with transformers and peft here (GACC_PEERS_PYTHON)")
 
 
 # Of an example: another size.
@@ -118,7 +107,7 @@ def far(python, a, b):
 
 
 def as_there(folder, kind, size, lora=None, table=""):
-    python = peers()
+    python = harness.peer("transformers", "peft", "safetensors")
     sizes = (GPT2 if kind == "gpt2" else LLAMA)[size]
     words = kind, json.dumps(sizes), json.dumps(lora), folder, UPDATES
     ask(python, "make", *words)

@@ -11,19 +11,9 @@ import harness
 from harness import expect, run
 
 PACKAGE = harness.ROOT / "python"
-try:
-    import numpy as np
-except ImportError:  # another Python of this machine may have it
-    for other in ("/usr/bin/python3",):
-        if os.path.realpath(other) != os.path.realpath(sys.executable) and subprocess.run([other, "-c", "import numpy"], capture_output=True).returncode == 0:
-            os.execv(other, [other, *sys.argv])
-    harness.skip("no Python here has numpy (Debian package python3-numpy)")
-if harness.sanitized():
-    harness.skip("a sanitized library does not load into a Python without a sanitizer")
-os.environ["GACC_LIBRARY"] = str(harness.BIN / "libgacc.so.0")
-os.environ["PATH"] = f"{harness.BIN}:{os.environ['PATH']}"
-sys.path.insert(0, str(PACKAGE))
+harness.begin_package("numpy")
 import gacc  # noqa: E402
+import numpy as np  # noqa: E402
 
 MODEL = {
     "model": {"name": "small", "metrics": ["accuracy"], "seed": 3},

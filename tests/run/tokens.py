@@ -8,29 +8,12 @@ import sys
 import harness
 from harness import expect
 
-MAKE = r"""
-import json, pathlib, sys
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
-folder = pathlib.Path(sys.argv[1])
-alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-made = tokenizers.Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
-made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-made.add_special_tokens(["<|end|>"])
-made.save(str(folder / "tokenizer.json"))
+MAKE = harness.MAKE_TOKENIZER + r"""
 template = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}<|end|>\n{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
 (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 257}))
 (folder / "tokenizer_config.json").write_text(json.dumps(
     {"eos_token": "<|end|>", "tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template}))
 """
-
-
-def peer(*modules):
-    for python in filter(None, (os.environ.get("GACC_PEERS_PYTHON"), sys.executable, "/usr/bin/python3")):
-        wanted = "import numpy, tokenizers" + "".join(f", {module}" for module in modules)
-        if subprocess.run([python, "-c", wanted], capture_output=True).returncode == 0:
-            return python
-    return harness.skip("no Python with tokenizers here (GACC_PEERS_PYTHON)")
 
 
 def convert(python, folder, data, out, *options, refused=None):
@@ -58,7 +41,7 @@ def lines(path, *samples):
 
 
 def test_a_text_becomes_one_stream_that_ends(folder):
-    python = peer()
+    python = harness.peer("numpy", "tokenizers")
     subprocess.run([python, "-c", MAKE, folder], check=True)
     (folder / "a.txt").write_text("ab\nab\n")
     shown = convert(python, folder, folder / "a.txt", folder / "a.bin")
@@ -69,7 +52,7 @@ def test_a_text_becomes_one_stream_that_ends(folder):
 
 
 def test_targets_are_one_later_and_only_completions_count(folder):
-    python = peer()
+    python = harness.peer("numpy", "tokenizers")
     subprocess.run([python, "-c", MAKE, folder], check=True)
     data = lines(folder / "c.jsonl", {"prompt": "ab", "completion": "cd"}, {"text": "xyz"})
     convert(python, folder, data, folder / "c.npz", "--context", "6")
@@ -82,7 +65,7 @@ def test_targets_are_one_later_and_only_completions_count(folder):
 
 
 def test_of_a_chat_the_assistants_turns_count_with_their_ends(folder):
-    python = peer("transformers")
+    python = harness.peer("numpy", "tokenizers", "transformers")
     subprocess.run([python, "-c", MAKE, folder], check=True)
     turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}] * 2
     shown = convert(python, folder, lines(folder / "m.jsonl", {"messages": turns}), folder / "m.npz", "--context", "99")
@@ -92,7 +75,7 @@ def test_of_a_chat_the_assistants_turns_count_with_their_ends(folder):
 
 
 def test_what_could_not_train_is_refused_by_file_and_line(folder):
-    python = peer()
+    python = harness.peer("numpy", "tokenizers")
     subprocess.run([python, "-c", MAKE, folder], check=True)
     out = folder / "x.npz"
     for sample, words in (({"text": "a"} | {"text": ""}, ["x.jsonl:1", "no token of it would count"]),
@@ -160,7 +143,7 @@ expected["pieces.gguf"] = [[ids["<s>"], ids["▁to"], ids["▁be"], ids["<0x78>"
 
 
 def test_the_vocabulary_of_a_gguf_gives_the_tokens_of_its_tokenizer(folder):
-    python = peer()
+    python = harness.peer("numpy", "tokenizers")
     subprocess.run([python, "-c", GGUF, folder], check=True)
     sample, expected = json.loads((folder / "expected.json").read_text())
     for name, texts in ("bytes.gguf", sample), ("pieces.gguf", ["to bex"]):
@@ -179,7 +162,7 @@ def test_the_vocabulary_of_a_gguf_gives_the_tokens_of_its_tokenizer(folder):
 
 
 def test_a_damaged_gguf_is_refused(folder):
-    python = peer()
+    python = harness.peer("numpy", "tokenizers")
     text = lambda value: struct.pack("<Q", len(value)) + value
     head = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text(b"key")
     nested = struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 5000
@@ -190,7 +173,7 @@ def test_a_damaged_gguf_is_refused(folder):
 
 
 def test_a_gguf_has_its_own_chat_template(folder):
-    python = peer("transformers")
+    python = harness.peer("numpy", "tokenizers", "transformers")
     subprocess.run([python, "-c", GGUF, folder], check=True)
     turns = [{"role": "user", "content": "to be"}, {"role": "assistant", "content": "or not"}]
     shown = convert(python, folder / "bytes.gguf", lines(folder / "m.jsonl", {"messages": turns}), folder / "m.npz", "--context", "99")
@@ -199,7 +182,7 @@ def test_a_gguf_has_its_own_chat_template(folder):
 
 
 def test_a_long_text_goes_on_in_the_next_window(folder):
-    python = peer()
+    python = harness.peer("numpy", "tokenizers")
     subprocess.run([python, "-c", MAKE, folder], check=True)
     convert(python, folder, lines(folder / "l.jsonl", {"text": "abcdefg"}), folder / "l.npz", "--context", "3")
     made = arrays(python, folder / "l.npz")
@@ -208,7 +191,7 @@ def test_a_long_text_goes_on_in_the_next_window(folder):
 
 
 def test_ends_that_are_all_cut_off_are_refused(folder):
-    python = peer()
+    python = harness.peer("numpy", "tokenizers")
     subprocess.run([python, "-c", MAKE, folder], check=True)
     data = lines(folder / "c.jsonl", *({"prompt": "ab", "completion": "cdefgh"} for _ in range(3)))
     convert(python, folder, data, folder / "c.npz", "--context", "4", refused=["never", "--context"])

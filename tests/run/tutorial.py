@@ -4,22 +4,12 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 
 import harness
 from harness import expect
 
-MAKE = r"""
-import json, pathlib, sys
+MAKE = harness.MAKE_TOKENIZER + r"""
 import numpy as np
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
-folder = pathlib.Path(sys.argv[1])
-alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-made = tokenizers.Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
-made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-made.add_special_tokens(["<|end|>"])
-made.save(str(folder / "tokenizer.json"))
 (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>"}))
 C, M, V = 32, 48, 260
 config = dict(model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=V, hidden_size=C, intermediate_size=M, num_hidden_layers=2,
@@ -43,15 +33,8 @@ text = json.dumps(header).encode()
 """
 
 
-def peer():
-    for python in filter(None, (os.environ.get("GACC_PEERS_PYTHON"), sys.executable, "/usr/bin/python3")):
-        if subprocess.run([python, "-c", "import numpy, tokenizers"], capture_output=True).returncode == 0:
-            return python
-    return harness.skip("no Python with numpy and tokenizers here (GACC_PEERS_PYTHON)")
-
-
 def test_the_page_s_commands_make_an_adapter(folder):
-    python = peer()
+    python = harness.peer("numpy", "tokenizers")
     model = folder / "FOLDER"
     model.mkdir()
     subprocess.run([python, "-c", MAKE, model], check=True)
