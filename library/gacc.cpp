@@ -510,7 +510,8 @@ gacc_error gacc_session_predict(gacc_session* session, const gacc_array* arrays,
       if (array.bytes.size() % static_cast<size_t>(samples) != 0)
         return Status::error("the array {}: {} bytes are not of {}", array.name, array.bytes.size(),
                              counted(samples, "sample"));
-    std::vector<float> logits(static_cast<size_t>(std::min(samples, predict.batch) * raw));
+    // Answers that are as many as the outputs are made in their place.
+    std::vector<float> logits(raw == each ? 0 : static_cast<size_t>(std::min(samples, predict.batch) * raw));
     for (int64_t first = 0; first < samples; first += predict.batch) {
       const int64_t some = std::min(predict.batch, samples - first);
       part = given;
@@ -520,10 +521,11 @@ gacc_error gacc_session_predict(gacc_session* session, const gacc_array* arrays,
             array.bytes.subspan(static_cast<size_t>(first) * sample, static_cast<size_t>(some) * sample);
       }
       GACC_TRY(run.batch.fill(part, some, run.facts, Program::predict, first));
-      const std::span from = std::span(logits).first(static_cast<size_t>(some * raw));
+      const std::span to(outputs + first * each, static_cast<size_t>(some * each));
+      const std::span from = raw == each ? to : std::span(logits).first(static_cast<size_t>(some * raw));
       GACC_TRY(after(run, run.session->prediction().run(run.batch.inputs(), some)));
       GACC_TRY(after(run, run.session->prediction().read(0, from)));
-      make_answers(predict, from, {outputs + first * each, static_cast<size_t>(some * each)});
+      make_answers(predict, from, to);
     }
     return {};
   });

@@ -30,7 +30,7 @@ int64_t outputs_of_an_answer(const PlanPredict& predict) {
 void make_answers(const PlanPredict& predict, std::span<const float> outputs, std::span<float> answers) {
   switch (predict.answer) {
     case AnswerForm::logits:
-      std::ranges::copy(outputs, answers.begin());
+      if (answers.data() != outputs.data()) std::ranges::copy(outputs, answers.begin());
       break;
     case AnswerForm::sigmoid:
       std::ranges::transform(outputs, answers.begin(),
