@@ -25,19 +25,27 @@ size_t DataReader::first_input(DType dtype, size_t from) const {
   return from;
 }
 
-void DataReader::give(size_t input, std::string where, Array array, Place place) {
-  const std::vector<int64_t> shape(array.shape.begin() + 1, array.shape.end());
-  const auto sample_and_index = [where, each = checked_product(shape), shape](int64_t i) {
+namespace {
+
+// Tells an element's place by its sample and its index in it.
+Place sample_and_index(const std::string& where, const std::vector<int64_t>& shape) {
+  return [where, each = checked_product(shape), shape](int64_t i) {
     const std::string at = each > 1 ? " at " + index_text(shape, i % each) : "";
     return fmt::format("{}: sample {}{}", where, i / each, at);
   };
+}
+
+}  // namespace
+
+void DataReader::give(size_t input, std::string where, Array array, Place place) {
+  const std::vector<int64_t> shape(array.shape.begin() + 1, array.shape.end());
   dataset_.columns[input] = {names[input],
                              std::move(array.dtype),
                              shape,
                              std::move(array.bytes),
                              std::move(array.file),
                              array.first,
-                             place ? std::move(place) : sample_and_index};
+                             place ? std::move(place) : sample_and_index(where, shape)};
   given_[input] = {std::move(where), array.shape[0], array.shape[0]};
 }
 
@@ -64,9 +72,8 @@ Status DataReader::give_split(size_t input, std::string where, Array array) {
       std::ranges::copy(std::span(array.bytes).subspan(from, row_bytes), to.begin());
   }
   const int64_t all = array.samples();
-  give(input, where, std::move(some), [where, rows, each, shape](int64_t i) {
-    const std::string at = each > 1 ? " at " + index_text(shape, i % each) : "";
-    return fmt::format("{}: sample {}{}", where, rows[static_cast<size_t>(i / each)], at);
+  give(input, where, std::move(some), [place = sample_and_index(where, shape), rows, each](int64_t i) {
+    return place(rows[static_cast<size_t>(i / each)] * each + i % each);
   });
   given_[input].all = all;
   return {};

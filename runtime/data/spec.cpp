@@ -127,6 +127,12 @@ std::string_view Spec::option(std::string_view name) const {
   return key == source->keys.end() ? "" : key->otherwise;
 }
 
+std::vector<std::string> Spec::parts(std::string_view name) const {
+  std::vector<std::string> parts = cut(option(name), '|');
+  if (parts.back().empty()) parts.pop_back();
+  return parts;
+}
+
 const std::vector<const DataSource*>& all_sources() {
   static const std::vector<const DataSource*> all = {
 #define X(name) &sources::name,

@@ -26,6 +26,8 @@ struct Spec {
   bool has(std::string_view option) const { return options.contains(option); }
   // What is given, else what the table says; "" of a key that the source does not have.
   std::string_view option(std::string_view name) const;
+  // The parts of an option's value, with a bar between them; none when it has no value.
+  std::vector<std::string> parts(std::string_view name) const;
 };
 
 Result<Spec> parse_spec(std::string_view text);

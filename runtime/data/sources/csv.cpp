@@ -27,39 +27,26 @@ class CsvReader {
       GACC_TRY(give_columns());
       return uses();
     };
-    const CsvOptions options = {r_.spec.option("sep")[0], missing_ != "error", words(r_.spec.option("na"))};
+    const CsvOptions options = {r_.spec.option("sep")[0], missing_ != "error", r_.spec.parts("na")};
     GACC_TRY(parse_csv(file->text(), path_, table_, options, choose));
     file.reset();
-    std::vector<size_t> takers;
-    for (const size_t column : table_.in_file) takers.push_back(taker_[column]);
-    taker_ = std::move(takers);
     std::vector<size_t> order;  // of the features, in the table
-    for (size_t i = 0; i < taker_.size(); ++i)
-      if (taker_[i] == features_) order.push_back(i);
+    for (size_t i = 0; i < table_.columns.size(); ++i)
+      if (taker(i) == features_) order.push_back(i);
     if (order.empty())
       return Status::error("{}: no column is left for {}", path_, quoted(r_.names[features_]));
     GACC_TRY(order_features(order));
     GACC_TRY(choose_rows());
     GACC_TRY(fill_gaps(order));
     give<float>("f32", features_, order);
-    for (size_t i = 0; i < taker_.size(); ++i)
-      if (taker_[i] != features_ && taker_[i] != kDropped && r_.needed(taker_[i]))
-        give<double>("f64", taker_[i], {i});
+    for (size_t i = 0; i < table_.columns.size(); ++i)
+      if (taker(i) != features_ && is_read(i)) give<double>("f64", taker(i), {i});
     return {};
   }
 
  private:
   static constexpr size_t kDropped =
       std::numeric_limits<size_t>::max();  // the taker of a column that is left out
-
-  static std::vector<std::string> words(std::string_view text) {
-    std::vector<std::string> all;
-    for (size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
-      end = std::min(text.find('|', begin), text.size());
-      all.emplace_back(text.substr(begin, end - begin));
-    }
-    return all;
-  }
 
   // Says how each of the file's columns is read.
   Result<std::vector<ColumnUse>> uses() const {
@@ -95,8 +82,10 @@ class CsvReader {
     return uses;
   }
 
-  // Whether the run reads what the table's column holds.
-  bool is_read(size_t column) const { return taker_[column] != kDropped && r_.needed(taker_[column]); }
+  // Returns the input that takes a column of the table.
+  size_t taker(size_t column) const { return taker_[table_.in_file[column]]; }
+  // Says whether the run reads what the table's column holds.
+  bool is_read(size_t column) const { return taker(column) != kDropped && r_.needed(taker(column)); }
 
   template <class T>
   void give(const char* dtype, size_t input, const std::vector<size_t>& columns) {
@@ -121,7 +110,7 @@ class CsvReader {
     if (features_ == none)
       return Status::error("{}: the columns need an input of dtype f32, and the model has none", path_);
     taker_.assign(table_.columns.size(), features_);
-    for (const std::string& name : words(r_.spec.option("drop")))
+    for (const std::string& name : r_.spec.parts("drop"))
       taker_[GACC_TRY(find_column(table_, name, path_))] = kDropped;
     size_t named = none,
            target = none;  // the first i32 input that takes the column of its name, and that does not
@@ -196,7 +185,7 @@ class CsvReader {
       if (r_.spec.limit && static_cast<int64_t>(rows_.size()) == *r_.spec.limit) break;
       if (!split.empty() && !is_of_split(static_cast<int64_t>(row), split)) continue;
       bool gap = false;
-      for (size_t i = 0; i < taker_.size(); ++i) {
+      for (size_t i = 0; i < table_.columns.size(); ++i) {
         if (!is_read(i)) continue;
         const double value = table_.at(row, i);
         const auto wrong = [&](std::string_view what) {
@@ -204,10 +193,10 @@ class CsvReader {
                                quoted(table_.columns[i]), what);
         };
         if (missing_ != "error" && std::isnan(value)) {
-          if (missing_ == "mean" && taker_[i] != features_)
+          if (missing_ == "mean" && taker(i) != features_)
             return wrong(fmt::format(
                 "the field is missing, and no mean stands for the input {}; missing=drop leaves the line out",
-                quoted(r_.names[taker_[i]])));
+                quoted(r_.names[taker(i)])));
           gap = true;
         } else if (const std::string_view why = unfit_for_f32(value); !why.empty()) {
           return wrong(fmt::format("{} {}", value, why));
@@ -267,9 +256,8 @@ class CsvReader {
   const std::string_view missing_;  // what a missing field is: "error", "mean" or "drop"
   const size_t features_;           // the first f32 input
   Table table_;
-  // The input of each column, first of the file's and then of the table's; the first f32 one where no other takes it.
-  std::vector<size_t> taker_;
-  std::vector<size_t> rows_;  // that are samples
+  std::vector<size_t> taker_;  // of each column of the file; the first f32 input where nothing else takes it
+  std::vector<size_t> rows_;   // that are samples
 };
 
 std::string check_separator(std::string& value) {
