@@ -217,9 +217,8 @@ extern const OpInfo op_conv2d{
 extern const OpInfo op_conv2d_grad{
     .name = "conv2d.grad",
     .summary =
-        "the gradient of conv2d's images, and so a transposed convolution; operands: dy, weight; size: "
-        "height "
-        "and width of the images",
+        "the gradient of conv2d's images, and so a transposed convolution; operands: dy, weight; "
+        "size: height and width of the images",
     .operands = 2,
     .attrs = attrs({{"size", std::vector<int64_t>{1, 1}}}),
     .infer = infer_images,

@@ -73,9 +73,8 @@ extern const OpInfo op_rope{
     .summary =
         "turns the pairs of the first `rotated` channels of each head of queries and keys in qkv [B,T,(heads "
         "+ 2 kv_heads) D] by position * theta^(-2 i / rotated) for pair i, back where `inverse`; pairs are "
-        "half of them apart, or side by side where `interleaved`. Values stay. `scales` multiply the angles "
-        "of "
-        "the pairs, `magnitude` what is turned",
+        "half of them apart, or side by side where `interleaved`. Values stay. `scales` multiply the "
+        "angles of the pairs, `magnitude` what is turned",
     .operands = 1,
     .local = true,
     .attrs = {{"heads", int64_t{1}},

@@ -67,9 +67,8 @@ Status check_length(const Plan& plan, int64_t updates, int64_t updates_per_epoch
   if (run.total > run.warmup) return {};
   const char* const unit = plan.length->epochs ? "epoch" : "update";
   return Status::error(
-      "schedule.total is \"run\", and the run has {}, not more than the warmup of {}: lower schedule.warmup, "
-      "or "
-      "give a share of the run, such as warmup = \"3%\"",
+      "schedule.total is \"run\", and the run has {}, not more than the warmup of {}: lower "
+      "schedule.warmup, or give a share of the run, such as warmup = \"3%\"",
       counted(run.total, unit), run.warmup);
 }
 
@@ -102,9 +101,8 @@ Result<std::string> tell_length(Session& session, const Plan& plan, int64_t upda
   const int64_t made = GACC_TRY(session.read_state<int32_t>(state::updates));
   if (before == 0 || before == run.total || made == 0) return std::string();
   return fmt::format(
-      "schedule.total is \"run\", which was {} before the checkpoint: after {} the rates go on as those of a "
-      "run of "
-      "{}",
+      "schedule.total is \"run\", which was {} before the checkpoint: after {} the rates go on as those "
+      "of a run of {}",
       counted(before, unit), counted(made, "update"), counted(run.total, unit));
 }
 

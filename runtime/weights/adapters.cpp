@@ -383,9 +383,8 @@ Status check_merge(const Plan& plan) {
   for (const PlanAdapter& adapter : plan.adapters)
     if (const std::vector<std::string> shared = shared_as(plan, adapter.weight); !shared.empty())
       return Status::error(
-          "--merge: the weight {} of the adapter {} is shared by tied layers ({}), and the adapter is of one "
-          "of "
-          "them. --save-adapter keeps it apart; without `tied`, that layer has a matrix of its own",
+          "--merge: the weight {} of the adapter {} is shared by tied layers ({}), and the adapter is of "
+          "one of them. --save-adapter keeps it apart; without `tied`, that layer has a matrix of its own",
           adapter.weight, adapter.name, fmt::join(shared, ", "));
   return {};
 }

@@ -372,9 +372,8 @@ Status check_whole(const Plan& plan, std::span<const std::string> parameters) {
     for (size_t part = 0; part < parts.sizes.size(); ++part)
       if (std::ranges::count(parts.taken, static_cast<int64_t>(part)) == 0)
         return Status::error(
-            "part {} of the tensor {} ({} rows) is no parameter's here, and published weights have the "
-            "tensor "
-            "whole",
+            "part {} of the tensor {} ({} rows) is no parameter's here, and published weights have "
+            "the tensor whole",
             part, tensor, fmt::join(parts.sizes, " + "));
   return {};
 }
