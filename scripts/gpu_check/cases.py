@@ -47,6 +47,11 @@ SMALL_MLP = {"layers.fc1.features": 64, "layers.fc2.features": 48, "layers.fc3.f
 SMALL_GPT = {"layers.h.repeat": 1, "layers.tok.features": 64, "layers.h.layers.mix.layers.attn.heads": 2,
              "layers.h.layers.mlp.layers.up.features": 128, "layers.h.layers.mlp.layers.down.features": 64}
 TINY_GPT = {**SMALL_GPT, "inputs.bytes.shape": "[16]", "inputs.next.shape": "[16]"}
+SMALL_LLAMA = {"layers.layers.repeat": 2, "layers.embed.vocab": 96, "layers.head.features": 96,
+               "layers.embed.features": 64, "layers.layers.layers.mlp.layers.down.features": 64,
+               "layers.layers.layers.mlp.layers.gate.features": 96, "layers.layers.layers.mlp.layers.up.features": 96,
+               "layers.layers.layers.mix.layers.attn.heads": 4, "layers.layers.layers.mix.layers.attn.kv_heads": 2,
+               "inputs.tokens.shape": "[24]", "inputs.next.shape": "[24]"}
 SMALL_CNN = {"layers.conv1.channels": 4, "layers.conv2.channels": 8, "layers.fc.features": 16}
 SMALL_RESNET = {"layers.stage1.repeat": 1}
 CHAR_GPT = {"layers.h.repeat": 6, "layers.tok.features": 384, "layers.h.layers.mix.layers.attn.heads": 6,
@@ -72,6 +77,9 @@ CASES = (
     Case("cnn", "mnist_cnn", {**train(4, 2), **SMALL_CNN}, 11, small=("f16",)),
     Case("resnet", "mnist_resnet", {**train(4, 2), **SMALL_RESNET, **CALM}, 11),
     Case("mixer", "mixer", {**train(4, 2), "layers.mix.repeat": 1, **CALM}, 11),
+    Case("lora", "llama_lora", {**train(4, 2), **SMALL_LLAMA, **CALM}, 11),
+    Case("llama", "llama_hf", {**train(4, 2), **SMALL_LLAMA, **CALM,
+                               "layers.layers.layers.mix.layers.attn.window": 8}, 11),
     Case("dropout", DROPOUT, {**train(4, 2), **CALM}, 11),
     Case("k1", "shakespeare_gpt", {**train(32, 1), **TINY_GPT, **CALM}, 64, precisions=("f32", "f16"), modes=("graph",),
          small=("f16",)),
@@ -85,6 +93,9 @@ CASES = (
     Case("gpt_chunked", "gpt2_124m", {**train(4, 2), **CHUNKED_GPT, **CALM}, 7, precisions=HALVES, modes=("graph",),
          emulated=False),
 )
+# What says soonest whether a GPU computes what the CPU does: case, mode, products.
+FIRST = (("mlp.f32", "graph", "builtin"), ("gpt.f32", "graph", "builtin"), ("mlp.f16", "persistent", "builtin"),
+         ("gpt.f16", "graph", "builtin"), ("gpt_wide.f16", "graph", "cublas"), ("gpt_chunked.bf16", "graph", "cublas"))
 SAME_BATCH = ("k1", "k4")
 COUNTED = ("regression", "gpt_tiny", "gpt")    # cases whose launches are counted at the driver
 SANITIZED = (("gpt", "f16", "graph"), ("mlp", "f16", "persistent"))  # case, precision, mode
@@ -156,10 +167,12 @@ BENCHMARKS = (
     Benchmark("gpt2_b4", "gpt2_124m", {**HALF, **train(4, 16)}, ("graph",), {**HALF, **TINY_GPT2}),
     Benchmark("gpt2_b16", "gpt2_124m", {**HALF, **train(16, 4)}, ("graph",), {**HALF, **TINY_GPT2}),
     Benchmark("gpt2_b64", "gpt2_124m", {**HALF, **train(64, 4)}, ("graph",), {**HALF, **TINY_GPT2}),
+    Benchmark("lora", "llama_lora", {**train(1, 4), "memory.budget": "20GiB"}, ("graph",),
+              {**SMALL_LLAMA, **train(2, 2)}),
     Benchmark("char", "shakespeare_gpt", {**HALF, **train(64, 4), **CHAR_GPT}, ("graph",),
               {**HALF, **TINY_GPT, **train(2, 2)}),
 )
-PROFILED = ("mlp_f16", "char", "gpt2_b16")
+PROFILED = ("gpt2_b16", "char", "mlp_f16")
 # Stages that time whole windows: the benchmarks of each.
-SPEED = {"mlp": ("mlp_f16", "mlp_f32", "update"), "char": ("char",), "gpt2:b4": ("gpt2_b4",), "gpt2:b16": ("gpt2_b16",),
-         "gpt2:b64": ("gpt2_b64",)}
+SPEED = {"mlp": ("mlp_f16", "mlp_f32", "update"), "char": ("char",), "lora": ("lora",), "gpt2:b4": ("gpt2_b4",),
+         "gpt2:b16": ("gpt2_b16",), "gpt2:b64": ("gpt2_b64",)}

@@ -13,7 +13,9 @@ from .results import Results
 from .stages import SIDE_BY_SIDE, Check
 
 HERE = pathlib.Path(__file__).resolve().parents[1]  # the pack, or scripts/
-STAGES = ("machine", "probes", "parity", "sanitize", "profile", *cases.SPEED)
+# In the order of a first call: is it right, how fast is it, where does the time go, then all the rest.
+STAGES = ("machine", "first", "gpt2:b16", "profile", "char", "mlp", "lora", "parity", "probes", "peers", "sanitize",
+          "gpt2:b4", "gpt2:b64")
 
 
 def steps_of(check, stages):
@@ -35,7 +37,7 @@ def carry_out(step, check):
 def carry_all_out(steps, check):
     """In order; neighbours that measure no time run side by side."""
     for beside, group in itertools.groupby(steps, key=lambda step: step.stage in SIDE_BY_SIDE):
-        with concurrent.futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1) if beside else 1) as pool:
+        with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1) if beside else 1) as pool:
             list(pool.map(lambda step: carry_out(step, check), group))
 
 

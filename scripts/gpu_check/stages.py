@@ -4,6 +4,7 @@ import glob
 import hashlib
 import json
 import math
+import os
 import pathlib
 import re
 import shutil
@@ -12,11 +13,11 @@ import sys
 import threading
 import time
 
-from . import cases, files, launch_costs, machine
+from . import cases, files, launch_costs, machine, peers
 
 SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
-SIDE_BY_SIDE = ("parity", "sanitize")  # stages that measure no time
-SANITIZER_LIMIT, RUN_LIMIT, PROBE_LIMIT = 120, 120, 150  # seconds
+SIDE_BY_SIDE = ("first", "parity", "sanitize")  # stages that measure no time
+SANITIZER_LIMIT, RUN_LIMIT, PROBE_LIMIT, PEER_LIMIT = 120, 120, 150, 150  # seconds
 
 
 @dataclasses.dataclass
@@ -161,11 +162,16 @@ class Check:
 
     # ---- parity
 
+    def first_steps(self):
+        known = self.manifest["cases"]
+        return [Step("first", " ".join(one), self.parity, (one[0], known[one[0]], *one[1:]))
+                for one in cases.FIRST if one[0] in known]
+
     def parity_steps(self):
         for name, entry in self.manifest["cases"].items():
             modes = entry["artifacts"][self.target]
             for mode, products in [("graph", "builtin"), ("graph", "cublas"), ("persistent", "builtin")]:
-                if mode in modes:
+                if mode in modes and (name, mode, products) not in cases.FIRST:
                     yield Step("parity", f"{name} {mode} {products}", self.parity, (name, entry, mode, products))
         for name in self.manifest["cases"]:
             other = name.replace(*self.manifest["same_batch"], 1)
@@ -376,6 +382,29 @@ class Check:
             f"{1e6 * median:.1f} us a window of {one['window']} samples (iqr {spread:.1f}, {len(times)} windows), "
             f"{1e6 * median / one['window']:.2f} us a sample; estimate {1e6 * estimate:.1f}, "
             f"off by {median / estimate:.2f}x; {ran}; {events[-1]['peak_bytes'] / (1 << 30):.2f} GiB")
+
+
+    # ---- peers
+
+    def peers_steps(self):
+        return [Step("peers", f"torch {name}", self.peer, (name,)) for name in peers.CONTENDERS]
+
+    def peer(self, name):
+        """The time of whole windows in PyTorch. Nothing of our programs' environment is given to it."""
+        if self.machine.emulated:
+            return "SKIPPED", "not a GPU"
+        env = dict(os.environ, PYTHONPATH=str(self.machine.folder))
+        code, text = machine.run([sys.executable, "-m", "gpu_check.peers", name], self.left(PEER_LIMIT), env)
+        self.results.keep(f"peer.{name}.log".replace(" ", "."), text)
+        if code:
+            return "SKIPPED", machine.last_line(text)
+        found = json.loads(text.strip().splitlines()[-1])
+        if "skipped" in found:
+            return "SKIPPED", found["skipped"]
+        samples = next(iter(self.manifest["benchmarks"][name.split()[0]]["artifacts"][self.target].values()))["window"]
+        return "done", (f"{found['median_us']:.1f} us a window of {samples} samples (iqr {found['iqr_us']:.1f}, "
+                        f"{found['windows']} windows), {found['median_us'] / samples:.2f} us a sample; "
+                        f"{found['library']}; {found['peak_bytes'] / (1 << 30):.2f} GiB")
 
 
 def compare(found, expected, bounds):
