@@ -120,7 +120,7 @@ struct EmbeddingGradientShape {
       cleared;  // rows that the kernel sets to 0 first: all of the table, or none where it adds to a buffer
   int64_t by_columns = 0;  // 1: a work item owns columns of the whole table (host), else rows (device)
   int64_t lanes = 0;       // device: columns of a lane
-  int64_t span = 0;        // device: rows of a warp
+  int64_t ranges = 0;      // device: a power of two; a warp has the rows that leave one remainder by it
   int64_t rows = 0;        // device: of the table
 };
 // The list in which a warp of the device collects the tokens of its rows.

@@ -158,14 +158,17 @@ Specialisation describe_embedding_gradient(const ir::OpView& op, Purpose purpose
     made.body.cost = kLoopCost;
     shape.by_columns = 1;
   } else {
-    // As many rows a warp as leave so many ranges: the tokens' numbers are read that many times at most.
-    const int64_t ranges = std::min({rows, count.at(op.module.micro_batch()), kMostTokenRanges});
-    const int64_t span = ceil_divide(rows, ranges), lanes = columns % 4 == 0 ? 4 : 1;
-    const int64_t blocks = ceil_divide(rows, span) * ceil_divide(columns, kWarp * lanes);
+    // The tokens' numbers are read as often as there are ranges. Tokens that are frequent have neighbouring numbers, so
+    // a warp has rows far apart.
+    const auto most =
+        static_cast<uint64_t>(std::min({rows, count.at(op.module.micro_batch()), kMostTokenRanges}));
+    const auto ranges = static_cast<int64_t>(std::bit_floor(most));
+    const int64_t lanes = columns % 4 == 0 ? 4 : 1;
+    const int64_t blocks = ranges * ceil_divide(columns, kWarp * lanes);
     made = block_items(op, {blocks, false}, columns, kWarp);
     made.body.shared = EmbeddingList::kBytes;
     shape.lanes = lanes;
-    shape.span = span;
+    shape.ranges = ranges;
     shape.rows = rows;
   }
   made.body.shape = CompiledShape(shape);

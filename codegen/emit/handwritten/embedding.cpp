@@ -49,27 +49,26 @@ class EmbeddingGradient {
               });
   }
 
-  // Device: a warp, which is a block, owns neighbouring rows and 32 points of their columns. It walks all
+  // Device: a warp, which is a block, owns every so many-th row and 32 points of their columns. It walks all
   // tokens, eight times 32 at once, and lists those of its rows in shared memory; whenever the list might not
   // take the next ones, it adds them up. So the numbers are read once by every warp, and dy once by all.
   void by_rows() {
     lanes_ = static_cast<unsigned>(s_.lanes);
-    const int64_t span = s_.span, rows = s_.rows;
     const int64_t slices = (s_.columns + kLanes * lanes_ - 1) / (kLanes * lanes_);
     t_.parts([&](Value* part) {
-      Value* first = b_.CreateMul(b_.CreateUDiv(part, t_.index(slices)), t_.index(span));
+      Value* first = b_.CreateUDiv(part, t_.index(slices));
       Value* lane = t_.threads().thread(b_);
       Value* slice = b_.CreateMul(b_.CreateURem(part, t_.index(slices)), t_.index(kLanes));
       point_ = {nullptr, b_.CreateMul(b_.CreateAdd(slice, index(lane)), t_.index(lanes_)), nullptr, lanes_};
       owns_ = b_.CreateICmpULT(point_.column, columns_);
       list_ = t_.threads().shared_array(t_.module, b_.getInt32Ty(), 2 * EmbeddingList::kEntries,
                                         t_.function->getName().str());
-      if (fresh_) clear(first, t_.smaller(b_.CreateAdd(first, t_.index(span)), t_.index(rows)));
-      Value* begin = t_.word(first);
+      if (fresh_) clear(first);
+      Value* remainder = t_.word(first);
       const Target::Carried left =
           t_.loop(t_.index(0), count(), t_.index(EmbeddingList::kTokens), {b_.getInt32(0)},
                   [&](Value* from, const Target::Carried& carried) {
-                    Value* held = list_tokens(from, index(lane), lane, begin, span, carried[0]);
+                    Value* held = list_tokens(from, index(lane), lane, remainder, carried[0]);
                     Value* full =
                         b_.CreateICmpUGT(held, b_.getInt32(EmbeddingList::kEntries - EmbeddingList::kTokens));
                     return t_.either(
@@ -83,16 +82,17 @@ class EmbeddingGradient {
   // Returns the place of the point in a row of the table, or of dy.
   Value* place(Value* row) { return b_.CreateAdd(b_.CreateMul(row, columns_), point_.column); }
 
-  void clear(Value* low, Value* high) {
+  void clear(Value* first) {
     Value* zero = t_.splat(llvm::ConstantFP::get(b_.getFloatTy(), 0.0), lanes_);
     t_.branch(owns_, [&] {
-      t_.each(low, high, t_.index(1), [&](Value* row) { t_.store(sums_, place(row), zero, point_); });
+      t_.each(first, t_.index(s_.rows), t_.index(s_.ranges),
+              [&](Value* row) { t_.store(sums_, place(row), zero, point_); });
     });
   }
 
   // Appends those of the tokens from `from` on that are rows of this warp to the list, in their order: the token's
   // place and its row. Returns how many it then holds.
-  Value* list_tokens(Value* from, Value* lane, Value* lane_word, Value* begin, int64_t span, Value* held) {
+  Value* list_tokens(Value* from, Value* lane, Value* lane_word, Value* remainder, Value* held) {
     std::vector<Value*> places, rows, there;
     for (int64_t k = 0; k < EmbeddingList::kTokens / kLanes; ++k) {
       places.push_back(b_.CreateAdd(from, b_.CreateAdd(lane, t_.index(k * kLanes))));
@@ -102,8 +102,8 @@ class EmbeddingGradient {
     Value* before = b_.CreateSub(b_.CreateShl(b_.getInt32(1), lane_word), b_.getInt32(1));
     const auto bits = [&](Value* word) { return b_.CreateUnaryIntrinsic(llvm::Intrinsic::ctpop, word); };
     for (size_t k = 0; k < rows.size(); ++k) {
-      Value* mine = b_.CreateAnd(
-          there[k], b_.CreateICmpULT(b_.CreateSub(rows[k], begin), b_.getInt32(static_cast<uint32_t>(span))));
+      Value* left = b_.CreateAnd(rows[k], b_.getInt32(static_cast<uint32_t>(s_.ranges - 1)));
+      Value* mine = b_.CreateAnd(there[k], b_.CreateICmpEQ(left, remainder));
       Value* votes = t_.threads().ballot(b_, mine);
       Value* entry = b_.CreateAdd(held, bits(b_.CreateAnd(votes, before)));
       t_.branch(mine, [&] {
