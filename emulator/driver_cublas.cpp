@@ -35,6 +35,10 @@ struct Layout {
   int64_t element() const { return type == kReal32F ? 4 : 2; }
   int64_t bytes() const { return static_cast<int64_t>((columns - 1) * leading + rows) * element(); }
 };
+struct Preference {
+  uint64_t workspace = 0;  // bytes
+  uint32_t reduction = 7;  // how parts of a sum may be added up: any way
+};
 struct Heuristic {
   uint64_t algorithm[8];
   size_t workspace_bytes;
@@ -230,15 +234,17 @@ GACC_DRIVER_EXPORT int cublasLtMatrixLayoutCreate(void** layout, int type, uint6
 }
 GACC_DRIVER_EXPORT int cublasLtMatrixLayoutDestroy(void* layout) { return destroy<Layout>(layout); }
 GACC_DRIVER_EXPORT int cublasLtMatmulPreferenceCreate(void** preference) {
-  *preference = new uint64_t{0};  // bytes of workspace
+  *preference = new Preference;
   return kDone;
 }
 GACC_DRIVER_EXPORT int cublasLtMatmulPreferenceDestroy(void* preference) {
-  return destroy<uint64_t>(preference);
+  return destroy<Preference>(preference);
 }
 GACC_DRIVER_EXPORT int cublasLtMatmulPreferenceSetAttribute(void* preference, int attribute,
                                                             const void* value, size_t bytes) {
-  if (attribute == kPreferWorkspace && bytes == 8) std::memcpy(preference, value, bytes);
+  auto& wishes = *static_cast<Preference*>(preference);
+  if (attribute == kPreferWorkspace && bytes == 8) std::memcpy(&wishes.workspace, value, bytes);
+  if (attribute == kPreferReduction && bytes == 4) std::memcpy(&wishes.reduction, value, bytes);
   return attribute > 0 && attribute <= kPreferences && (bytes == 4 || bytes == 8) ? kDone : kInvalid;
 }
 GACC_DRIVER_EXPORT int cublasLtMatmulAlgoGetHeuristic(cublasLtContext*, void*, void* a, void* b, void* c,
@@ -249,10 +255,11 @@ GACC_DRIVER_EXPORT int cublasLtMatmulAlgoGetHeuristic(cublasLtContext*, void*, v
   const bool types = static_cast<Layout*>(b)->type == from && static_cast<Layout*>(c)->type == to &&
                      (to == from || to == kReal32F);
   *found = 0;
-  if (!types || wanted < 1) return kNotSupported;
+  const auto& wishes = *static_cast<Preference*>(preference);
+  if (!types || wanted < 1 || wishes.reduction != kReduceInF32) return kNotSupported;
   for (const uint64_t algorithm : {kInHalves, kInOrder}) {
     const size_t bytes = workspace_of(algorithm, result);
-    if (*found == wanted || bytes > *static_cast<uint64_t*>(preference)) continue;
+    if (*found == wanted || bytes > wishes.workspace) continue;
     Heuristic& proposal = results[(*found)++] = {};
     proposal.algorithm[0] = algorithm;
     proposal.workspace_bytes = bytes;

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import importlib.util
 import os
 import pathlib
 import re
@@ -100,7 +101,16 @@ OTHERS = {"version": ([], c_char_p), "step_plan": ([c_void_p], c_char_p), "step_
           "session_launches": ([c_void_p], c_int64)}
 
 
+def _show_cuda() -> None:
+    """Lets the library find what PyTorch's packages bring along: cuBLAS, NCCL."""
+    if "GACC_CUDA_PATH" not in os.environ and (spec := importlib.util.find_spec("nvidia")) is not None:
+        folders = [str(folder) for root in spec.submodule_search_locations or ()
+                   for folder in sorted(pathlib.Path(root).glob("*/lib"))]
+        os.environ["GACC_CUDA_PATH"] = ":".join(folders)
+
+
 def _load() -> ctypes.CDLL:
+    _show_cuda()
     # A wheel's libraries find each other by name once they are loaded: nothing in them knows a folder.
     waiting = sorted((TREE / "needed").glob("*.so*"))
     while waiting:

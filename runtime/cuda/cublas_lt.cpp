@@ -10,24 +10,22 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/cuda/library_places.h"
 #include "runtime/cuda/symbols.h"
 #include "runtime/plan.h"
 
 namespace gacc::cuda {
 
-Status LtLibrary::open(std::span<const char* const> names) {
-  for (const char* name : names) {
-    void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);  // stays loaded
-    if (!library) continue;
-    Symbols symbols(library);
+bool LtLibrary::open(const std::string& file) {
+  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays loaded
+  if (!library) return false;
+  Symbols symbols(library);
 #define GACC_CUBLAS_LT_FIND(member, symbol, parameters) symbols.find(member, #symbol);
-    GACC_CUBLAS_LT_FUNCTIONS(GACC_CUBLAS_LT_FIND)
+  GACC_CUBLAS_LT_FUNCTIONS(GACC_CUBLAS_LT_FIND)
 #undef GACC_CUBLAS_LT_FIND
-    symbols.find(version, "cublasLtGetVersion");
-    symbols.find(status_string, "cublasLtGetStatusString");
-    if (symbols.missing() == nullptr) return {};
-  }
-  return Status::error("cuBLAS is not installed (none of {})", fmt::join(names, ", "));
+  symbols.find(version, "cublasLtGetVersion");
+  symbols.find(status_string, "cublasLtGetStatusString");
+  return symbols.missing() == nullptr;
 }
 
 namespace {
@@ -317,6 +315,9 @@ class CublasLt final : public GemmEngine {
     int error = library_.preference_create(&preference);
     const auto bytes = static_cast<uint64_t>(most_workspace(p.ragged));
     if (!error) error = library_.preference_set(preference, kPreferWorkspace, &bytes, sizeof bytes);
+    // A sum in parts is rounded once, like any other.
+    if (!error)
+      error = library_.preference_set(preference, kPreferReduction, &kReduceInF32, sizeof kReduceInF32);
     const Pointer operands[] = {p.b, p.a, p.c, p.c};
     for (int i = 0; i < 4 && !error; ++i) {
       const uint32_t value = alignment(operands[i]);
@@ -347,13 +348,22 @@ class CublasLt final : public GemmEngine {
 
 Status open_cublas_lt(std::span<const char* const> names, int capability,
                       std::unique_ptr<GemmEngine>& engine) {
-  LtLibrary library;
-  GACC_TRY(library.open(names));
-  cublasLtContext* handle = nullptr;
-  if (const int error = library.create(&handle); error != 0)
-    return Status::error("cuBLASLt does not start: {}", library.status_string(error));
-  engine = std::make_unique<CublasLt>(library, handle, capability);
-  return {};
+  std::vector<std::string> failed;
+  for (const char* name : names) {
+    for (const std::string& place : places_of(name)) {
+      LtLibrary library;
+      if (!library.open(place)) continue;
+      cublasLtContext* handle = nullptr;
+      if (const int error = library.create(&handle); error != 0) {
+        failed.push_back(fmt::format("{} does not start ({})", place, library.status_string(error)));
+        continue;
+      }
+      engine = std::make_unique<CublasLt>(library, handle, capability);
+      return {};
+    }
+  }
+  if (!failed.empty()) return Status::error("{}", fmt::join(failed, ", "));
+  return Status::error("cuBLAS is not installed (none of {})", fmt::join(names, ", "));
 }
 
 }  // namespace gacc::cuda

@@ -55,17 +55,16 @@ struct LtLibrary {
   size_t (*version)() = nullptr;                       // cublasLtGetVersion
   const char* (*status_string)(int status) = nullptr;  // cublasLtGetStatusString
 
-  // Loads the first of `names` that is there and has every function.
-  Status open(std::span<const char* const> names);
+  // Returns true if the file, or what the loader finds by the name, is there and has every function.
+  bool open(const std::string& file);
 };
-
-inline constexpr const char* kCublasLibraries[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
 
 inline int real_type(Element element) {
   return element == Element::f16 ? kReal16F : element == Element::bf16 ? kReal16BF : kReal32F;
 }
 
-// Opens the library on the current context; `capability` is the GPU's, 90 for 9.0.
+// Opens the first library that starts on the current context, by name and by place (library_places.h); `capability` is
+// the GPU's, 90 for 9.0. The error says which there are and why they do not start.
 Status open_cublas_lt(std::span<const char* const> names, int capability,
                       std::unique_ptr<GemmEngine>& engine);
 

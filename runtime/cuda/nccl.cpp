@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/cuda/library_places.h"
 #include "runtime/cuda/symbols.h"
 
 namespace gacc::cuda {
@@ -178,7 +179,9 @@ class NcclLink final : public DeviceLink {
 }  // namespace
 
 Status NcclLibrary::open(bool emulated) {
-  void* library = dlopen(kNcclLibrary, RTLD_NOW | RTLD_LOCAL);  // stays loaded
+  void* library = nullptr;  // stays loaded
+  for (const std::string& place : places_of(kNcclLibrary))
+    if (library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL); library != nullptr) break;
   if (library == nullptr) return Status::error("NCCL is not installed ({})", kNcclLibrary);
   if (emulated && dlsym(library, "gacc_emulated_nccl") == nullptr)
     return Status::error("{} is for GPUs, not for the emulator", kNcclLibrary);

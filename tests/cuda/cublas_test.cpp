@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "runtime/cuda/cublas_lt.h"
 
 namespace gacc::cuda {
@@ -205,6 +207,31 @@ TEST(CublasLt, StoredAlgorithmsAreChecked) {
       "the stored algorithm of a matrix product of 5 x 7 x 3 is none here: cuBLASLt says ";
   EXPECT_EQ(with(45, 12345), refused + "CUBLAS_STATUS_INVALID_VALUE");
   EXPECT_EQ(with(43, (4 << 20) + 1), refused + "CUBLAS_STATUS_INTERNAL_ERROR") << "more than any is given";
+}
+
+// The loader knows neither; the first does not start.
+TEST(CublasLt, IsFoundInFoldersAndTheNextOneIsTried) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(testing::TempDir()) / "gacc-cublas-places", broken = folder / "broken",
+                 whole = folder / "whole";
+  for (const fs::path& to : {broken, whole}) {
+    fs::create_directories(to);
+    fs::copy_file(GACC_FAKE_CUBLAS, to / "libgacc-placed.so", fs::copy_options::overwrite_existing);
+  }
+  const char* const names[] = {"libgacc-placed.so"};
+  std::unique_ptr<GemmEngine> engine;
+  const auto open = [&](const fs::path& folders) {
+    setenv("GACC_CUDA_PATH", folders.c_str(), 1);
+    const std::string text = open_cublas_lt(names, 80, engine).text();
+    unsetenv("GACC_CUDA_PATH");
+    return text;
+  };
+  EXPECT_EQ(open(folder), "cuBLAS is not installed (none of libgacc-placed.so)");
+  EXPECT_EQ(open(broken),
+            (broken / "libgacc-placed.so").string() + " does not start (CUBLAS_STATUS_INTERNAL_ERROR)");
+  EXPECT_EQ(open(broken.string() + ":" + whole.string()), "");
+  EXPECT_EQ(engine->name(), "cuBLASLt 13.1");
+  fs::remove_all(folder);
 }
 
 TEST(CublasLt, TheMostWorkspaceFollowsTheGpu) {

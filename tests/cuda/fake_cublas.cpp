@@ -1,5 +1,7 @@
 // A fake cuBLASLt: column-major f32 products in host memory, computed at the call, from the same descriptors
 // that the real library takes. It shows that our row-major products arrive as the right column-major ones.
+#include <dlfcn.h>
+
 #include <cstdint>
 #include <cstring>
 
@@ -15,6 +17,10 @@ struct Operation {
   int32_t transpose_a = 0, transpose_b = 0;
   uint32_t epilogue = kEpilogueNone;
   const float* bias = nullptr;
+};
+struct Preference {
+  uint64_t workspace = 0;
+  uint32_t reduction = 7;  // any, as NVIDIA's has it
 };
 struct Layout {
   uint64_t rows, columns;
@@ -39,7 +45,12 @@ extern "C" __attribute__((visibility("default"))) size_t cublasLtGetVersion() { 
 extern "C" __attribute__((visibility("default"))) const char* cublasLtGetStatusString(int status) {
   return status == kInvalid ? "CUBLAS_STATUS_INVALID_VALUE" : "CUBLAS_STATUS_INTERNAL_ERROR";
 }
+// In a file whose name says that it is broken, the library does not start.
 FAKE cublasLtCreate(cublasLtContext** handle) {
+  Dl_info self = {};
+  if (dladdr(reinterpret_cast<void*>(&cublasLtCreate), &self) != 0 &&
+      std::strstr(self.dli_fname, "broken") != nullptr)
+    return kFailed;
   *handle = new cublasLtContext;
   return 0;
 }
@@ -74,16 +85,19 @@ FAKE cublasLtMatrixLayoutDestroy(void* layout) {
   return 0;
 }
 FAKE cublasLtMatmulPreferenceCreate(void** preference) {
-  *preference = new uint64_t(0);
+  *preference = new Preference;
   return 0;
 }
 FAKE cublasLtMatmulPreferenceDestroy(void* preference) {
-  delete static_cast<uint64_t*>(preference);
+  delete static_cast<Preference*>(preference);
   return 0;
 }
 FAKE cublasLtMatmulPreferenceSetAttribute(void* preference, int attribute, const void* value, size_t bytes) {
+  auto& wishes = *static_cast<Preference*>(preference);
   if (attribute == kPreferWorkspace && bytes == 8)
-    std::memcpy(preference, value, bytes);
+    std::memcpy(&wishes.workspace, value, bytes);
+  else if (attribute == kPreferReduction && bytes == 4)
+    std::memcpy(&wishes.reduction, value, bytes);
   else if (attribute < kPreferAlignmentA || attribute > kPreferAlignmentA + 3 || bytes != 4)
     return kInvalid;
   return 0;
@@ -91,8 +105,11 @@ FAKE cublasLtMatmulPreferenceSetAttribute(void* preference, int attribute, const
 FAKE cublasLtMatmulAlgoGetHeuristic(cublasLtContext*, void*, void*, void*, void*, void*, void* preference,
                                     int wanted, LtHeuristic* results, int* found) {
   *found = 0;
+  const auto& wishes = *static_cast<Preference*>(preference);
+  if (wishes.reduction != kReduceInF32)
+    return kNotSupported;  // else parts of a half sum may be added up as halves
   for (uint64_t algorithm = kFirst; known(algorithm) && *found < wanted; ++algorithm) {
-    if (workspace_of(algorithm) > *static_cast<uint64_t*>(preference)) continue;
+    if (workspace_of(algorithm) > wishes.workspace) continue;
     LtHeuristic& proposal = results[(*found)++] = {};
     proposal.algorithm.data[0] = algorithm;
     proposal.algorithm.data[7] = ~uint64_t{0};

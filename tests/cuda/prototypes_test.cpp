@@ -110,6 +110,9 @@ static_assert(kEpilogue == CUBLASLT_MATMUL_DESC_EPILOGUE &&
 static_assert(kEpilogueNone == CUBLASLT_EPILOGUE_DEFAULT && kEpilogueBias == CUBLASLT_EPILOGUE_BIAS);
 static_assert(CUBLAS_OP_N == 0 && CUBLAS_OP_T == 1);
 static_assert(kPreferWorkspace == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);
+static_assert(kPreferReduction == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK);
+static_assert(kReduceInF32 == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+static_assert(kReal16F == CUDA_R_16F && kReal16BF == CUDA_R_16BF);
 static_assert(kPreferAlignmentA == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES);
 static_assert(kPreferAlignmentA + 3 == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
 
