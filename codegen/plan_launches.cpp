@@ -8,6 +8,7 @@
 #include "ir/dependence.h"
 #include "ir/liveness.h"
 #include "ir/product.h"
+#include "ir/region_facts.h"
 #include "kernels/select.h"
 
 namespace gacc {
@@ -30,7 +31,8 @@ class Writer {
         region_(region),
         program_(program),
         gpu_(module.target),
-        schedule_(*region.schedule) {
+        schedule_(*region.schedule),
+        facts_(ir::facts(module, region)) {
     for (const ir::CallSite* call : ir::calls(schedule_)) by_kernel_[call->kernel] = call;
   }
 
@@ -99,9 +101,19 @@ class Writer {
     for (const ir::LiveRange& range : ir::live_ranges(module_, region_, kernels, each)) {
       const bool input = number++ < region_.inputs.size();
       const std::optional<int64_t> offset = region_[range.value].offset;
-      if (offset && range.bytes > 0)
-        values.push_back(
-            {*offset, range.bytes, input ? -1 : range.first, range.last + (stays(range.value) ? 1 : 0)});
+      if (!offset || range.bytes <= 0) continue;
+      const PlanValue value{*offset, range.bytes, input ? -1 : range.first,
+                            range.last + (stays(range.value) ? 1 : 0)};
+      // Rows that are made in place of others have the gaps of those, zeros, which a library reads
+      // (ir::rounded_extents).
+      const auto before = std::ranges::find_if(values, [&](const PlanValue& other) {
+        return region_[range.value].type.pitch != 0 && other.offset == value.offset &&
+               other.bytes == value.bytes && other.last == value.first;
+      });
+      if (before == values.end())
+        values.push_back(value);
+      else
+        before->last = value.last;
     }
     return values;
   }
@@ -143,6 +155,10 @@ class Writer {
       const auto& [a, b, c] = *product.pitch;
       launch.pitch = {argument(a), argument(b), argument(c)};
     }
+    const ir::Kernel& multiply = facts_->kernels[facts_->numbers[call.kernel]];
+    const auto [m, n, k] =
+        ir::rounded_extents(module_, region_, *facts_, region_.ops[multiply.members.front().op]);
+    launch.rounds = {m, n, k};
     launch.transpose_a = kernel.transpose_a;
     launch.transpose_b = kernel.transpose_b;
     launch.accumulate = kernel.accumulate;
@@ -203,6 +219,7 @@ class Writer {
   const kernels::ModuleKernels& program_;
   const kernels::GpuTarget gpu_;
   const ir::Schedule& schedule_;
+  const ir::Facts facts_;
   std::map<int32_t, const ir::CallSite*> by_kernel_;
 };
 

@@ -1,6 +1,7 @@
 #include "ir/product.h"
 
 #include "ir/dependence.h"
+#include "ir/row_pitch.h"
 
 namespace gacc::ir {
 
@@ -41,6 +42,52 @@ ProductCall product_of(const Module& module, const Region& region, const Op& op)
   if (pitch(call.a) != 0 || pitch(call.b) != 0 || pitch(call.c) != 0)
     call.pitch = {rows_of(call.a, a.columns), rows_of(call.b, b.columns), rows_of(call.c, call.n)};
   return call;
+}
+
+namespace {
+
+bool has_room(const Module& module, const Operand& operand) {
+  const BufferId* buffer = as_buffer(operand);
+  return buffer != nullptr && storage_of(module, *buffer) == *buffer &&
+         room_bytes(module[*buffer]) > type_bytes(module[*buffer].type, 1);
+}
+
+// Returns true if the gaps of a value's rows hold zeros: a product that computes them made it, or a kernel in place of
+// such a value, for kernels leave gaps as they are.
+bool has_zero_gaps(const Module& module, const Region& region, const RegionFacts& facts,
+                   const Operand& operand) {
+  const ValueId* value = as_value(operand);
+  if (value == nullptr || region[*value].type.pitch == 0) return false;
+  const auto maker = std::ranges::find_if(
+      facts.kernels, [&](const Kernel& kernel) { return contains(kernel.writes, operand); });
+  if (maker == facts.kernels.end()) return false;
+  if (maker->form == KernelForm::gemm)
+    return rounded_extents(module, region, facts, region.ops[maker->members.front().op]).n;
+  return std::ranges::any_of(maker->reads, [&](const Operand& read) {
+    const ValueId* before = as_value(read);
+    return before != nullptr && *before != *value && region[*before].offset == region[*value].offset &&
+           region[*before].type.pitch == region[*value].type.pitch &&
+           type_bytes(region[*before].type, 1) == type_bytes(region[*value].type, 1) &&
+           has_zero_gaps(module, region, facts, read);
+  });
+}
+
+}  // namespace
+
+Rounded rounded_extents(const Module& module, const Region& region, const RegionFacts& facts, const Op& op) {
+  const ProductCall call = product_of(module, region, op);
+  const OpView view{module, region, op};
+  const bool ta = view.flag("ta"), tb = view.flag("tb");
+  if (!is_narrow(operand_type(module, region, call.a).dtype)) return {};
+  const auto uneven = [](const Extent& extent) {
+    return !extent.times_batch && extent.factor % kLibraryStep != 0;
+  };
+  const auto zeros = [&] { return has_zero_gaps(module, region, facts, call.a); };
+  const ValueId* result = as_value(call.c);
+  return {.m = uneven(call.m) && ta && has_room(module, call.c) && zeros(),
+          .n = uneven(call.n) && tb && has_room(module, call.b) && result != nullptr &&
+               region[*result].type.pitch != 0,
+          .k = uneven(call.k) && !ta && !tb && has_room(module, call.b) && zeros()};
 }
 
 std::optional<BufferId> bias_of(const Module& module, const Region& region, const Op& op,

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "ir/kernel.h"
+#include "ir/region_facts.h"
 
 namespace gacc::ir {
 
@@ -15,6 +16,14 @@ Matrix matrix(const Shape& shape);
 // Operands and extents of the call of a kernel of form gemm; all else is left as it is by default.
 ProductCall product_of(const Module& module, const Region& region, const Op& op);
 bool accumulates(const Op& product);  // C is a buffer that is added to
+
+// Extents of a product of half types that a library may take as the next multiple of kLibraryStep (ir/row_pitch.h).
+// Beyond them it reads zeros, in the room of a buffer and in the gaps of A's rows, so the sums are the same; it writes
+// into the gaps of C's rows or into the room of C. The module is planned.
+struct Rounded {
+  bool m = false, n = false, k = false;
+};
+Rounded rounded_extents(const Module& module, const Region& region, const RegionFacts& facts, const Op& op);
 
 // The parameter [n] that `op` adds to each row of the product C [.., n] in place, when that is all it does
 // and everything is f32.

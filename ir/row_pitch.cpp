@@ -4,6 +4,14 @@
 
 namespace gacc::ir {
 
+int64_t room_bytes(const Buffer& buffer) {
+  const Type& type = buffer.type;
+  const int64_t bytes = type_bytes(type, 1);
+  const bool takes_part = is_narrow(type.dtype) || buffer.kind == BufferKind::accum;
+  if (type.shape.size() != 2 || !takes_part || wanted_pitch(type.shape[0]) == 0) return bytes;
+  return bytes / type.shape[0] * aligned(type.shape[0], kLibraryStep);
+}
+
 bool may_have_pitch(const Region& region, const std::vector<Kernel>& kernels, ValueId value) {
   const Operand operand(value);
   const auto is_value = [&](const Operand& other) { return other == operand; };

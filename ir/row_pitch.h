@@ -3,6 +3,7 @@
 // saved files stay as they are. Pass `pitch` decides.
 #pragma once
 #include "ir/kernel.h"
+#include "ir/module.h"
 
 namespace gacc::ir {
 
@@ -16,6 +17,14 @@ constexpr int64_t wanted_pitch(int64_t columns) {
   const int64_t pitch = (columns + kPitchStep - 1) / kPitchStep * kPitchStep;
   return columns % 8 != 0 && (pitch - columns) * 16 <= columns ? pitch : 0;
 }
+
+// Libraries compute half products fast where each extent is a multiple of this (measured on an H200: 2 to 8 times as
+// slow elsewhere, whatever the pitch).
+inline constexpr int64_t kLibraryStep = 8;
+
+// The bytes of a buffer in the arena. A half copy, or a gradient, with as many rows as a pitch is for has room for rows
+// up to a multiple of kLibraryStep. Nothing writes there, or zeros, so the room holds the zeros of the load.
+int64_t room_bytes(const Buffer& buffer);
 
 // Returns true if every kernel that touches the value finds it row by row, and nobody outside reads it. `kernels`:
 // those of the region.

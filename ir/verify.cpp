@@ -91,7 +91,7 @@ class Verifier {
         broken("R13", buffer.at, "`@{}` is {}; trained parameters and accumulators are f32", buffer.name,
                dtype_text(buffer.type.dtype));
       place(buffer.at, "@" + buffer.name, buffer.type, 1, buffer.offset, at_least(Phase::planned),
-            alignment(buffer));
+            alignment(buffer), room_bytes(buffer));
       role(buffer);
     }
     if (at_least(Phase::planned) != module_.arena_bytes.has_value())
@@ -576,14 +576,15 @@ class Verifier {
 
   // R15: one place
   void place(const Location& at, const std::string& name, const Type& type, int64_t samples,
-             const std::optional<int64_t>& offset, bool wanted, int64_t alignment = kArenaAlignment) {
+             const std::optional<int64_t>& offset, bool wanted, int64_t alignment = kArenaAlignment,
+             int64_t bytes = 0) {
     if (!offset) {
       if (wanted) broken("R15", at, "`{}` has no place in the arena", name);
       return;
     }
     if (!at_least(Phase::planned)) return broken("R15", at, "`{}` has a place before phase planned", name);
     const int64_t end = module_.arena_bytes.value_or(0);
-    const int64_t bytes = type_bytes(type, samples);
+    if (bytes == 0) bytes = type_bytes(type, samples);
     if (*offset < 0 || *offset % alignment != 0 || bytes > end || *offset > end - bytes)
       broken("R15", at, "`{}` at {} is misaligned or outside the arena of {} bytes", name, *offset, end);
   }

@@ -23,6 +23,7 @@
 #include "ir/dependence.h"
 #include "ir/liveness.h"
 #include "ir/region_facts.h"
+#include "ir/row_pitch.h"
 #include "passes/analysis/rewrite.h"
 #include "passes/answer.h"
 #include "passes/launch_mode.h"
@@ -339,7 +340,7 @@ int64_t lay_out(const Module& module, Visit visit) {
       if (kind == state && buffer.type.shape.empty() != numbers) continue;
       const int64_t offset = aligned(end, alignment(buffer));
       visit(id, offset);
-      end = offset + type_bytes(buffer.type, 1);
+      end = offset + room_bytes(buffer);
     }
   }
   return aligned(end);
@@ -348,14 +349,14 @@ int64_t lay_out(const Module& module, Visit visit) {
 int64_t buffer_bytes(const Module& module, BufferKind kind) {
   int64_t sum = 0;
   lay_out(module, [&](BufferId id, int64_t) {
-    if (module[id].kind == kind) sum += type_bytes(module[id].type, 1);
+    if (module[id].kind == kind) sum += room_bytes(module[id]);
   });
   return sum;
 }
 
 int64_t buffer_bytes(const Module& module, BufferRole role) {
   int64_t sum = 0;
-  for (const Buffer& buffer : module.buffers) sum += buffer.role == role ? type_bytes(buffer.type, 1) : 0;
+  for (const Buffer& buffer : module.buffers) sum += buffer.role == role ? room_bytes(buffer) : 0;
   return sum;
 }
 

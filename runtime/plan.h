@@ -98,7 +98,8 @@ struct PlanBuffer {
   DType dtype = DType::f32;
   std::vector<int64_t> shape;
   int64_t offset = 0;
-  int64_t bytes = 0;
+  int64_t bytes = 0;             // of its numbers
+  int64_t room = 0;              // bytes that are its own; what it has more than `bytes` holds zeros
   bool trainable = true;         // params only
   std::vector<double> values{};  // state that the runtime fills before it runs `init`; else empty
   BufferRole role = BufferRole::control;
@@ -154,6 +155,8 @@ struct PlanWorkspace {
   int64_t offset = 0, bytes = 0;
 };
 
+inline constexpr int64_t kRoundTo = 8;
+
 // One launch of a program on the GPU: a kernel of the PTX, or a matrix product
 // C[m, n] (+)= op(A)[m, k] @ op(B)[k, n], row-major, with f32 sums that are rounded once to C's type.
 struct PlanLaunch {
@@ -171,6 +174,8 @@ struct PlanLaunch {
   PlanArgument m{PlanArgument::Kind::extent}, n{PlanArgument::Kind::extent}, k{PlanArgument::Kind::extent};
   // Extents: elements from one row of A, B and C to the next. None: their rows have no gaps.
   std::optional<std::array<PlanArgument, 3>> pitch{};
+  std::array<bool, 3>
+      rounds{};  // m, n, k: a library may take the next multiple of kRoundTo, with the same sums
   bool transpose_a = false, transpose_b = false, accumulate = false;  // accumulate: C is f32
   DType type = DType::f32, result = DType::f32;                       // of A and B, and of C
   PlanBuiltin builtin;

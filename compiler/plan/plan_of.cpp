@@ -7,6 +7,7 @@
 #include "compiler/plan/operations.h"
 #include "ir/cost.h"
 #include "ir/kernel.h"
+#include "ir/row_pitch.h"
 #include "ir/schema/rate_schedule.h"
 #include "ir/text/text.h"
 #include "passes/pass.h"
@@ -147,6 +148,7 @@ void add_buffers(const ir::Module& module, Plan& plan) {
     entry.shape = buffer.type.shape;
     entry.offset = buffer.offset.value_or(0);
     entry.bytes = ir::type_bytes(buffer.type, plan.micro_batch);
+    entry.room = ir::room_bytes(buffer);
     entry.trainable = buffer.trainable;
     if (const auto whole = ir::full_length_type(module, buffer)) entry.whole = whole->shape;
     const ir::BufferId id{static_cast<int32_t>(i)};

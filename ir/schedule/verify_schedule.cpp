@@ -10,6 +10,7 @@
 #include "ir/liveness.h"
 #include "ir/product.h"
 #include "ir/region_facts.h"
+#include "ir/row_pitch.h"
 #include "ir/schedule/launch_order.h"
 
 namespace gacc::ir {
@@ -221,7 +222,7 @@ class ScheduleVerifier {
   std::vector<std::pair<std::string, Bytes>> taken_while(size_t k) {
     std::vector<std::pair<std::string, Bytes>> taken;
     for (const Buffer& buffer : module_.buffers)
-      taken.emplace_back("@" + buffer.name, Bytes{buffer.offset.value_or(0), type_bytes(buffer.type, 1)});
+      taken.emplace_back("@" + buffer.name, Bytes{buffer.offset.value_or(0), room_bytes(buffer)});
     if (ranges_.empty()) ranges_ = live_ranges(module_, region_, facts_->kernels);
     for (const LiveRange& range : ranges_) {
       if (range.first <= static_cast<int>(k) && static_cast<int>(k) <= range.last)

@@ -5,6 +5,7 @@
 // what such a product works in.
 #include "ir/liveness.h"
 #include "ir/region_facts.h"
+#include "ir/row_pitch.h"
 #include "ir/schedule/launch_order.h"
 #include "passes/pass.h"
 #include "passes/planner/largest_free.h"
@@ -18,7 +19,7 @@ void add_workspaces(const ir::Module& module, ir::Region& region) {
   std::vector<planner::TakenBytes> buffers;
   for (const ir::Buffer& buffer : module.buffers) {
     const int64_t begin = buffer.offset.value_or(0);
-    buffers.push_back({begin, begin + ir::type_bytes(buffer.type, 1)});
+    buffers.push_back({begin, begin + ir::room_bytes(buffer)});
   }
   const ir::Facts facts = ir::facts(module, region);
   const std::vector<ir::LiveRange> ranges = ir::live_ranges(module, region, facts->kernels);

@@ -5,7 +5,6 @@
 #include "runtime/cuda/cuda_device.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "runtime/cuda/cuda_driver.h"
@@ -101,7 +100,6 @@ class CudaDevice final : public Device {
   EmulatorLink emulator_;
   bool retained_ = false;  // the primary context
   Context context_ = nullptr;
-  std::thread::id thread_;  // in which the context is current
   Module module_ = nullptr;
   Stream stream_ = nullptr;
   Pointer arena_ = 0;
@@ -129,7 +127,7 @@ Status CudaDevice::open(const Artifact& artifact) {
   GACC_TRY(driver_.check(driver_.context_retain(&context_, gpu_.handle), "cannot use GPU " + gpu_.name));
   retained_ = true;
   GACC_TRY(enter());
-  GACC_TRY(choose_gemm(options_, driver_, gpu_, artifact.plan, gemm_));
+  GACC_TRY(choose_gemm(options_, driver_, gpu_, artifact.plan, gemm_, gemm_note_));
   if (gemm_) GACC_TRY(use_gemm_choices(options_, gpu_, *gemm_, tuning_, gemm_note_));
   size_t total = 0;
   GACC_TRY(driver_.check(driver_.memory_info(&free_before_, &total), "cannot ask for the GPU's memory"));
@@ -140,10 +138,7 @@ Status CudaDevice::open(const Artifact& artifact) {
 }
 
 Status CudaDevice::enter() {
-  if (thread_ == std::this_thread::get_id()) return {};
-  GACC_TRY(driver_.check(driver_.context_set(context_), "cannot use the GPU's context"));
-  thread_ = std::this_thread::get_id();
-  return {};
+  return driver_.check(driver_.context_set(context_), "cannot use the GPU's context");
 }
 
 Status CudaDevice::load(const Artifact& artifact) {
@@ -268,7 +263,7 @@ Status CudaDevice::clear(const Plan& plan) {
   };
   if (!options_.emulated) return fill(0, arena_bytes_);
   for (const PlanBuffer& buffer : plan.buffers)
-    if (buffer.bytes > 0) GACC_TRY(fill(buffer.offset, buffer.bytes));
+    if (buffer.room > 0) GACC_TRY(fill(buffer.offset, buffer.room));
   return {};
 }
 

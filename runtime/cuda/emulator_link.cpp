@@ -46,7 +46,7 @@ std::vector<LiveRange> live_ranges(const Plan& plan) {
   // 1. Buffers, and the gaps between them.
   std::vector<LiveRange> ranges, gaps;
   for (const PlanBuffer& buffer : plan.buffers)
-    if (buffer.bytes > 0 && buffer.in.empty()) ranges.push_back({buffer.offset, buffer.bytes, buffer.name});
+    if (buffer.bytes > 0 && buffer.in.empty()) ranges.push_back({buffer.offset, buffer.room, buffer.name});
   std::ranges::sort(ranges, {}, &LiveRange::offset);
   int64_t end = 0;
   for (const LiveRange& range : ranges) {

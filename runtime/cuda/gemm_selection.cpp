@@ -44,10 +44,27 @@ class BuiltinGemmEngine final : public GemmEngine {
   const Driver& driver_;
 };
 
+constexpr double kWorthALibrary = 1e9;  // FLOPs
+
+// Returns the FLOPs of the step's products.
+double product_flops(const Plan& plan) {
+  double flops = 0;
+  for (const PlanProgram& program : plan.programs) {
+    if (program.name != "step") continue;
+    for (const PlanLaunch& launch : program.launches) {
+      double one = 2;
+      for (const PlanArgument& extent : {launch.m, launch.n, launch.k})
+        one *= static_cast<double>(extent.extent * (extent.times_batch ? plan.micro_batch : 1));
+      if (launch.kernel.empty()) flops += one;
+    }
+  }
+  return flops;
+}
+
 }  // namespace
 
 Status choose_gemm(const Options& options, const Driver& driver, const Gpu& gpu, const Plan& plan,
-                   std::unique_ptr<GemmEngine>& gemm) {
+                   std::unique_ptr<GemmEngine>& gemm, std::string& note) {
   // 1. What the plan has.
   bool products = false, all_builtin = true;
   for (const PlanProgram& program : plan.programs)
@@ -68,6 +85,8 @@ Status choose_gemm(const Options& options, const Driver& driver, const Gpu& gpu,
                                            : open_cublas_lt(options.cublas, gpu.capability, gemm);
     if (status || options.gemm == GemmChoice::cublas) return status;
     reason = status.text();
+    if (product_flops(plan) > kWorthALibrary)
+      note = fmt::format("{}: matrix products are the artifact's own, which are slower", reason);
   }
   // 3. The artifact's own.
   if (!all_builtin)

@@ -14,9 +14,10 @@
 
 namespace gacc::cuda {
 
-// Leaves `gemm` null when the plan has no products. `driver` must outlive the engine.
+// Leaves `gemm` null when the plan has no products. `note` says why a large step, for which nobody asked for built-in
+// products, has them. `driver` must outlive the engine.
 Status choose_gemm(const Options& options, const Driver& driver, const Gpu& gpu, const Plan& plan,
-                   std::unique_ptr<GemmEngine>& gemm);
+                   std::unique_ptr<GemmEngine>& gemm, std::string& note);
 
 // Takes the algorithms that the options bring along, unless they are another machine's: with --tune-gemm an
 // error, else said in `note`. `tuning` must outlive the engine.

@@ -148,6 +148,12 @@ Product Programs::at_batch(const Launch& launch, int64_t batch) const {
   product.m = extent(m);
   product.n = extent(n);
   product.k = extent(k);
+  if (!gemm_->builtin()) {
+    const auto& [m_rounds, n_rounds, k_rounds] = launch.planned.rounds;
+    for (auto [extent, rounds] :
+         {std::pair(&product.m, m_rounds), {&product.n, n_rounds}, {&product.k, k_rounds}})
+      if (rounds) *extent = (*extent + kRoundTo - 1) / kRoundTo * kRoundTo;
+  }
   if (pitch) std::ranges::transform(*pitch, product.pitch.begin(), extent);
   const bool varies = m.times_batch || n.times_batch || k.times_batch;
   product.ragged = launch.on_demand || (varies && batch != micro_batch_);

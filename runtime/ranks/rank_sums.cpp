@@ -156,7 +156,7 @@ struct Gap {
 };
 Gap largest_gap(const Plan& plan) {
   std::vector<std::pair<int64_t, int64_t>> taken = {{plan.arena_bytes, 0}};
-  for (const PlanBuffer& buffer : plan.buffers) taken.emplace_back(buffer.offset, buffer.bytes);
+  for (const PlanBuffer& buffer : plan.buffers) taken.emplace_back(buffer.offset, buffer.room);
   std::ranges::sort(taken);
   Gap largest;
   int64_t end = 0;

@@ -563,8 +563,8 @@ TEST(CudaParts, EntryParametersAreCounted) {
 TEST(CudaParts, LiveRangesLeavePaddingOut) {
   Plan plan;
   plan.arena_bytes = 8192;
-  plan.buffers.push_back({"w", DType::f32, {10}, 256, 40, true, {}, BufferRole::weight});
-  plan.buffers.push_back({"lr", DType::f32, {}, 0, 4, true});
+  plan.buffers.push_back({"w", DType::f32, {10}, 256, 40, 40, true, {}, BufferRole::weight});
+  plan.buffers.push_back({"lr", DType::f32, {}, 0, 4, 4, true});
   plan.inputs.push_back({"x", DType::f32, {}, 768, 1024, {}, {}, {}, {}, {}});
   PlanLaunch launch;
   launch.kernel = "k";

@@ -31,7 +31,8 @@ inline Plan tiny_plan(int64_t micro_batch, int64_t accumulate, std::string_view 
   int64_t offset = 0;
   auto buffer = [&](std::string name, BufferRole role, DType dtype, std::vector<int64_t> shape = {}) {
     const int64_t elements = elements_of(shape);
-    plan.buffers.push_back({std::move(name), dtype, std::move(shape), offset, elements * 4, true, {}, role});
+    plan.buffers.push_back(
+        {std::move(name), dtype, std::move(shape), offset, elements * 4, elements * 4, true, {}, role});
     offset += 256 * ((elements * 4 + 255) / 256);
   };
   buffer("w", BufferRole::weight, DType::f32, {2});
@@ -59,7 +60,7 @@ inline Plan tiny_plan(int64_t micro_batch, int64_t accumulate, std::string_view 
 inline PlanBuffer& add_state(Plan& plan, std::string name, DType dtype, std::vector<int64_t> shape = {}) {
   const int64_t bytes = dtype_bytes(dtype) * elements_of(shape);
   const int64_t offset = (plan.arena_bytes + 255) / 256 * 256;
-  plan.buffers.push_back({std::move(name), dtype, std::move(shape), offset, bytes, true});
+  plan.buffers.push_back({std::move(name), dtype, std::move(shape), offset, bytes, bytes, true});
   plan.arena_bytes = offset + bytes;
   return plan.buffers.back();
 }
