@@ -146,7 +146,7 @@ class Check:
     def probes(self, *only):
         """What probe.py printed, and its lines."""
         command = [sys.executable, self.machine.folder / "gpu_check/probe.py", self.machine.driver or "libcuda.so.1",
-                   "small" if self.machine.emulated else "full", *only]
+                   "small" if self.machine.emulated or self.small else "full", *only]
         _, text = self.run(".".join(("probe", *only)), command, PROBE_LIMIT)
         found = [json.loads(line) for line in text.splitlines() if line.startswith('{"probe"')]
         self.ceilings |= {(line["probe"], line["what"]): line["value"] for line in found if "value" in line}
