@@ -186,6 +186,79 @@ Status AtomicFile::commit(const std::string& keep) {
   return {};
 }
 
+AtomicFolder::~AtomicFolder() {
+  std::error_code ignored;
+  if (!temporary_.empty()) std::filesystem::remove_all(temporary_, ignored);
+}
+
+Status AtomicFolder::check_old() const {
+  struct stat old = {};
+  if (stat(path_.c_str(), &old) != 0) return {};
+  if (!S_ISDIR(old.st_mode)) return Status::error("cannot write the folder {}: it is a file", path_);
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(path_, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!entry.is_regular_file() || std::ranges::count(own_, name) == 0)
+      return Status::error(
+          "cannot write the folder {}: {} is in it, and would go with the old folder; name one of its own",
+          path_, name);
+  }
+  return error ? cannot_write("the folder " + path_, error.value()) : Status();
+}
+
+Status AtomicFolder::open(const std::string& path, std::span<const std::string_view> own) {
+  path_ = path;
+  while (path_.size() > 1 && path_.ends_with('/')) path_.pop_back();
+  own_.assign(own.begin(), own.end());
+  if (follow_links(path_)) return Status::error("cannot write the folder {}: it is of /proc", path);
+  GACC_TRY(check_old());
+  static std::atomic<int> number = 0;
+  const std::string folder = folder_of(path_);
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    const std::string name = fmt::format("{}/.gacc-{}-{}.folder.tmp", folder, getpid(), number++);
+    if (mkdir(name.c_str(), 0777) == 0) {
+      temporary_ = name;
+      struct stat old = {};
+      if (stat(path_.c_str(), &old) == 0) (void)chmod(name.c_str(), old.st_mode & 07777);
+      return {};
+    }
+    if (errno == ENOENT) return Status::error("cannot write {}: there is no folder {}", path, folder);
+    if (errno != EEXIST) break;
+  }
+  return cannot_write(path, errno);
+}
+
+Status AtomicFolder::named(const Status& status) const {
+  std::string text(status.text());
+  for (size_t at = 0; (at = text.find(temporary_)) != std::string::npos;)
+    text.replace(at, temporary_.size(), path_);
+  return status ? status : Status::error("{}", text);
+}
+
+Status AtomicFolder::commit() {
+  GACC_TRY(check_old());
+  sync_folder_of(file(""));
+  std::error_code ignored;
+  const bool is_new =
+      rename(temporary_.c_str(), path_.c_str()) == 0;  // no folder of the name is there, or an empty one
+  if (!is_new && errno != ENOTEMPTY && errno != EEXIST) return cannot_write(path_, errno);
+  if (!is_new && renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) != 0) {
+    // A file system that cannot exchange: for a moment there is no folder of the name.
+    const std::string old = free_name(temporary_ + ".old");
+    if (rename(path_.c_str(), old.c_str()) != 0) return cannot_write(path_, errno);
+    if (rename(temporary_.c_str(), path_.c_str()) != 0) {
+      const int error = errno;
+      (void)rename(old.c_str(), path_.c_str());
+      return cannot_write(path_, error);
+    }
+    temporary_ = old;
+  }
+  if (!is_new) std::filesystem::remove_all(temporary_, ignored);  // what was the old folder
+  temporary_.clear();
+  sync_folder_of(path_);
+  return {};
+}
+
 void sync_folder_of(const std::string& path) {
   const int folder = ::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder < 0) return;

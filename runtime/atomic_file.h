@@ -3,8 +3,10 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/status.h"
 
@@ -29,6 +31,31 @@ class AtomicFile {
 
   std::string path_, temporary_;
   int fd_ = -1;
+};
+
+// A folder of files that is either the old one or the whole new one: made beside it under a temporary name, then put in
+// its place.
+class AtomicFolder {
+ public:
+  AtomicFolder() = default;
+  ~AtomicFolder();  // an uncommitted folder is removed
+  AtomicFolder(const AtomicFolder&) = delete;
+  AtomicFolder& operator=(const AtomicFolder&) = delete;
+
+  // Makes the temporary folder. Fails where the old one holds anything but files of the names `own`, which would go
+  // with it.
+  Status open(const std::string& path, std::span<const std::string_view> own);
+  // Returns where to write a file of the folder.
+  std::string file(std::string_view name) const { return temporary_ + "/" + std::string(name); }
+  // Returns a status of such a file, with the folder's own name in its text.
+  Status named(const Status& status) const;
+  Status commit();
+
+ private:
+  Status check_old() const;
+
+  std::string path_, temporary_;
+  std::vector<std::string_view> own_;
 };
 
 // After a rename: so that the new name outlasts a power failure. The file itself is safe by then, whatever comes

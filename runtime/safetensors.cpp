@@ -149,9 +149,33 @@ int64_t element_count(const std::vector<uint64_t>& shape) {
   return static_cast<int64_t>(product);
 }
 
+using Writer = std::function<Status(std::string_view)>;
+
+// Hands the numbers of a tensor to `write`, rounded to a half type.
+Status write_halves(const std::string& path, const NamedTensor& tensor, std::string_view dtype,
+                    const Writer& write) {
+  constexpr size_t kBlock = size_t{1} << 20;
+  const HalfType type = half_type(dtype);
+  const uint16_t infinite = type == HalfType::f16 ? 0x7c00 : 0x7f80;
+  const std::span<const float> all = tensor.data;
+  std::vector<uint16_t> halves;
+  for (size_t first = 0; first < all.size(); first += kBlock) {
+    const std::span<const float> some = all.subspan(first, std::min(kBlock, all.size() - first));
+    round_to_half(std::as_bytes(some), type, halves);
+    for (size_t i = 0; i < some.size(); ++i)
+      if ((halves[i] & infinite) == infinite)
+        return Status::error(
+            "cannot write {}: tensor {} holds {} at {}, which is beyond {}; f32 has room for it", path,
+            shown_name(tensor.name), some[i], index_text(tensor.shape, static_cast<int64_t>(first + i)),
+            type == HalfType::f16 ? "f16" : "bf16");
+    GACC_TRY(write({reinterpret_cast<const char*>(halves.data()), halves.size() * sizeof(uint16_t)}));
+  }
+  return {};
+}
+
 // Hands the file to `write`, piece by piece.
 Status write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
-                         const Metadata& metadata, const std::function<Status(std::string_view)>& write) {
+                         const Metadata& metadata, std::string_view dtype, const Writer& write) {
   std::vector<const NamedTensor*> sorted;
   for (const NamedTensor& tensor : tensors) sorted.push_back(&tensor);
   std::ranges::sort(sorted, {}, [](const NamedTensor* tensor) -> std::string_view { return tensor->name; });
@@ -168,9 +192,10 @@ Status write_safetensors(const std::string& path, const std::vector<NamedTensor>
     if (tensor.name == "__metadata__" || (i > 0 && sorted[i - 1]->name == tensor.name))
       return Status::error("cannot write {}: no tensor can be called {}{}", path, shown_name(tensor.name),
                            i > 0 && sorted[i - 1]->name == tensor.name ? " twice" : "");
-    uint64_t end = offset + tensor.data.size() * sizeof(float);
-    header += fmt::format(",{}:{{\"dtype\":\"F32\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
-                          json_text(nlohmann::json(tensor.name)), fmt::join(tensor.shape, ","), offset, end);
+    const uint64_t end = offset + tensor.data.size() * static_cast<uint64_t>(stored_bytes(dtype));
+    header +=
+        fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
+                    json_text(nlohmann::json(tensor.name)), dtype, fmt::join(tensor.shape, ","), offset, end);
     offset = end;
   }
   header += "}";
@@ -179,6 +204,10 @@ Status write_safetensors(const std::string& path, const std::vector<NamedTensor>
   header.insert(0, reinterpret_cast<const char*>(&length), sizeof length);
   GACC_TRY(write(header));
   for (const NamedTensor* tensor : sorted) {
+    if (dtype != "F32") {
+      GACC_TRY(write_halves(path, *tensor, dtype, write));
+      continue;
+    }
     const std::string_view bytes(reinterpret_cast<const char*>(tensor->data.data()),
                                  tensor->data.size() * sizeof(float));
     GACC_TRY(write(bytes));
@@ -290,18 +319,18 @@ Status parse_stored(std::string_view bytes, std::string_view name, std::vector<S
 }
 
 Status save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
-                        const Metadata& metadata) {
+                        const Metadata& metadata, std::string_view dtype) {
   AtomicFile file;
   GACC_TRY(file.open(path));
   const auto write = [&](std::string_view bytes) { return file.write(bytes); };
-  GACC_TRY(write_safetensors(path, tensors, metadata, write));
+  GACC_TRY(write_safetensors(path, tensors, metadata, dtype, write));
   return file.commit();
 }
 
 Result<std::string> safetensors_bytes(const std::string& path, const std::vector<NamedTensor>& tensors,
-                                      const Metadata& metadata) {
+                                      const Metadata& metadata, std::string_view dtype) {
   std::string bytes;
-  GACC_TRY(write_safetensors(path, tensors, metadata, [&](std::string_view part) {
+  GACC_TRY(write_safetensors(path, tensors, metadata, dtype, [&](std::string_view part) {
     bytes += part;
     return Status();
   }));

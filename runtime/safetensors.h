@@ -40,13 +40,13 @@ inline constexpr std::string_view kCheckpointMagic = "gacc checkpoint\n";
 
 using Metadata = std::map<std::string, std::string>;
 
-// F32 tensors, sorted by name, written atomically. `metadata` goes into __metadata__, with the "format": "pt"
-// that transformers wants in every file.
+// Writes tensors, sorted by name, atomically. `metadata` goes into __metadata__, with the "format": "pt" that
+// transformers wants in every file. `dtype`: "F32", "F16" or "BF16"; a number beyond it is an error.
 Status save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
-                        const Metadata& metadata = {});
-// The same, into memory. `path` is for messages.
+                        const Metadata& metadata = {}, std::string_view dtype = "F32");
+// Gives the same as bytes. `path` is for messages.
 Result<std::string> safetensors_bytes(const std::string& path, const std::vector<NamedTensor>& tensors,
-                                      const Metadata& metadata);
+                                      const Metadata& metadata, std::string_view dtype = "F32");
 // The tensors of a file, sorted by name, as they lie in `bytes`; of any type that the format has. Every size,
 // offset and overlap is checked.
 Status parse_stored(std::string_view bytes, std::string_view name, std::vector<StoredTensor>& tensors,

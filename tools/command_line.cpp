@@ -6,6 +6,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -126,6 +127,14 @@ bool above(const FileIdentity& file, const FileIdentity& other) {
          other.missing.starts_with(file.missing + "/");
 }
 
+// Whether a file lies in a folder that is there and would be written as a whole.
+bool holds(const std::string& folder, const std::string& file) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error)) return false;
+  const auto whole = std::filesystem::weakly_canonical(folder, error).string();
+  return std::filesystem::weakly_canonical(file, error).string().starts_with(whole + "/");
+}
+
 }  // namespace
 
 int fail(Exit status, std::string_view text) {
@@ -182,6 +191,9 @@ std::string wrong_outputs(const std::vector<FileOption>& options) {
       if (above(*output.identity, *other.identity))
         return fmt::format("{} {} cannot be a file and the folder of {} {}", writes.option, output.name,
                            too.option, other.name);
+      if (holds(output.name, other.name))
+        return fmt::format("{} {} is written as a whole, and {} {} is in that folder", writes.option,
+                           output.name, too.option, other.name);
       if (output.identity != other.identity || writes.in_place_of == too.option) continue;
       if (too.use != FileUse::writes)
         return fmt::format("{}: {} would replace the input {} ({})", writes.option, output.name, other.name,

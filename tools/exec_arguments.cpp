@@ -80,6 +80,10 @@ OptionForm device() {
 // ---- files
 
 std::vector<std::string> the_file(const std::string& path) { return {path}; }
+// A folder is named as one, without the slash that says so.
+std::vector<std::string> the_saved(const std::string& path) {
+  return {path.substr(0, std::max<size_t>(path.find_last_not_of('/') + 1, path.empty() ? 0 : 1))};
+}
 std::vector<std::string> the_source(const std::string& path) { return {source_of(path)}; }
 std::vector<std::string> the_data(const std::string& spec) { return data_files(spec); }
 std::vector<std::string> the_log(const std::string& path) { return log_files(path); }
@@ -227,6 +231,8 @@ std::string wrong_needs(const CLI::App& app, Arguments& given) {
         std::ranges::none_of(needs, [&](std::string_view name) { return is_given(app, name); }))
       return fmt::format("{} needs {}", row.name, fmt::join(needs, " or "));
   }
+  if (!given.save_best.empty() && !given.save_best_adapter.empty())
+    return "--save-best and --save-best-adapter: take one of them; the parameters have the adapters, too";
   if (given.trains() && given.data.empty())
     return "--data is required (or --eval alone, --generate, or --init-only)";
   return "";
@@ -370,7 +376,7 @@ std::vector<OptionRow> option_table(Arguments& to) {
        "stop after N evaluations in a row without a better one", no_file(), same, {"--eval"}, {train}},
       {"Run", "--best", &to.train.best, any("NAME"),
        "which is better: by loss (default) or a metric of the model",
-       no_file(), same, {"--save-best", "--patience"}, {train}},
+       no_file(), same, {"--save-best", "--save-best-adapter", "--patience"}, {train}},
       {"Run", "--seed", &to.seed, count(0), "replaces model.seed; also of --generate",
        no_file(), compared, {}, always},
       {"Run", "--lr", &to.lr, number(), "replaces optimizer.lr",
@@ -404,12 +410,19 @@ std::vector<OptionRow> option_table(Arguments& to) {
       {"Parameters", "--load", &to.load, any("FILE"),
        "parameters to begin with: safetensors, an index of shards,\nor a folder that has one",
        reads(the_file), compared, {}, always},
-      {"Parameters", "--save", &to.save, any("FILE"), "write the parameters at the end (safetensors, f32)",
-       writes(the_file, parameters, "--load"), given, {}, starts},
+      {"Parameters", "--save", &to.save, any("FILE"),
+       "write the parameters at the end (safetensors); FOLDER/: with\nconfig.json and the tokenizer's files of the "
+       "folder of --load",
+       writes(the_saved, parameters, "--load"), given, {}, starts},
       {"Parameters", "--save-as", &to.save_as, words({"published"}),
-       "names and layout of --save: those of [load] in the model file", no_file(), own, {"--save"}, starts},
-      {"Parameters", "--merge", &to.merge, flag, "add the adapters (lora) to the weights that --save writes",
-       no_file(), own, {"--save"}, starts},
+       "names and layout of --save and --save-best: those of [load]\nin the model file, as in every FOLDER/",
+       no_file(), own, {"--save", "--save-best"}, starts},
+      {"Parameters", "--save-type", &to.save_type, words({"f32", "bf16", "f16"}),
+       "of the numbers that --save and --save-best write: f32\n(default), bf16 or f16",
+       no_file(), own, {"--save", "--save-best"}, starts},
+      {"Parameters", "--merge", &to.merge, flag,
+       "add the adapters (lora) to the weights that --save and\n--save-best write",
+       no_file(), own, {"--save", "--save-best"}, starts},
       {"Parameters", "--load-adapter", &to.load_adapter, any("FOLDER"),
        "adapters to begin with, as PEFT writes them; also a file\nof their tensors, NAME.safetensors",
        reads(the_adapter), compared, {}, gives_parameters},
@@ -417,8 +430,11 @@ std::vector<OptionRow> option_table(Arguments& to) {
        "write the adapters at the end, as PEFT reads them",
        writes(the_adapter, parameters, "--load-adapter"), given, {}, starts},
       {"Parameters", "--save-best", &to.save_best, any("FILE"),
-       "write the parameters of the best evaluation so far",
-       writes(the_file, parameters), given, {"--eval"}, {train}},
+       "write the parameters of the best evaluation so far; also a\nFOLDER/, as --save",
+       writes(the_saved, parameters), given, {"--eval"}, {train}},
+      {"Parameters", "--save-best-adapter", &to.save_best_adapter, any("FOLDER"),
+       "write the adapters of the best evaluation so far",
+       writes(the_adapter, parameters), given, {"--eval"}, {train}},
       {"Parameters", "--dump-grads", &to.dump_grads, any("FILE"),
        "write the mean gradient of the last window (safetensors, f32)",
        writes(the_file, parameters), given, {}, {train}},

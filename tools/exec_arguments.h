@@ -25,7 +25,8 @@ enum class Mode : uint8_t { train, evaluate, init_only, predict, generate, verif
 
 struct Arguments {
   std::string artifact, data, eval, device = "auto", load, save, log, dump_grads, gemm = "auto", tune_gemm;
-  std::string save_as, save_best, save_adapter, load_adapter, predict, checkpoint, tensorboard, profile;
+  std::string save_as, save_type = "f32", save_best, save_best_adapter, save_adapter, load_adapter, predict,
+                       checkpoint, tensorboard, profile;
   TrainOptions train;    // limits, evaluations, how often a checkpoint is written, and what is the best
   GenerateOptions text;  // of --generate, but for the number of tokens
   std::string prompts;

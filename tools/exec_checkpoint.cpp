@@ -79,19 +79,18 @@ Status RunCheckpoint::write(Session& session, const Plan& plan, const TrainState
   return {};
 }
 
-Status RunCheckpoint::save_best(Session& session, const Metadata& metadata) {
-  const std::string& path = given_.save_best;
-  const std::vector<NamedTensor> tensors = GACC_TRY(parameters_for(path, session));
-  if (given_.checkpoint.empty()) return save_safetensors(path, tensors, metadata);
-  if (opening_ && !opening_->best) opening_->best = best_;
-  best_ = GACC_TRY(safetensors_bytes(path, tensors, metadata));
-  return write_file_atomically(path, best_);
+Status RunCheckpoint::save_best(Session& session, const SaveForm& form, const Model& model,
+                                const Metadata& metadata) {
+  std::vector<NamedTensor> tensors = GACC_TRY(parameters_for(form.path, session));
+  const bool keeps = !given_.checkpoint.empty();
+  if (keeps && opening_ && !opening_->best) opening_->best = best_;
+  return save_parameters(form, model.plan, model.loaded, tensors, metadata, keeps ? &best_ : nullptr);
 }
 
-Status RunCheckpoint::restore_best() {
+Status RunCheckpoint::restore_best(const SaveForm& form, const Model& model) {
   if (!resumes_ || earlier().best.empty()) return {};
   best_ = earlier().best;
-  return write_file_atomically(given_.save_best, best_);
+  return write_saved(form, model.plan, model.loaded, best_);
 }
 
 }  // namespace gacc

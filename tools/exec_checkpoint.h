@@ -6,6 +6,7 @@
 #include "runtime/data/data_facts.h"
 #include "runtime/store/checkpoint.h"
 #include "runtime/tell/progress.h"
+#include "runtime/weights/saved.h"
 #include "tools/exec_arguments.h"
 
 namespace gacc {
@@ -36,10 +37,14 @@ class RunCheckpoint {
   void window_opens(const LogPosition& log) { opening_ = {log}; }
   Status write(Session& session, const Plan& plan, const TrainState& state, const Beside& beside,
                Progress& progress);
+  struct Model {
+    const Plan& plan;
+    const Weights& loaded;
+  };
   // Writes the parameters as they are to --save-best, and keeps the file for checkpoints.
-  Status save_best(Session& session, const Metadata& metadata);
+  Status save_best(Session& session, const SaveForm& form, const Model& model, const Metadata& metadata);
   // Puts the file of --save-best back: it may be that of an evaluation that this run has not made, or be gone.
-  Status restore_best();
+  Status restore_best(const SaveForm& form, const Model& model);
 
  private:
   // The log's end and the file of --save-best as the open window found them.

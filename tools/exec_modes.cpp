@@ -55,8 +55,10 @@ void set_hooks(Run& run, Session& session, Progress& progress) {
       run.options.checkpoint = [&](const TrainState&) { return share_for_checkpoint(plan, session); };
     }
   }
-  if (!run.given.save_best.empty())
-    run.options.save_best = [&] { return run.checkpoint.save_best(session, run.own_metadata()); };
+  if (const std::optional<SaveForm> best = run.saved_as_best())
+    run.options.save_best = [&, form = *best] {
+      return run.checkpoint.save_best(session, form, {plan, run.loaded}, to_metadata(run.facts));
+    };
   else if (run.saves_best && plan.shard > 0)  // what the first rank writes has a part of these
     run.options.save_best = [&] { return session.parameters().status(); };
 }
@@ -116,21 +118,13 @@ Status write_gradients(Run& run) {
 
 Status write_parameters(Run& run, Session& session) {
   const Plan& plan = run.artifact.plan;
-  const Arguments& given = run.given;
   std::vector<NamedTensor> tensors;
   if (run.saves && (run.first() || plan.shard > 0)) tensors = GACC_TRY(session.parameters());
-  if (!given.save_adapter.empty()) {
-    GACC_TRY(check_finite(tensors, given.save_adapter));
-    GACC_TRY(save_adapter(given.save_adapter, plan, run.loaded, tensors));
-    run.wrote(given.save_adapter);
+  for (const SaveForm& form : run.saved_at_end()) {
+    GACC_TRY(check_finite(tensors, form.path));
+    GACC_TRY(save_parameters(form, plan, run.loaded, tensors, to_metadata(run.facts)));
+    run.wrote(form.path);
   }
-  if (given.save.empty()) return {};
-  if (given.merge) merge_adapters(plan, tensors);
-  GACC_TRY(check_finite(tensors, given.save));
-  const bool published = !given.save_as.empty();
-  if (published) GACC_TRY(to_published(plan, run.loaded, tensors));
-  GACC_TRY(save_safetensors(given.save, tensors, published ? to_metadata(run.facts) : run.own_metadata()));
-  run.wrote(given.save);
   return {};
 }
 
@@ -148,7 +142,7 @@ void say_what_is_kept(Run& run) {
   const Arguments& given = run.given;
   const bool keeps =
       run.saves || !given.checkpoint.empty() || (run.saves_best && !run.result.best.metric.empty());
-  if (run.saves_best && !run.result.best.metric.empty()) run.wrote(given.save_best);
+  if (run.saves_best && !run.result.best.metric.empty()) run.wrote(run.saved_as_best()->path);
   if (!given.checkpoint.empty() && !run.result.interrupted)
     run.written += fmt::format("; the run's state is in {}", run.checkpoint.file());
   if (!keeps) run.written += "; the weights are not kept (--save FILE, or --checkpoint FOLDER, keeps them)";
@@ -186,7 +180,8 @@ Status train_parameters(Run& run, Session& session) {
   if (run.given.mode() == Mode::init_only) {
     run.done = "done: initialised, nothing was launched";
   } else {
-    if (!run.given.save_best.empty()) GACC_TRY(run.checkpoint.restore_best());
+    if (const std::optional<SaveForm> best = run.saved_as_best())
+      GACC_TRY(run.checkpoint.restore_best(*best, {run.artifact.plan, run.loaded}));
     GACC_TRY(launch_all(run, session, progress));
   }
   GACC_TRY(write_gradients(run));

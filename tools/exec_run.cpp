@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
+#include <cctype>
 
 #include "compiler/open_artifact.h"
 #include "runtime/artifact.h"
@@ -50,7 +52,7 @@ Run::Run(const Arguments& arguments, Collective& all, std::function<bool()> inte
     : ranks(all),
       tunes(!arguments.tune_gemm.empty()),
       saves(!arguments.save.empty() || !arguments.save_adapter.empty()),
-      saves_best(!arguments.save_best.empty()),
+      saves_best(!arguments.save_best.empty() || !arguments.save_best_adapter.empty()),
       given(all.rank() == 0 ? arguments : without_outputs(arguments)),
       checkpoint(given, all.rank() == 0),
       options(arguments.train),
@@ -98,10 +100,29 @@ Status Run::prepare_together() {
   return agree(ranks, status, status ? facts_of_rank() : Facts());
 }
 
-Metadata Run::own_metadata() const {
-  Metadata metadata = to_metadata(facts);
-  mark_own_names(artifact.plan, metadata);
-  return metadata;
+std::vector<SaveForm> Run::saved_at_end() const {
+  std::vector<SaveForm> forms;
+  if (!given.save_adapter.empty())
+    forms.push_back({.option = "--save-adapter", .path = given.save_adapter, .adapter = true});
+  if (!given.save.empty()) forms.push_back(form_of("--save", given.save));
+  return forms;
+}
+
+std::optional<SaveForm> Run::saved_as_best() const {
+  if (!given.save_best_adapter.empty())
+    return SaveForm{.option = "--save-best-adapter", .path = given.save_best_adapter, .adapter = true};
+  if (given.save_best.empty()) return std::nullopt;
+  return form_of("--save-best", given.save_best);
+}
+
+SaveForm Run::form_of(const char* option, const std::string& path) const {
+  std::string dtype = given.save_type;
+  std::ranges::transform(dtype, dtype.begin(), [](unsigned char c) { return std::toupper(c); });
+  return {.option = option,
+          .path = path,
+          .merge = given.merge,
+          .published = !given.save_as.empty(),
+          .dtype = dtype};
 }
 
 Status Run::prepare() {
@@ -129,8 +150,7 @@ Status Run::prepare() {
     }
     GACC_TRY(check_generate(plan, text));
   }
-  for (const std::string* path :
-       {&given.save, &given.save_best, &given.predict, &given.dump_grads, &given.profile})
+  for (const std::string* path : {&given.predict, &given.dump_grads, &given.profile})
     GACC_TRY(check_writable(*path));
   GACC_TRY(checkpoint.open());
   const bool resumes = checkpoint.resumes();
@@ -234,21 +254,9 @@ Status Run::load_parameters() {
 
 // Checks that the parameters can be written as they are asked for.
 Status Run::check_saving() const {
-  const Plan& plan = artifact.plan;
-  const bool adapts = !plan.adapters.empty();
-  if (given.merge && !adapts) return Status::error("--merge: the model has no adapters");
-  if (given.merge) GACC_TRY(check_merge(plan));
-  if (!given.save_as.empty()) {
-    if (adapts && !given.merge)
-      return Status::error(
-          "--save-as published: the model has adapters. --merge adds them to the weights, --save-adapter "
-          "writes them alone");
-    GACC_TRY(check_published(plan, loaded));
-  }
-  if (given.save_adapter.empty()) return {};
-  if (const Status status = check_adapters(plan, loaded); !status)
-    return Status::error("--save-adapter: {}", status.text());
-  return prepare_adapter(given.save_adapter);
+  for (const SaveForm& form : saved_at_end()) GACC_TRY(check_save(form, artifact.plan, loaded));
+  const std::optional<SaveForm> best = saved_as_best();
+  return best ? check_save(*best, artifact.plan, loaded) : Status();
 }
 
 Status Run::load_data(const std::string& spec, DataUse use, Dataset& to) {

@@ -16,6 +16,7 @@
 #include "runtime/tell/log.h"
 #include "runtime/tell/tensorboard.h"
 #include "runtime/weights/adapters.h"
+#include "runtime/weights/saved.h"
 #include "runtime/weights/weights.h"
 #include "tools/exec_arguments.h"
 #include "tools/exec_checkpoint.h"
@@ -42,8 +43,9 @@ class Run {
   void say(fmt::format_string<Args...> form, Args&&... args) const {
     if (first()) print_stderr(form, std::forward<Args>(args)...);
   }
-  // The parameters' metadata, under our names.
-  Metadata own_metadata() const;
+  // Gives what is written at the end, adapters first, and at each best evaluation.
+  std::vector<SaveForm> saved_at_end() const;
+  std::optional<SaveForm> saved_as_best() const;
   // Notes a file for the last line of the run.
   void wrote(const std::string& path) { written += fmt::format("; wrote {}", path); }
   // Begins the log.
@@ -79,6 +81,7 @@ class Run {
   Status check_best() const;
   Status load_parameters();
   Status check_saving() const;
+  SaveForm form_of(const char* option, const std::string& path) const;
   Status load_data(const std::string& spec, DataUse use, Dataset& to);
   void find_units();
   Facts facts_of_rank() const;

@@ -1,10 +1,6 @@
 #include "runtime/weights/adapters.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -196,9 +192,18 @@ void add_pattern(json& config, const char* key, const char* pattern, const std::
   }
 }
 
-std::string configuration_of(const Plan& plan, const std::vector<Module>& modules,
-                             const std::set<std::string>& beside) {
+}  // namespace
+
+Result<std::string> adapter_configuration(const Plan& plan, const Weights& loaded) {
+  const std::vector<Module> modules = GACC_TRY(modules_of(plan));
   const std::vector<std::string> paths = paths_of(modules);
+  std::set<std::string> beside;
+  for (const PlanBuffer& buffer : plan.buffers) {
+    if (!is_trained_beside(plan, buffer)) continue;
+    for (const std::string& name : names_of(plan, buffer.name))
+      for (const std::string& tensor : published_name(plan, name).tensors)
+        if (std::ranges::count(paths, module_of(tensor)) == 0) beside.insert(module_of(tensor));
+  }
   std::vector<int64_t> ranks;
   std::vector<double> alphas;
   bool transposed = false;
@@ -209,7 +214,7 @@ std::string configuration_of(const Plan& plan, const std::vector<Module>& module
   }
   json config = {{"peft_type", "LORA"},
                  {"task_type", plan.predict.positions == "causal" ? json("CAUSAL_LM") : json()},
-                 {"base_model_name_or_path", nullptr},
+                 {"base_model_name_or_path", loaded.folder().empty() ? json() : json(loaded.folder())},
                  {"target_modules", targets_of(plan, paths)},
                  {"lora_dropout", 0.0},
                  {"bias", "none"},
@@ -221,6 +226,8 @@ std::string configuration_of(const Plan& plan, const std::vector<Module>& module
   add_pattern(config, "lora_alpha", "alpha_pattern", paths, alphas);
   return config.dump(2) + "\n";
 }
+
+namespace {
 
 // ---- what a configuration means
 
@@ -389,17 +396,8 @@ Status check_merge(const Plan& plan) {
   return {};
 }
 
-Status prepare_adapter(const std::string& path) {
-  const AdapterFiles files = adapter_files(path);
-  struct stat about = {};
-  if (is_folder(path) && stat(path.c_str(), &about) != 0) return AtomicFile().open(path);
-  for (const std::string& file : {files.tensors, files.configuration})
-    GACC_TRY(file.empty() ? Status() : AtomicFile().open(file));
-  return {};
-}
-
-Status save_adapter(const std::string& path, const Plan& plan, const Weights& loaded,
-                    const std::vector<NamedTensor>& parameters) {
+Result<std::vector<NamedTensor>> adapter_tensors(const Plan& plan, const Weights& loaded,
+                                                 const std::vector<NamedTensor>& parameters) {
   const std::vector<Module> modules = GACC_TRY(modules_of(plan));
   const std::vector<std::string> paths = paths_of(modules);
   const auto find = [&](const std::string& name) -> const NamedTensor& {
@@ -430,19 +428,11 @@ Status save_adapter(const std::string& path, const Plan& plan, const Weights& lo
       for (const std::string& name : names_of(plan, buffer.name))
         more.emplace_back(find(buffer.name)).name = name;
   if (!more.empty()) GACC_TRY(to_published(plan, loaded, more));
-  std::set<std::string> beside;
   for (NamedTensor& tensor : more) {
-    const std::string module = module_of(tensor.name);
-    if (std::ranges::count(paths, module) == 0) beside.insert(module);
     tensor.name = name_beside(tensor.name, paths);
     tensors.push_back(std::move(tensor));
   }
-  const AdapterFiles files = adapter_files(path);
-  if (is_folder(path) && mkdir(path.c_str(), 0777) != 0 && errno != EEXIST)
-    return Status::error("cannot make the folder {}: {}", path, std::strerror(errno));
-  if (!files.configuration.empty())
-    GACC_TRY(write_file_atomically(files.configuration, configuration_of(plan, modules, beside)));
-  return save_safetensors(files.tensors, tensors);
+  return tensors;
 }
 
 Status Adapter::open(const std::string& path, const Plan& plan) {

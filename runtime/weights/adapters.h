@@ -22,12 +22,12 @@ AdapterFiles adapter_files(const std::string& path);
 Status check_adapters(const Plan& plan, const Weights& loaded);
 // Fails where a weight with an adapter is read by more layers than the adapter's.
 Status check_merge(const Plan& plan);
-// Fails where a file could not be put in place later.
-Status prepare_adapter(const std::string& path);
 // Takes the adapters, and what is trained beside them, from among the parameters, named as ours. `loaded`: the
 // weights that the run began with (or none).
-Status save_adapter(const std::string& path, const Plan& plan, const Weights& loaded,
-                    const std::vector<NamedTensor>& parameters);
+Result<std::vector<NamedTensor>> adapter_tensors(const Plan& plan, const Weights& loaded,
+                                                 const std::vector<NamedTensor>& parameters);
+// Returns the text of their adapter_config.json, which names the folder that they were trained on.
+Result<std::string> adapter_configuration(const Plan& plan, const Weights& loaded);
 
 class Adapter {
  public:

@@ -9,5 +9,8 @@ namespace gacc {
 // Compares a folder's config.json, where it has one, with what the model presumes. An error names every key whose
 // value is another one, or whose meaning is not known here.
 Status compare_config(const std::string& folder, const Plan& plan);
+// Returns the folder's config.json as it is for weights of the plan's model in `dtype` ("F32", "F16", "BF16"):
+// with that type, the model's vocabulary, and positions for all of its window.
+Result<std::string> config_for(const std::string& folder, const Plan& plan, std::string_view dtype);
 
 }  // namespace gacc

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <numeric>
 #include <set>
@@ -269,7 +270,7 @@ bool Weights::is_copy_of_shared(const Plan& plan, const StoredTensor& tensor) co
 }
 
 // 2. What the file has besides.
-std::vector<std::string> Weights::left_over(const Plan& plan) const {
+std::vector<std::string> Weights::left_over(const Plan& plan) {
   std::set<const StoredTensor*> taken;
   std::set<std::string> looked_for;
   for (const WeightSource& source : sources_) taken.insert(source.tensors.begin(), source.tensors.end());
@@ -282,10 +283,15 @@ std::vector<std::string> Weights::left_over(const Plan& plan) const {
   for (const StoredTensor& tensor : file_.tensors()) {
     const auto named = [&](const std::string& pattern) { return matches_pattern(pattern, tensor.name); };
     if (taken.contains(&tensor) || looked_for.contains(tensor.name) || tensor.counts_batches()) continue;
-    if (std::ranges::any_of(table_of(plan).ignore, named)) continue;
+    const bool ignored = std::ranges::any_of(table_of(plan).ignore, named);
+    if (ignored && (tensor.shape.size() != 2 || !tensor.is_real())) continue;
     if (std::ranges::any_of(taken, [&](const StoredTensor* one) { return same_matrix(*one, tensor); }))
       continue;
     if (is_copy_of_shared(plan, tensor)) continue;
+    if (ignored) {
+      left_out_.push_back(tensor.name);
+      continue;
+    }
     std::string why = nearest_name(tensor.name, missing_);
     if (why.empty()) why = why_left_over(plan, tensor);
     problems.push_back(fmt::format("the model has no {} {}{}", tensor.name, shape_text(tensor.shape), why));
@@ -296,6 +302,8 @@ std::vector<std::string> Weights::left_over(const Plan& plan) const {
 Status Weights::open(const std::string& path, const Plan& plan) {
   *this = Weights();
   GACC_TRY(file_.open(path));
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) folder_ = std::filesystem::canonical(path, ignored);
   if (!path.ends_with(".json") && !path.ends_with(".safetensors")) GACC_TRY(compare_config(path, plan));
   std::vector<std::string> problems = find_sources(plan);
   for (std::string& more : left_over(plan)) problems.push_back(std::move(more));
@@ -356,6 +364,19 @@ std::vector<int64_t> Weights::parts_of(std::string_view parameter) const {
     return parts;
   }
   return {};
+}
+
+Status Weights::check_same_model(const Plan& plan) const {
+  std::vector<std::string> problems;
+  for (const PlanBuffer& buffer : plan.buffers) {
+    if (!is_saved(buffer) || is_of_adapter(plan, buffer.name)) continue;
+    for (const std::string& name : published_name(plan, buffer.name, has_prefix_).tensors)
+      if (file_.find(name) == nullptr) problems.push_back(fmt::format("it lacks {}", name));
+  }
+  for (const std::string& name : left_out_)
+    problems.push_back(fmt::format("it has {}, which the model leaves out", name));
+  if (problems.empty()) return {};
+  return Status::error(problem_list(fmt::format("{} is of another model", folder_), problems));
 }
 
 Status check_whole(const Plan& plan, std::span<const std::string> parameters) {

@@ -93,6 +93,8 @@ class Weights {
   // Opens a file for the parameters of a plan. An error lists all that does not fit.
   Status open(const std::string& path, const Plan& plan);
   bool is_open() const { return !file_.path().empty(); }
+  // Returns the folder that was given, as an absolute path; "" where it was a file.
+  const std::string& folder() const { return folder_; }
   const Metadata& metadata() const { return file_.metadata(); }
   // All of the file, also what the plan's table ignores.
   const std::vector<StoredTensor>& tensors() const { return file_.tensors(); }
@@ -102,13 +104,18 @@ class Weights {
   Status write(Session& session) const { return write_sources(sources_, session); }
   // How a parameter made of several tensors is cut: their extents along the first axis; empty when it is not.
   std::vector<int64_t> parts_of(std::string_view parameter) const;
+  // Fails where the folder's config.json does not describe the model, when its parameters have their published names:
+  // where either has a matrix that the other lacks.
+  Status check_same_model(const Plan& plan) const;
 
  private:
   std::vector<std::string> find_sources(const Plan& plan);
-  std::vector<std::string> left_over(const Plan& plan) const;
+  std::vector<std::string> left_over(const Plan& plan);
   bool is_copy_of_shared(const Plan& plan, const StoredTensor& tensor) const;
 
   WeightFile file_;
+  std::string folder_;
+  std::vector<std::string> left_out_;  // matrices of the file that the table ignores
   bool has_prefix_ = true;  // where the names are not ours, one in the file begins with [load] prefix
   std::vector<WeightSource> sources_;
   std::vector<std::string> missing_;

@@ -137,7 +137,7 @@ def test_command_lines(folder):
     for line, words in ((step[:1], "--data is required (or --eval alone, --generate, or --init-only)"),
                         ([*data, "--patience", 3], "--patience needs --eval"),
                         ([*data, "--save-best", "f"], "--save-best needs --eval"),
-                        ([*step, "--best", "accuracy"], "--best needs --save-best or --patience"),
+                        ([*step, "--best", "accuracy"], "--best needs --save-best or --save-best-adapter or --patience"),
                         ([*eval, "--epochs", 3], "--eval without --data evaluates once: --epochs does not go with it"),
                         ([*eval, "--save", "f"], "--eval without --data evaluates once: --save does not go with it"),
                         ([*eval, "--checkpoint", "f"], "--eval without --data evaluates once: --checkpoint goes with it only to --resume from")):

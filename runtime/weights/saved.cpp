@@ -1,0 +1,152 @@
+#include "runtime/weights/saved.h"
+
+#include <cerrno>
+#include <filesystem>
+#include <functional>
+
+#include "runtime/atomic_file.h"
+#include "runtime/weights/adapters.h"
+#include "runtime/weights/config.h"
+
+namespace gacc {
+namespace {
+
+constexpr std::string_view kWeights = "model.safetensors", kConfiguration = "config.json";
+// What generating and tokenizers read beside the weights.
+constexpr std::string_view kBeside[] = {
+    "added_tokens.json", "chat_template.jinja",     "chat_template.json",    "generation_config.json",
+    "merges.txt",        "sentencepiece.bpe.model", "spiece.model",          "special_tokens_map.json",
+    "tokenizer.json",    "tokenizer.model",         "tokenizer_config.json", "vocab.json",
+    "vocab.txt"};
+constexpr int64_t kMostBeside = int64_t{1} << 30;  // bytes of one of them
+
+bool is_there(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+// Writes the tensors' file at a path.
+using TensorWriter = std::function<Status(const std::string&)>;
+
+Status write_adapter(const SaveForm& form, const Plan& plan, const Weights& loaded,
+                     const TensorWriter& write) {
+  const AdapterFiles files = adapter_files(form.path);
+  const std::string text = GACC_TRY(adapter_configuration(plan, loaded));
+  std::error_code error;
+  if (!form.path.ends_with(".safetensors") && !std::filesystem::create_directory(form.path, error) && error)
+    return Status::error("cannot make the folder {}: {}", form.path, error.message());
+  if (!files.configuration.empty()) GACC_TRY(write_file_atomically(files.configuration, text));
+  return write(files.tensors);
+}
+
+Status write_folder(const SaveForm& form, const Plan& plan, const Weights& loaded,
+                    const TensorWriter& write) {
+  AtomicFolder folder;
+  GACC_TRY(folder.open(form.path, files_of_folder()));
+  const std::string config = GACC_TRY(config_for(loaded.folder(), plan, form.dtype));
+  GACC_TRY(folder.named(write_file_atomically(folder.file(kConfiguration), config)));
+  for (const std::string_view name : kBeside)
+    if (const std::string from = loaded.folder() + "/" + std::string(name); is_there(from))
+      GACC_TRY(
+          folder.named(write_file_atomically(folder.file(name), GACC_TRY(read_file(from, kMostBeside)))));
+  GACC_TRY(folder.named(write(folder.file(kWeights))));
+  return folder.commit();
+}
+
+Status write_all_of(const SaveForm& form, const Plan& plan, const Weights& loaded,
+                    const TensorWriter& write) {
+  if (form.adapter) return write_adapter(form, plan, loaded, write);
+  return form.is_folder() ? write_folder(form, plan, loaded, write) : write(form.path);
+}
+
+// ---- what can be known before there are parameters
+
+Status check_adapter(const SaveForm& form, const Plan& plan, const Weights& loaded) {
+  if (const Status status = check_adapters(plan, loaded); !status)
+    return Status::error("{}: {}", form.option, status.text());
+  if (!form.path.ends_with(".safetensors") && !is_there(form.path)) return AtomicFile().open(form.path);
+  const AdapterFiles files = adapter_files(form.path);
+  for (const std::string& file : {files.tensors, files.configuration})
+    GACC_TRY(file.empty() ? Status() : AtomicFile().open(file));
+  return {};
+}
+
+Status check_folder(const SaveForm& form, const Plan& plan, const Weights& loaded) {
+  const auto refuse = [&](const std::string& why) {
+    return Status::error(
+        "{} {}: {}\n  (a path that is no folder, such as {}.safetensors, gets the weights alone)",
+        form.option, form.path, why, form.path.substr(0, form.path.find_last_not_of('/') + 1));
+  };
+  if (loaded.folder().empty())
+    return refuse(
+        "a folder has config.json and the tokenizer's files of the folder that was loaded, and there is "
+        "none: "
+        "load the folder of the published model, not a file of weights");
+  if (!is_there(loaded.folder() + "/" + std::string(kConfiguration)))
+    return refuse(fmt::format("{} was loaded, and has no config.json", loaded.folder()));
+  if (const Status status = loaded.check_same_model(plan); !status) return refuse(status.text());
+  GACC_TRY(config_for(loaded.folder(), plan, form.dtype).status());
+  return AtomicFolder().open(form.path, files_of_folder());
+}
+
+}  // namespace
+
+bool SaveForm::is_folder() const {
+  std::error_code ignored;
+  return !adapter && (path.ends_with('/') || std::filesystem::is_directory(path, ignored));
+}
+
+const std::vector<std::string_view>& files_of_folder() {
+  static const std::vector<std::string_view> files = [] {
+    std::vector<std::string_view> all(std::begin(kBeside), std::end(kBeside));
+    all.insert(all.end(), {kWeights, kConfiguration});
+    return all;
+  }();
+  return files;
+}
+
+Status check_save(const SaveForm& form, const Plan& plan, const Weights& loaded) {
+  if (form.adapter) return check_adapter(form, plan, loaded);
+  const bool adapts = !plan.adapters.empty();
+  if (form.merge && !adapts) return Status::error("--merge: the model has no adapters");
+  if (form.merge) GACC_TRY(check_merge(plan));
+  if (form.names_published()) {
+    if (adapts && !form.merge)
+      return Status::error(
+          "--save-as published: the model has adapters. --merge adds them to the weights, --save-adapter "
+          "writes them alone");
+    GACC_TRY(check_published(plan, loaded));
+  }
+  return form.is_folder() ? check_folder(form, plan, loaded) : AtomicFile().open(form.path);
+}
+
+Status save_parameters(const SaveForm& form, const Plan& plan, const Weights& loaded,
+                       std::vector<NamedTensor>& tensors, Metadata metadata, std::string* kept) {
+  std::vector<NamedTensor> adapters;
+  if (form.adapter) {
+    adapters = GACC_TRY(adapter_tensors(plan, loaded, tensors));
+    metadata.clear();
+  } else {
+    if (form.merge) merge_adapters(plan, tensors);
+    if (form.names_published())
+      GACC_TRY(to_published(plan, loaded, tensors));
+    else
+      mark_own_names(plan, metadata);
+  }
+  const std::vector<NamedTensor>& written = form.adapter ? adapters : tensors;
+  const std::string dtype = form.adapter ? "F32" : form.dtype;
+  if (kept != nullptr) {
+    *kept = GACC_TRY(safetensors_bytes(form.path, written, metadata, dtype));
+    return write_saved(form, plan, loaded, *kept);
+  }
+  return write_all_of(form, plan, loaded, [&](const std::string& path) {
+    return save_safetensors(path, written, metadata, dtype);
+  });
+}
+
+Status write_saved(const SaveForm& form, const Plan& plan, const Weights& loaded, std::string_view kept) {
+  return write_all_of(form, plan, loaded,
+                      [&](const std::string& path) { return write_file_atomically(path, kept); });
+}
+
+}  // namespace gacc

@@ -1,0 +1,38 @@
+// What --save, --save-best and their like write: parameters in a file, in the whole folder of a published model, or
+// adapters alone.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "runtime/weights/weights.h"
+
+namespace gacc {
+
+struct SaveForm {
+  std::string option{};  // for messages: "--save"
+  // Where to. One that ends in "/", or is a folder, becomes the whole folder of a published model: weights, config.json
+  // and the tokenizer's files of the folder that was loaded.
+  std::string path{};
+  bool adapter = false;       // the adapters alone, as PEFT has them; the path is theirs (adapters.h)
+  bool merge = false;         // adds the adapters to the weights
+  bool published = false;     // under the names of [load], as in every folder
+  std::string dtype = "F32";  // of the numbers, but for adapters: "F32", "F16" or "BF16"
+
+  bool is_folder() const;
+  bool names_published() const { return published || is_folder(); }
+};
+
+// Returns the files of a folder that is written so, which it may have: "config.json" ...
+const std::vector<std::string_view>& files_of_folder();
+
+// Fails where parameters cannot be written so, before there are any. `loaded`: the weights that the run began with (or
+// none).
+Status check_save(const SaveForm& form, const Plan& plan, const Weights& loaded);
+// Writes an initialised session's parameters, which are finite, and may change them on the way. `metadata` is of the
+// data. `kept` gets the bytes of the tensors' file.
+Status save_parameters(const SaveForm& form, const Plan& plan, const Weights& loaded,
+                       std::vector<NamedTensor>& tensors, Metadata metadata, std::string* kept = nullptr);
+// Writes the same with the bytes that were kept.
+Status write_saved(const SaveForm& form, const Plan& plan, const Weights& loaded, std::string_view kept);
+
+}  // namespace gacc
