@@ -35,6 +35,8 @@
 #include "runtime/store/checkpoint.h"
 #include "runtime/store/finite.h"
 #include "runtime/text.h"
+#include "runtime/weights/adapters.h"
+#include "runtime/weights/saved.h"
 #include "runtime/weights/weights.h"
 
 using namespace gacc;
@@ -66,6 +68,7 @@ struct gacc_session {
   DataFacts facts;
   std::unique_ptr<Device> device;
   std::optional<Session> session;
+  Weights loaded;             // by gacc_session_load
   std::optional<Feed> feed;   // of gacc_session_train
   bool ready = false;         // initialised
   bool lacks_length = false;  // of the run, without which there is no rate
@@ -256,6 +259,13 @@ gacc_window to_c(const WindowReport& report) {
           report.loss,     report.norm,    report.lr};
 }
 
+Answer save(gacc_session& session, const SaveForm& form) {
+  GACC_TRY(check_save(form, session.plan, session.loaded));
+  std::vector<NamedTensor> tensors = GACC_TRY(after(session, session.session->parameters()));
+  GACC_TRY(check_finite(tensors, form.path));
+  return save_parameters(form, session.plan, session.loaded, tensors, to_metadata(session.facts));
+}
+
 // Settings that must agree for a session to go on from a checkpoint: the model's, not the data's.
 Settings settings_of_session(const gacc_session& session) {
   Settings settings = settings_of(session.step->artifact, {}, {});
@@ -391,6 +401,7 @@ gacc_error gacc_session_init(gacc_session* session, int64_t seed, int64_t epoch_
       return wrong_call("gacc_session_init: the schedule counts epochs: say of how many samples");
     Status status = begin(*run.session, run.plan, {.seed = static_cast<uint64_t>(seed), .lr = run.plan.lr});
     run.feed.emplace(*run.session, run.plan);
+    run.loaded = Weights();
     if (status) status = begin_rates(*run.session, run.plan, rules_of(run.plan, epoch_samples));
     run.ready = status.ok();
     run.lacks_length = run.plan.find(state::run_total) != nullptr;
@@ -412,12 +423,22 @@ gacc_error gacc_session_expect(gacc_session* session, int64_t updates, char* rem
 gacc_error gacc_session_load(gacc_session* session, const char* path) {
   return with_session(session, "gacc_session_load", true, [&](gacc_session& run) -> Answer {
     if (path == nullptr) return wrong_call("gacc_session_load: the path is null");
+    const AdapterFiles files = adapter_files(path);
+    std::error_code ignored;
+    if (!files.configuration.empty() && std::filesystem::exists(files.configuration, ignored)) {
+      Adapter adapter;
+      GACC_TRY(adapter.open(path, run.plan));
+      return after(run, adapter.write(*run.session));
+    }
     Weights weights;
     DataFacts facts;
     GACC_TRY(weights.open(path, run.plan));  // refuses before the device has a part in it
     GACC_TRY(read_facts(weights.metadata(), path, run.plan, facts));
     const Status status = weights.write(*run.session);
-    if (status) run.facts = std::move(facts);
+    if (status) {
+      run.facts = std::move(facts);
+      run.loaded = std::move(weights);
+    }
     return after(run, status);
   });
 }
@@ -492,6 +513,28 @@ gacc_error gacc_session_eval_end(gacc_session* session, gacc_evaluation* evaluat
   });
 }
 
+gacc_error gacc_session_evaluated(gacc_session* session, const gacc_evaluation* evaluation,
+                                  const char* metric, double* best, int* better) {
+  return with_session(session, "gacc_session_evaluated", true, [&](gacc_session& run) -> Answer {
+    if (metric == nullptr || best == nullptr || better == nullptr)
+      return wrong_call("gacc_session_evaluated: the metric, best or better is null");
+    if (const Status known = check_metric(run.plan, metric); !known)
+      return wrong_call("{}: {}", metric, known.text());
+    *better = 0;
+    if (evaluation == nullptr) return {};
+    EvalReport report{evaluation->samples, evaluation->counted, evaluation->loss, {}};
+    for (size_t i = 0; i < std::min<size_t>(evaluation->metrics, GACC_MOST_METRICS); ++i)
+      report.metrics.push_back(evaluation->metric[i].value);
+    if (report.metrics.size() != run.plan.metrics.size())
+      return wrong_call("gacc_session_evaluated: the evaluation is of another model");
+    GACC_TRY(after(run, evaluated(*run.session, run.plan, report)));
+    const double value = metric_of(report, run.plan, metric);
+    *better = is_better(metric, value, *best);
+    if (*better != 0) *best = value;
+    return {};
+  });
+}
+
 gacc_error gacc_session_predict(gacc_session* session, const gacc_array* arrays, size_t count,
                                 int64_t samples, float* outputs, size_t bytes) {
   return with_session(session, "gacc_session_predict", true, [&](gacc_session& run) -> Answer {
@@ -553,11 +596,26 @@ gacc_error gacc_session_write(gacc_session* session, const char* name, const voi
 gacc_error gacc_session_save(gacc_session* session, const char* path) {
   return with_session(session, "gacc_session_save", true, [&](gacc_session& run) -> Answer {
     if (path == nullptr) return wrong_call("gacc_session_save: the path is null");
-    const std::vector<NamedTensor> tensors = GACC_TRY(after(run, run.session->parameters()));
-    GACC_TRY(check_finite(tensors, path));
-    Metadata metadata = to_metadata(run.facts);
-    mark_own_names(run.plan, metadata);
-    return save_safetensors(path, tensors, metadata);
+    return save(run, {.option = "gacc_session_save", .path = path});
+  });
+}
+
+gacc_error gacc_session_save_as(gacc_session* session, const char* path, const gacc_save_options* options) {
+  return with_session(session, "gacc_session_save_as", true, [&](gacc_session& run) -> Answer {
+    if (path == nullptr) return wrong_call("gacc_session_save_as: the path is null");
+    const gacc_save_options none{};
+    const gacc_save_options& given = options == nullptr ? none : *options;
+    const std::string_view type = given.type == nullptr ? "f32" : given.type;
+    if (type != "f32" && type != "bf16" && type != "f16")
+      return wrong_call("type {}: expected f32, bf16 or f16", type);
+    return save(run, {.option = "gacc_session_save_as",
+                      .path = path,
+                      .adapter = given.adapter != 0,
+                      .merge = given.merge != 0,
+                      .published = given.published != 0,
+                      .dtype = type == "f32"   ? "F32"
+                               : type == "f16" ? "F16"
+                                               : "BF16"});
   });
 }
 

@@ -147,7 +147,8 @@ gacc_error gacc_session_init(gacc_session* session, int64_t seed, int64_t epoch_
  * be null. Waits. */
 gacc_error gacc_session_expect(gacc_session* session, int64_t updates, char* remark, size_t size);
 
-/* Replaces all parameters by those of a safetensors file. After init. */
+/* Replaces all parameters by those of a safetensors file, or of the folder of a published model, and the adapters by
+ * those of a folder with adapter_config.json. After init. */
 gacc_error gacc_session_load(gacc_session* session, const char* path);
 
 typedef struct gacc_array {
@@ -205,6 +206,13 @@ typedef struct gacc_evaluation {
 /* Ends an evaluation that has samples; the next gacc_session_eval begins another. Waits. */
 gacc_error gacc_session_eval_end(gacc_session* session, gacc_evaluation* evaluation);
 
+/* Tells the session that the evaluation is one of its training, which schedule.type = "plateau" follows. `better` gets
+ * whether it is better by `metric` ("loss", or one of the model's) than all before it, of which `best` is the best value;
+ * NaN before the first. Then `best` gets its value. Of accuracy and r2 the larger is better, of all others the smaller;
+ * a NaN never is. A null evaluation only checks the metric's name. */
+gacc_error gacc_session_evaluated(gacc_session* session, const gacc_evaluation* evaluation,
+                                  const char* metric, double* best, int* better);
+
 /* The model's output for any number of samples, as an evaluation computes it, to `outputs`: row-major
  * [samples, shape of the output], of `bytes` bytes. Of the arrays only those are looked at that the output depends on.
  * The parameters, the window and an evaluation stay. Values are checked a launch at a time: on an error some of
@@ -219,6 +227,18 @@ gacc_error gacc_session_write(gacc_session* session, const char* name, const voi
 
 /* The parameters as f32, as a safetensors file. Waits. */
 gacc_error gacc_session_save(gacc_session* session, const char* path);
+
+typedef struct gacc_save_options {
+  int adapter;      /* the adapters alone, into a folder as PEFT has it */
+  int merge;        /* adds the adapters to the weights */
+  int published;    /* under the names of the model's [load] */
+  const char* type; /* of the numbers, but for adapters: "f32" (when null), "bf16" or "f16" */
+} gacc_save_options;
+
+/* The parameters in another form, as gacc-exec --save has them. A path that ends in "/", or is a folder, becomes the
+ * whole folder of a published model, with config.json and the tokenizer's files of that which gacc_session_load has
+ * read. `options` may be null. Waits. */
+gacc_error gacc_session_save_as(gacc_session* session, const char* path, const gacc_save_options* options);
 
 /* The whole state, an open window too, in FOLDER/checkpoint, from which another session goes on with the same
  * bits. It has no position in a data set, which is the caller's to keep. With train.lanes above 1 it is of the

@@ -11,6 +11,7 @@
 #include "runtime/atomic_file.h"
 #include "runtime/run/begin.h"
 #include "runtime/run/open_device.h"
+#include "runtime/run/plateau.h"
 #include "runtime/run/self_check.h"
 #include "runtime/text.h"
 
@@ -217,11 +218,8 @@ Facts Run::facts_of_rank() const {
 }
 
 Status Run::check_best() const {
-  std::vector<std::string> known = artifact.plan.metrics;
-  known.insert(known.begin(), "loss");
-  if (std::ranges::find(known, options.best) != known.end()) return {};
-  return Status::error("--best {}: the model has no such metric{} (it has {})", options.best,
-                       hint(options.best, known), listed(known));
+  const Status known = check_metric(artifact.plan, options.best);
+  return known ? known : Status::error("--best {}: {}", options.best, known.text());
 }
 
 // Opens the file of --load, and reads what is known of the data: in a run that goes on, from its checkpoint.

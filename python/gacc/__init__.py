@@ -26,8 +26,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _arrays, _toml
-from ._library import (TREE, CArray, CEvaluation, CompileOptions, CTensor, CWindow, DeviceOptions, Error, StepInfo,
-                       byref, call, library, path_bytes)
+from ._library import (TREE, CArray, CEvaluation, CompileOptions, CTensor, CWindow, DeviceOptions, Error, SaveOptions,
+                       StepInfo, byref, call, library, path_bytes)
+from ._watch import Watch
 
 __version__: str = library.gacc_version().decode()
 __all__ = ["Error", "Evaluation", "Input", "Plan", "Session", "Step", "Window", "compile", "from_torch", "open",
@@ -364,6 +365,9 @@ class Session:
 
     def evaluate_over(self, loader: Iterable[Any]) -> Evaluation:
         """The same over batches: mappings by name, or tuples in the order of the model's inputs."""
+        return self._evaluation(self._evaluate_over(loader))
+
+    def _evaluate_over(self, loader: Iterable[Any]) -> CEvaluation:
         e = CEvaluation()
         try:
             for batch in loader:
@@ -373,6 +377,10 @@ class Session:
             library.gacc_session_eval_end(self._handle, byref(e))  # the next evaluation begins anew
             raise
         call("session_eval_end", self._handle, byref(e))
+        return e
+
+    @staticmethod
+    def _evaluation(e: CEvaluation) -> Evaluation:
         return Evaluation(e.samples, e.counted, e.loss, {m.name.decode(): m.value for m in e.metric[:e.metrics]})
 
     def _micro_batches(self, batch: Any) -> Iterator[tuple[dict[str, np.ndarray], int, int]]:
@@ -405,8 +413,9 @@ class Session:
             return _arrays.read_safetensors(path)
 
     def load(self, parameters: Mapping[str, Any] | str | os.PathLike) -> None:
-        """Replaces all parameters: by those of a safetensors file, or by arrays with the names of `parameters()`, such
-        as a PyTorch module's state_dict()."""
+        """Replaces all parameters: by those of a safetensors file or a published model's folder, or by arrays with the
+        names of `parameters()`, such as a PyTorch module's state_dict(). A folder with adapter_config.json replaces the
+        adapters."""
         if not isinstance(parameters, Mapping):
             call("session_load", self._handle, path_bytes(parameters))
             return
@@ -417,9 +426,26 @@ class Session:
         for name, array in _arrays.check_parameters(parameters, self._arrays()).items():
             call("session_write", self._handle, name.encode(), array.ctypes.data, array.nbytes)
 
-    def save(self, path: str | os.PathLike) -> None:
-        """Writes the parameters as a safetensors file."""
-        call("session_save", self._handle, path_bytes(path))
+    def save(self, path: str | os.PathLike, *, published: bool = False, merge: bool = False, type: str = "f32") -> None:
+        """Writes the parameters as a safetensors file. A path that ends in "/", or is a folder, becomes the whole
+        folder of a published model, with config.json and the tokenizer's files of the one that `load` has read.
+
+        published  under the names of the model's [load], as in every folder
+        merge      with the adapters added to the weights
+        type       of the numbers: "f32", "bf16" or "f16"
+        """
+        self._save_as(path, SaveOptions(0, merge, published, type.encode()))
+
+    def save_adapter(self, path: str | os.PathLike) -> None:
+        """Writes the adapters alone, into a folder as PEFT has it. They name the folder that `load` has read."""
+        self._save_as(path, SaveOptions(1, 0, 0, None))
+
+    def merge(self, path: str | os.PathLike, *, published: bool = False, type: str = "f32") -> None:
+        """Writes the weights with the adapters added to them, as `save` does; the session keeps them apart."""
+        self.save(path, published=published, merge=True, type=type)
+
+    def _save_as(self, path: str | os.PathLike, options: SaveOptions) -> None:
+        call("session_save_as", self._handle, path_bytes(path), byref(options))
 
     def checkpoint(self, folder: str | os.PathLike) -> None:
         """Writes the whole state, an open window too. It has no position in a data set, and gacc-exec says so."""
@@ -435,7 +461,11 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
           epochs: int | None = None,
           updates: int | None = None, on_update: Callable[[Session, Window], object] | None = None,
           on_epoch: Callable[[Session, int], object] | None = None, device: str = "auto", seed: int | None = None,
-          threads: int = 0, session: Session | None = None, **model: Any) -> Session:
+          threads: int = 0, session: Session | None = None, evaluate: Iterable[Any] | Mapping[str, Any] | None = None,
+          eval_every: int | None = None, on_eval: Callable[[Session, Evaluation], object] | None = None,
+          patience: int | None = None, best: str = "loss",
+          save_best: str | os.PathLike | Callable[[Session], object] | None = None,
+          checkpoint: str | os.PathLike | None = None, progress: bool = False, **model: Any) -> Session:
     """Trains, and gives the session.
 
     module     a PyTorch module: its parameters are written back at the end. Without a step it is compiled first, as
@@ -450,6 +480,15 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
     on_update  called with the session and the Window after each update
     on_epoch   called with the session and the epoch's number, from 1, after each epoch
     session    goes on with this one, instead of a new one on `device` with `seed` and `threads`
+    evaluate   a loader of other samples, gone through after every epoch, at the end, and after every `eval_every`
+               updates; schedule.type = "plateau" follows it
+    on_eval    called with the session and the Evaluation
+    patience   ends the run after so many evaluations in a row without a better one
+    best       which is better: by "loss" or a metric of the model (of accuracy and r2 the larger, else the smaller)
+    save_best  where `Session.save` writes the parameters of every better evaluation, or a function that is called with
+               the session then, as lambda run: run.save_adapter("best")
+    checkpoint a folder for `Session.checkpoint`, written after every epoch, at the end and on Ctrl-C
+    progress   prints a line for each epoch and evaluation, and on a terminal one that moves
 
     The window at the end of an epoch is treated as the model's `train.tail` says. A schedule of another length than the
     run is a warning, where the loader has a length; a session with `updates` of its own has said it already.
@@ -472,39 +511,45 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
     if session is None:
         session = Session(step, device, seed, threads=threads, epoch_samples=_samples_of(loader))
     epochs = step.epochs if epochs is None else epochs
+    watch = Watch(session, evaluate, eval_every, on_eval, patience, best, save_best, checkpoint, progress, epochs)
     if session._updates is None and epochs > 0:
         coming = [count for count in (updates, _updates_of(step, loader, epochs)) if count is not None]
         before = ctypes.c_int32()
         call("session_read", session._handle, b"updates", byref(before), 4)
         session._expect(before.value + min(coming) if coming and min(coming) > 0 else None, stacklevel=4)
-    made = 0
 
-    def ended() -> Session:
-        if module is not None:
-            module.load_state_dict(session.parameters(), strict=True)
-        return session
-
-    def tell(window: Window) -> None:
-        nonlocal made
-        made += window.applied
+    def tell(window: Window) -> bool:
+        """Says what the window did; True where the run is to end."""
         if window.launches and on_update is not None:
             on_update(session, window)
+        return watch.updated(window)
 
-    for epoch in range(1, epochs + 1):
-        empty = True
-        for batch in loader:
-            empty = False
-            for arrays, samples, first in session._micro_batches(batch):
-                if made == updates:
-                    return ended()
-                tell(session._window("session_train", session._c_arrays(arrays), len(arrays), samples, first=first))
-        if empty:
-            raise ValueError(f"the loader has no batch in epoch {epoch}; a generator can be gone through once: "
-                             "give a list, or something that begins anew")
-        tell(session._window("session_end_epoch"))
-        if on_epoch is not None:
-            on_epoch(session, epoch)
-    return ended()
+    def run() -> None:
+        for epoch in range(1, epochs + 1):
+            watch.begin(epoch)
+            for batch in loader:
+                for arrays, samples, first in session._micro_batches(batch):
+                    if watch.updates == updates:
+                        return
+                    window = session._window("session_train", session._c_arrays(arrays), len(arrays), samples,
+                                             first=first)
+                    watch.launched(samples)
+                    if tell(window):
+                        return
+            if not watch.samples:
+                raise ValueError(f"the loader has no batch in epoch {epoch}; a generator can be gone through once: "
+                                 "give a list, or something that begins anew")
+            stops = tell(session._window("session_end_epoch"))
+            if on_epoch is not None:
+                on_epoch(session, epoch)
+            if watch.epoch_done() or stops:
+                return
+
+    with watch:
+        run()
+    if module is not None:
+        module.load_state_dict(session.parameters(), strict=True)
+    return session
 
 
 def _check_step(step: Any) -> None:

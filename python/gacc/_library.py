@@ -62,6 +62,10 @@ class CWindow(Structure):
                 ("loss", c_double), ("grad_norm", c_double), ("lr", c_double)]
 
 
+class SaveOptions(Structure):
+    _fields_ = [("adapter", c_int), ("merge", c_int), ("published", c_int), ("type", c_char_p)]
+
+
 class CMetric(Structure):
     _fields_ = [("name", c_char_p), ("value", c_double)]
 
@@ -89,10 +93,12 @@ FUNCTIONS = {
     "session_end_epoch": [c_void_p, c_void_p],
     "session_eval": [c_void_p, c_void_p, c_size_t, c_int64],
     "session_eval_end": [c_void_p, c_void_p],
+    "session_evaluated": [c_void_p, c_void_p, c_char_p, c_void_p, c_void_p],
     "session_predict": [c_void_p, c_void_p, c_size_t, c_int64, c_void_p, c_size_t],
     "session_read": [c_void_p, c_char_p, c_void_p, c_size_t],
     "session_write": [c_void_p, c_char_p, c_void_p, c_size_t],
     "session_save": [c_void_p, c_char_p],
+    "session_save_as": [c_void_p, c_char_p, c_void_p],
     "session_checkpoint": [c_void_p, c_char_p],
     "session_resume": [c_void_p, c_char_p],
     "session_close": [c_void_p],

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/text.h"
+
 namespace gacc {
 
 bool larger_is_better(std::string_view metric) { return metric == "accuracy" || metric == "r2"; }
@@ -12,6 +14,18 @@ double metric_of(const EvalReport& report, const Plan& plan, std::string_view me
   for (size_t i = 0; i < report.metrics.size(); ++i)
     if (plan.metrics[i] == metric) return report.metrics[i];
   return metric == "perplexity" ? std::exp(report.loss) : report.loss;
+}
+
+Status check_metric(const Plan& plan, const std::string& metric) {
+  std::vector<std::string> known = plan.metrics;
+  known.insert(known.begin(), "loss");
+  if (std::ranges::find(known, metric) != known.end()) return {};
+  return Status::error("the model has no such metric{} (it has {})", hint(metric, known), listed(known));
+}
+
+bool is_better(std::string_view metric, double value, double best) {
+  if (std::isnan(value) || std::isnan(best)) return !std::isnan(value);
+  return larger_is_better(metric) ? value > best : value < best;
 }
 
 PlateauState after_evaluation(const PlateauRules& rules, PlateauState state, double value) {

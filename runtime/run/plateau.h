@@ -24,6 +24,12 @@ bool larger_is_better(std::string_view metric);
 // The value of a metric, or of "loss", in an evaluation.
 double metric_of(const EvalReport& report, const Plan& plan, std::string_view metric);
 
+// Checks that it is "loss" or a metric of the model.
+Status check_metric(const Plan& plan, const std::string& metric);
+// Returns whether an evaluation is better than all before it, of which `best` is the best; NaN: there is none. A NaN
+// never is.
+bool is_better(std::string_view metric, double value, double best);
+
 // Updates of an epoch, at least 1: what schedule.unit = "epochs" divides by.
 int64_t updates_per_epoch(const WindowRules& rules);
 

@@ -442,13 +442,11 @@ Status Trainer::evaluate(bool at_end) {
   return observer_.evaluated(at_.evaluation);
 }
 
-// The first evaluation is the best one, unless it has no number; a NaN never is.
 Status Trainer::compare_with_best() {
   BestEvaluation& best = at_.best;
   const double value = metric_of(at_.evaluation.result, plan_, options_.best);
-  const bool better = best.metric.empty()               ? !std::isnan(value)
-                      : larger_is_better(options_.best) ? value > best.value
-                                                        : value < best.value;
+  const bool better = is_better(options_.best, value,
+                                best.metric.empty() ? std::numeric_limits<double>::quiet_NaN() : best.value);
   at_.evaluation.better = better;
   if (!better) {
     ++best.worse;

@@ -10,8 +10,8 @@ namespace gacc {
 
 struct SaveForm {
   std::string option{};  // for messages: "--save"
-  // Where to. One that ends in "/", or is a folder, becomes the whole folder of a published model: weights, config.json
-  // and the tokenizer's files of the folder that was loaded.
+  // Names the target. One that ends in "/", or is a folder, becomes the whole folder of a published model: weights,
+  // config.json and the tokenizer's files of the folder that was loaded.
   std::string path{};
   bool adapter = false;       // the adapters alone, as PEFT has them; the path is theirs (adapters.h)
   bool merge = false;         // adds the adapters to the weights

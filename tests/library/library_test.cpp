@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "library/gacc.h"
@@ -227,6 +228,10 @@ TEST_F(LibraryTest, NothingBeforeInit) {
   wrong(gacc_session_read(run_, "fc.weight", &byte, 1), words);
   wrong(gacc_session_write(run_, "fc.weight", &byte, 1), words);
   wrong(gacc_session_save(run_, "x"), words);
+  wrong(gacc_session_save_as(run_, "x", nullptr), words);
+  double best = NAN;
+  int better = 0;
+  wrong(gacc_session_evaluated(run_, nullptr, "loss", &best, &better), words);
   wrong(gacc_session_checkpoint(run_, "x"), words);
   EXPECT_EQ(gacc_session_launches(run_), 0);
   good(gacc_session_init(run_, 1, 0));
@@ -259,6 +264,12 @@ TEST_F(LibraryTest, Nulls) {
   wrong(gacc_session_write(run_, nullptr, &byte, 1), "null");
   wrong(gacc_session_write(run_, "fc.weight", nullptr, 24), "null");
   wrong(gacc_session_save(run_, nullptr), "null");
+  wrong(gacc_session_save_as(run_, nullptr, nullptr), "null");
+  int better = 0;
+  double best = NAN;
+  wrong(gacc_session_evaluated(run_, &evaluation, nullptr, &best, &better), "null");
+  wrong(gacc_session_evaluated(run_, &evaluation, "loss", nullptr, &better), "null");
+  wrong(gacc_session_evaluated(run_, &evaluation, "loss", &best, nullptr), "null");
   wrong(gacc_session_checkpoint(run_, nullptr), "null");
   wrong(gacc_session_resume(run_, nullptr), "null");
   gacc_array array = arrays()[0];
@@ -473,6 +484,32 @@ TEST_F(LibraryTest, Evaluation) {
   EXPECT_TRUE(first.metric[0].value >= 0 && first.metric[0].value <= 1);
 }
 
+// Larger accuracies, smaller losses, and never a NaN.
+TEST_F(LibraryTest, WhichEvaluationIsTheBest) {
+  begin();
+  gacc_evaluation evaluation;
+  good(gacc_session_eval(run_, arrays().data(), 2, 4));
+  good(gacc_session_eval_end(run_, &evaluation));
+  int better = 0;
+  double loss = NAN, accuracy = NAN;
+  wrong(gacc_session_evaluated(run_, nullptr, "acuracy", &loss, &better), "did you mean \"accuracy\"?");
+  good(gacc_session_evaluated(run_, nullptr, "accuracy", &accuracy, &better));
+  EXPECT_TRUE(std::isnan(accuracy));
+  const std::tuple<double, double, bool, bool> steps[] = {{NAN, NAN, false, false}, {2, 0.5, true, true},
+                                                          {2, 0.5, false, false},   {1, 0.25, true, false},
+                                                          {NAN, NAN, false, false}, {3, 0.75, false, true}};
+  for (const auto& [of_loss, of_accuracy, loss_is, accuracy_is] : steps) {
+    evaluation.loss = of_loss;
+    evaluation.metric[0].value = of_accuracy;
+    good(gacc_session_evaluated(run_, &evaluation, "loss", &loss, &better));
+    EXPECT_EQ(better != 0, loss_is);
+    good(gacc_session_evaluated(run_, &evaluation, "accuracy", &accuracy, &better));
+    EXPECT_EQ(better != 0, accuracy_is);
+  }
+  EXPECT_EQ(loss, 1);
+  EXPECT_EQ(accuracy, 0.75);
+}
+
 // Any number of samples, launch by launch; the window and an evaluation under way do not notice.
 TEST_F(LibraryTest, Predict) {
   gacc_step_info info;
@@ -564,6 +601,19 @@ TEST_F(LibraryTest, SaveAndLoad) {
   EXPECT_NE(weight(run_), trained);
   good(gacc_session_load(run_, path("w.safetensors").c_str()));
   EXPECT_EQ(weight(run_), trained);
+  gacc_save_options options = {0, 0, 0, "bf16"};
+  good(gacc_session_save_as(run_, path("half").c_str(), &options));
+  EXPECT_LT(std::filesystem::file_size(path("half")), std::filesystem::file_size(path("w.safetensors")));
+  good(gacc_session_save_as(run_, path("again").c_str(), nullptr));
+  EXPECT_EQ(std::filesystem::file_size(path("again")), std::filesystem::file_size(path("w.safetensors")));
+  options.type = "f64";
+  wrong(gacc_session_save_as(run_, path("none").c_str(), &options), "expected f32, bf16 or f16");
+  options = {1, 0, 0, nullptr};
+  wrong(gacc_session_save_as(run_, path("none").c_str(), &options), "has no adapters", GACC_FAILED);
+  options = {0, 1, 0, nullptr};
+  wrong(gacc_session_save_as(run_, path("none").c_str(), &options), "has no adapters", GACC_FAILED);
+  wrong(gacc_session_save_as(run_, path("none/").c_str(), nullptr), "load the folder", GACC_FAILED);
+  EXPECT_FALSE(std::filesystem::exists(path("none")));
 }
 
 TEST_F(LibraryTest, CheckpointInAnOpenWindow) {

@@ -76,6 +76,110 @@ def test_the_bits_of_gacc_exec(folder):
     expect(np.array_equal(other.predict(x=x), np.load(folder / "p.npy")), "the predictions differ")
 
 
+def test_evaluations_and_the_best_are_those_of_gacc_exec(folder):
+    """The same evaluations, the same best parameters and the same end, for a loss and for a metric."""
+    x, label = data(28)
+    ex, elabel = data(18, 5)
+    for name, array in (("x", x), ("label", label), ("ex", ex), ("elabel", elabel)):
+        np.save(folder / f"{name}.npy", array)
+    step = gacc.compile(MODEL, set={"optimizer.lr": 0.3, "schedule.type": "plateau", "schedule.patience": 1})
+    step.save(folder / "step.ptx")
+    line = [folder / "step.ptx", "--data", f"npy:x={folder}/x.npy,label={folder}/label.npy", "--eval", f"npy:x={folder}/ex.npy,label={folder}/elabel.npy",
+            "--device", "cpu", "--threads", 1, "--save-best", folder / "best", "--log", folder / "log", "--quiet"]
+    batches, others = [(x[i:i + 4], label[i:i + 4]) for i in range(0, 28, 4)], {"x": ex, "label": elabel}
+    for best, patience, every, limit in (("loss", 3, None, {}), ("accuracy", 4, 3, {}), ("loss", None, 3, {"updates": 7}), ("loss", 2, 2, {"updates": 9})):
+        more = [word for option, value in (("--best", best), ("--patience", patience), ("--eval-every", every), ("--updates", limit.get("updates"))) if value
+                for word in (option, value)]
+        run("gacc-exec", *line, *more, *([] if limit else ["--epochs", 30]))
+        wanted = [event for event in harness.read_log(folder / "log") if event["event"] == "eval"]
+        updates = [event for event in harness.read_log(folder / "log") if event["event"] == "update"]
+        found, windows = [], []
+        run_ = gacc.train(step, batches, epochs=30, device="cpu", threads=1, evaluate=others, eval_every=every, patience=patience, best=best,
+                          save_best=folder / "ours", on_eval=lambda _, e: found.append((e.loss, e.metrics["accuracy"])), on_update=lambda _, w: windows.append(w), **limit)
+        distinct = {event["updates"]: (event["loss"], event["accuracy"]) for event in wanted}  # an epoch's end repeats what eval_every has measured
+        expect(np.allclose(found, list(distinct.values()), rtol=1e-6), f"{found}\n{distinct}")
+        expect([w.lr for w in windows] == [event["lr"] for event in updates] or np.allclose([w.lr for w in windows], [event["lr"] for event in updates]), "the rates")
+        expect(same(gacc._arrays.read_safetensors(folder / "ours"), gacc._arrays.read_safetensors(folder / "best")), "another best")
+        run_.close()
+
+
+def test_a_loop_writes_checkpoints_and_lines(folder):
+    """After each epoch, at the end and on Ctrl-C; and it says what goes on, where it is asked to."""
+    x, label = data(16)
+    batches = [(x[i:i + 4], label[i:i + 4]) for i in range(0, 16, 4)]
+    step = gacc.compile(MODEL)
+    code = f"""
+import sys; sys.path.insert(0, {str(PACKAGE)!r})
+import gacc, numpy as np
+x, label = np.load({str(folder / "x.npy")!r}), np.load({str(folder / "label.npy")!r})
+batches = [(x[i:i + 4], label[i:i + 4]) for i in range(0, 16, 4)]
+gacc.train(gacc.open({str(folder / "step.ptx")!r}), batches, epochs=2, device="cpu", threads=1, evaluate={{"x": x, "label": label}}, patience=5, progress=True)
+"""
+    np.save(folder / "x.npy", x), np.save(folder / "label.npy", label), step.save(folder / "step.ptx")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ))
+    lines = done.stdout.splitlines()
+    expect(done.returncode == 0 and not done.stderr and len(lines) == 4, done.stderr + done.stdout)
+    expect(lines[0].startswith("epoch 1: 2 updates, 16 samples in ") and lines[0].endswith(" in the last update"), lines[0])
+    expect(lines[1].startswith("eval, epoch 1, update 2: loss ") and ", 16 samples, accuracy " in lines[1] and lines[1].endswith(" (the best)"), lines[1])
+
+    def interrupt(run_, window):
+        if window.launches and run_.launches == 0 and len(seen) == 3:
+            raise KeyboardInterrupt
+        seen.append(window)
+
+    seen = []
+    straight = gacc.train(step, batches, epochs=2, device="cpu", threads=1)
+    raises(KeyboardInterrupt)(lambda: gacc.train(step, batches, epochs=2, device="cpu", threads=1, checkpoint=folder / "run", on_update=interrupt))
+    other = session(step)
+    other.resume(folder / "run")
+    expect(same(other.parameters(), straight.parameters()), "the state after the fourth update")
+    gacc.train(step, batches, epochs=1, device="cpu", threads=1, checkpoint=folder / "run")
+    other.resume(folder / "run")
+    expect(same(other.parameters(), gacc.train(step, batches, epochs=1, device="cpu", threads=1).parameters()), "at the end")
+    train = lambda **options: gacc.train(step, batches, device="cpu", **options)  # noqa: E731
+    for option in ("patience", "eval_every"):
+        raises(ValueError, f"{option} needs evaluate")(lambda: train(**{option: 3}))
+        raises(ValueError, f"{option} is 0")(lambda: train(evaluate=batches, **{option: 0}))
+    raises(gacc.Error, 'acuracy: the model has no such metric; did you mean "accuracy"?')(lambda: train(evaluate=batches, best="acuracy"))
+
+
+def test_folders_and_adapters_are_those_of_gacc_exec(folder):
+    config = dict(model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=1,
+                  num_attention_heads=2, num_key_value_heads=2, hidden_act="silu", rms_norm_eps=1e-5, max_position_embeddings=16, tie_word_embeddings=False)
+    base = folder / "base"
+    base.mkdir()
+    (base / "config.json").write_text(json.dumps(config))
+    (base / "tokenizer.json").write_text("{}")
+    plain = gacc.compile(base, context=8)
+    first = session(plain)
+    raises(gacc.Error, "load the folder of the published model")(lambda: first.save(f"{folder}/none/"))
+    first.save(base / "model.safetensors", published=True)
+    step = gacc.compile(base, context=8, lora=2, set={"optimizer.lr": 0.05, "schedule.warmup": 0, "train.accumulate": 1})
+    step.save(folder / "step.ptx")
+    run_ = session(step, updates=1)
+    run_.load(base)
+    raises(gacc.Error, "the model has adapters")(lambda: run_.save(f"{folder}/none/"))
+    raises(gacc.Error, "expected f32, bf16 or f16")(lambda: run_.save(folder / "none", type="f64"))
+    tokens = np.arange(8, dtype=np.int32)[None]
+    run_.step(tokens=tokens, next=tokens + 1)
+    run_.update()
+    run_.save(folder / "w")
+    run_.save_adapter(folder / "adapter")
+    run_.merge(f"{folder}/merged/", type="bf16")
+    fast = ["--init-only", "--device", "cpu", "--threads", 1]
+    run("gacc-exec", folder / "step.ptx", *fast, "--load", folder / "w", "--save-adapter", folder / "theirs")
+    run("gacc-exec", folder / "step.ptx", *fast, "--load", base, "--load-adapter", folder / "adapter", "--merge", "--save", f"{folder}/merged2/", "--save-type", "bf16")
+    expect((folder / "adapter/adapter_model.safetensors").read_bytes() == (folder / "theirs/adapter_model.safetensors").read_bytes(), "another adapter")
+    expect(json.loads((folder / "adapter/adapter_config.json").read_text())["base_model_name_or_path"] == str(base.resolve()), "its base")
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        expect((folder / "merged" / name).read_bytes() == (folder / "merged2" / name).read_bytes(), f"another {name}")
+    other = session(step)
+    other.load(base)
+    other.load(folder / "adapter")
+    expect(same(other.parameters(), run_.parameters()), "the adapter that was loaded")
+    expect(not (folder / "none").exists(), "something was written")
+
+
 def test_a_loader_may_fill_one_buffer(folder):
     """Whatever the tail: no array is kept beyond the batch that it came in."""
     x, label = data(32)
