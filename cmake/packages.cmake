@@ -26,6 +26,13 @@ add_library(DNNL::dnnl UNKNOWN IMPORTED)
 set_target_properties(DNNL::dnnl PROPERTIES
   IMPORTED_LOCATION ${DNNL_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE})
 
+# SHA-256.
+find_path(NETTLE_INCLUDE nettle/sha2.h)
+find_library(NETTLE_LIBRARY nettle)
+if(NOT NETTLE_INCLUDE OR NOT NETTLE_LIBRARY)
+  message(FATAL_ERROR "nettle was not found: install the Debian package nettle-dev, or run scripts/test")
+endif()
+
 # LLVM: 19 is the floor; GACC_LLVM_DIR points at another one (the source also compiles on 22).
 set(GACC_LLVM_DIR /usr/lib/llvm-19/lib/cmake/llvm CACHE PATH "folder of LLVMConfig.cmake")
 find_package(LLVM QUIET CONFIG HINTS ${GACC_LLVM_DIR} NO_DEFAULT_PATH)

@@ -1,8 +1,11 @@
 // The Device interface: what a session needs of a machine that runs a compiled step. One arena, allocated by
 // `load` and never again; nothing else allocates after that.
 #pragma once
+#include <cinttypes>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <span>
 #include <string>
@@ -117,6 +120,30 @@ class Device {
     reports.clear();
     return {};
   }
+};
+
+// A fault on demand, for tests: GACC_TEST_FLIP=RUN:PART:BYTE:BIT flips that bit of the arena in run number RUN since
+// `load`, of whichever program, after PART thousandths of its launches.
+class TestFlip {
+ public:
+  TestFlip() {
+    const char* text = std::getenv("GACC_TEST_FLIP");
+    is_set_ = text != nullptr &&
+              std::sscanf(text, "%" SCNd64 ":%" SCNd64 ":%" SCNd64 ":%d", &run_, &part_, &byte_, &bit_) == 4;
+  }
+  bool is_set() const { return is_set_; }
+  void begin_run() { --run_; }
+  // Says whether it is due between launch number `launch` of a run and the one before it.
+  bool is_due(size_t launch, size_t launches) const {
+    return is_set_ && run_ == -1 && launch == static_cast<size_t>(part_) * launches / 1000;
+  }
+  int64_t byte() const { return byte_; }
+  std::byte flipped(std::byte value) const { return value ^ std::byte{1} << bit_; }
+
+ private:
+  bool is_set_ = false;
+  int64_t run_ = 0, part_ = 0, byte_ = 0;
+  int bit_ = 0;
 };
 
 constexpr size_t kMostTimings = 50000;

@@ -44,7 +44,7 @@ inside() {  # inside ROOT [NAME=VALUE...] COMMAND...: in an environment of its o
 packages=(
   g++ cmake ninja-build ccache python3
   llvm-19-dev libtomlplusplus-dev libdnnl-dev libcli11-dev libfmt-dev nlohmann-json3-dev
-  zlib1g-dev libzstd-dev libgtest-dev "clang-format-14|clang-format"
+  zlib1g-dev libzstd-dev nettle-dev libgtest-dev "clang-format-14|clang-format"
 )
 
 is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }

@@ -370,6 +370,9 @@ std::vector<OptionRow> option_table(Arguments& to) {
        no_file(), same, {}, starts},
       {"Run", "--updates", &to.train.updates, count(0), "stop after N updates", no_file(), same, {}, starts},
       {"Run", "--launches", &to.train.launches, count(0), "stop after N launches", no_file(), same, {}, starts},
+      {"Run", "--pause-at", &to.train.pause_at, count(0),
+       "end after N updates, in the middle of the run: its other\nlimits say how long it is",
+       no_file(), same, {}, starts},
       {"Run", "--eval-every", &to.train.eval_every, count(1), "evaluate after every N updates, too",
        no_file(), same, {"--eval"}, {train}},
       {"Run", "--patience", &to.train.patience, count(1),
@@ -454,6 +457,9 @@ std::vector<OptionRow> option_table(Arguments& to) {
       {"Output", "--tensorboard", &to.tensorboard, any("FOLDER"),
        "write the log's figures for TensorBoard into this folder", writes(the_events), own, {}, {train}},
       {"Output", "--profile", &to.profile, any("FILE"),
+      {"Output", "--log-hash", &to.log_hash, flag,
+       "with each update's line a SHA-256 of the weights, for\nscripts/compare-logs",
+       no_file(), same, {"--log"}, {train}},
        "measure every launch, and write a Chrome trace of them\n(launches then run one by one)",
        writes(the_file), own, {}, {train}},
       {"Output", "--quiet", &to.quiet, flag, "show results alone, and no progress", no_file(), own, {}, always},
@@ -500,6 +506,7 @@ std::optional<int> parse_arguments(int argc, char** argv, Arguments& to) {
   CLI::App app("Trains with a step compiled by gaccc.", "gacc-exec");
   add_options(app, to);
   if (const std::optional<int> ended = parse_command_line(app, argc, argv, elsewhere())) return ended;
+  to.command.assign(argv, argv + argc);
   to.predict = target_of(to.predict);
   const std::string wrong = wrong_command(app, to);
   return wrong.empty() ? std::nullopt : std::optional(fail(kWrongCommand, wrong));

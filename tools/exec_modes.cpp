@@ -15,6 +15,7 @@
 #include "runtime/tell/progress.h"
 #include "tools/exec_reporter.h"
 #include "tools/exec_run.h"
+#include "tools/weights_hash.h"
 
 namespace gacc {
 
@@ -74,13 +75,19 @@ std::string done_text(const Run& run, const Reporter& reporter) {
   return text;
 }
 
+// Returns what makes the hash of --log-hash; with memory.shard other ranks have a part of the weights.
+std::function<Result<std::string>()> hash_of_weights(const Run& run, Session& session) {
+  if (!run.given.log_hash || !(run.first() || run.artifact.plan.shard > 0)) return {};
+  return [&session]() -> Result<std::string> { return weights_hash(GACC_TRY(session.parameters())); };
+}
+
 // Trains, and says how it ended.
 Status launch_all(Run& run, Session& session, Progress& progress) {
   const Plan& plan = run.artifact.plan;
   const TrainOptions& options = run.options;
   TrainResult& result = run.result;
   const int64_t before = options.resume ? options.resume->launches : 0;
-  Reporter reporter({plan, run.log, run.events, progress, run.metric_units},
+  Reporter reporter({plan, run.log, run.events, progress, run.metric_units, hash_of_weights(run, session)},
                     options.resume ? options.resume->updates : 0, options.keeps_best());
   progress.begin(epoch_limit(plan, options).value_or(0), options.updates.value_or(0),
                  expected_launches(plan, run.data.samples, options),

@@ -1,6 +1,7 @@
 // Tells what happens in a run of gacc-exec while it goes on: to the log, TensorBoard's events and the display.
 #pragma once
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,6 +23,7 @@ class Reporter final : public TrainObserver {
     EventFile& events;
     Progress& progress;
     std::vector<double> units;  // one for each metric, by which it is multiplied to be shown
+    std::function<Result<std::string>()> hash{};  // of the weights, for the log; may be empty
   };
   // `updates`: good ones before this process. What the sinks refer to must outlive this.
   explicit Reporter(Sinks sinks, int64_t updates = 0, bool keeps_best = false)
@@ -56,7 +58,8 @@ class Reporter final : public TrainObserver {
       auto shown = std::span<const Scalar>(scalars).first(window.applied ? 5 : 2);
       GACC_TRY(to_.events.write(updates_, shown));
     }
-    return to_.log.is_open() ? to_.log.write(update_line(report, to_.plan)) : Status();
+    const std::string hash = to_.hash ? GACC_TRY(to_.hash()) : "";
+    return to_.log.is_open() ? to_.log.write(update_line(report, to_.plan, hash)) : Status();
   }
 
   Status epoch_done(const EpochReport& report) override {

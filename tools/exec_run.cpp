@@ -342,8 +342,9 @@ Status Run::open_session(Session& session) {
 Status Run::begin_log() {
   began_ = true;
   if (log.continues()) return {};
-  return log.write(start_line(artifact.plan, {GACC_VERSION, std::string(device->kind()), given.data,
-                                              given.eval, given.load, facts, ranks.size()}));
+  return log.write(start_line(
+      artifact.plan, {GACC_VERSION, std::string(device->kind()), given.data, given.eval, given.load, facts,
+                      ranks.size(), given.log_hash ? given.command : std::vector<std::string>()}));
 }
 
 Status Run::work() {

@@ -214,11 +214,16 @@ Status HostEngine::run(Program program, int64_t batch) {
   if (batch < 1 || batch > prepared.most)
     return Status::error("a micro-batch of {} samples; the step takes 1 to {}", batch, prepared.most);
   if (batch != prepared.batch) set_batch(prepared, batch);
+  flip_.begin_run();
   if (profiling_)
     run_profiled(program, prepared);
   else
-    for (const Wave& wave : prepared.waves)
+    for (size_t i = 0; i < prepared.waves.size(); ++i) {
+      const Wave& wave = prepared.waves[i];
+      flip(i, prepared.waves.size());
       pool_.run(wave.tasks, [&](int64_t task) { run_task(prepared, wave, task); });
+    }
+  flip(prepared.waves.size(), prepared.waves.size());
   if (library_failed_.load(std::memory_order_relaxed))
     return Status::error("oneDNN: a matrix product or convolution failed (out of memory?)");
   return {};

@@ -89,6 +89,12 @@ class HostEngine {
   Status add_operand(const ir::OpView& at, const ir::Operand& operand, Launch& launch) const;
   void set_batch(Prepared& prepared, int64_t batch);
   void run_profiled(Program program, const Prepared& prepared);
+  void flip(size_t wave, size_t waves) {
+    if (flip_.is_due(wave, waves) && flip_.byte() < arena_.bytes()) {
+      char& byte = arena_.data()[flip_.byte()];
+      byte = static_cast<char>(flip_.flipped(static_cast<std::byte>(byte)));
+    }
+  }
   void run_task(const Prepared& prepared, const Wave& wave, int64_t task);
 
   Pool pool_;
@@ -97,6 +103,7 @@ class HostEngine {
   std::unique_ptr<codegen::HostCode> code_;
   std::array<Prepared, std::size(ir::all_regions)> programs_;  // by ir::RegionKind
   std::atomic<bool> library_failed_{false};
+  TestFlip flip_;
   bool profiling_ = false;
   std::vector<Timing> timings_;
   std::chrono::steady_clock::time_point profile_begin_{};  // of the first launch

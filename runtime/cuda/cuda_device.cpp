@@ -89,6 +89,7 @@ class CudaDevice final : public Device {
   Status fill_randomly(Pointer to, int64_t elements, Element type);
   Status measure();
   Status wait();
+  Status flip(size_t launch, size_t launches);
   Status check_range(int64_t offset, size_t bytes) const;
   Status allocate(Pointer& to, int64_t bytes);
   int64_t workspace_bytes() const { return workspace_bytes_[0] + workspace_bytes_[1]; }
@@ -113,6 +114,7 @@ class CudaDevice final : public Device {
   Graphs graphs_;
   ReadWindow window_;
   std::unique_ptr<DeviceLink> link_;
+  TestFlip flip_;
   bool loaded_ = false;
   int64_t micro_batch_ = 0, predict_batch_ = 0, arena_bytes_ = 0;
   std::array<int64_t, 2> workspace_bytes_{};  // of the products that have too little in the arena
@@ -318,6 +320,15 @@ Status CudaDevice::run(Program program, int64_t batch) {
       return profiler_.queued(program, launch, name, batch, stream_);
     });
   }
+  flip_.begin_run();
+  if (flip_.is_set()) {
+    const auto launches = static_cast<size_t>(programs_.launches(program));
+    GACC_TRY(programs_.prepare(program, batch, stream_));
+    GACC_TRY(flip(0, launches));
+    return programs_.launch(program, batch, one_stream, [&](int64_t launch, const std::string&) {
+      return flip(static_cast<size_t>(launch) + 1, launches);
+    });
+  }
   // Once, or one launch: not worth a graph.
   if (program == Program::init || programs_.persistent(program))
     return programs_.launch(program, batch, one_stream);
@@ -331,6 +342,14 @@ Status CudaDevice::run(Program program, int64_t batch) {
   }
   if (captured) GACC_TRY(measure());
   return driver_.check(driver_.graph_launch(graph, stream_), "the GPU does not take a launch");
+}
+
+Status CudaDevice::flip(size_t launch, size_t launches) {
+  std::byte byte{};
+  if (!flip_.is_due(launch, launches) || flip_.byte() >= arena_bytes_) return {};
+  GACC_TRY(read(flip_.byte(), std::span(&byte, 1)));
+  byte = flip_.flipped(byte);
+  return write(flip_.byte(), std::span(&byte, 1));
 }
 
 Status CudaDevice::check_range(int64_t offset, size_t bytes) const {

@@ -138,6 +138,7 @@ class Trainer {
   bool limit_reached() const {
     return (epochs_ && at_.epochs >= *epochs_) || (options_.updates && at_.updates >= *options_.updates) ||
            (options_.launches && at_.launches >= *options_.launches) ||
+           (options_.pause_at && at_.updates >= *options_.pause_at) ||
            (options_.patience && at_.best.worse >= *options_.patience);
   }
   double training_seconds() const { return clock_.seconds() - at_.evaluation_seconds; }

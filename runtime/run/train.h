@@ -27,6 +27,8 @@ struct TrainOptions : DataOrder {
   // Limits; the first one reached ends the run. Without `epochs` and with another limit the run goes on over
   // as many epochs as that takes; without any, it is the plan's number of epochs.
   std::optional<int64_t> epochs, updates, launches;
+  // Ends the process after so many updates, and is no limit of the whole run.
+  std::optional<int64_t> pause_at;
   // The updates of the whole run, of which this is a part; none: those that the limits allow.
   std::optional<int64_t> length;
   int64_t eval_every = 0;  // also evaluate after every that many updates; 0: only after epochs and at the end

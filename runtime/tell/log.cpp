@@ -65,17 +65,20 @@ std::string start_line(const Plan& plan, const RunDescription& run) {
   for (const auto& [input, facts] : run.facts) {
     if (!facts.columns.empty()) columns[input] = facts.columns;
     if (!facts.mean.empty()) statistics[input] = {{"mean", facts.mean}, {"std", facts.std}};
+  if (!run.command.empty())
+    line += fmt::format(R"(,"command":{},"folder":{})", json_text(nlohmann::json(run.command)),
+                        json_string(std::filesystem::current_path().string()));
   }
   for (const auto& [key, json] : {std::pair("columns", &columns), {"normalize", &statistics}})
     if (!json->empty()) line += fmt::format(R"(,"{}":{})", key, json_text(*json));
   return line + "}";
 }
 
-std::string update_line(const UpdateReport& report, const Plan& plan) {
+std::string update_line(const UpdateReport& report, const Plan& plan, std::string_view hash) {
   const WindowReport& window = report.window;
   return fmt::format(
       R"({{"event":"update","epoch":{},"update":{},"launches":{},"samples":{},"loss":{},"lr":{},)"
-      R"("loss_scale":{},"skipped":{},"grad_norm":{},"effective_batch":{},"seconds":{}}})",
+      R"("loss_scale":{},"skipped":{},"grad_norm":{},"effective_batch":{},"seconds":{}{}}})",
       report.epoch, report.update, window.launches, window.samples, number(window.loss), number(window.lr),
       number(double{window.scale}), !window.applied, number(window.norm), plan.micro_batch * plan.accumulate,
       seconds(report.seconds));
@@ -85,7 +88,7 @@ std::string epoch_line(const EpochReport& report) {
   return fmt::format(
       R"({{"event":"epoch","epoch":{},"loss":{},"updates":{},"skipped":{},"samples":{},"seconds":{}}})",
       report.epoch, number(report.loss), report.updates, report.skipped, report.samples,
-      seconds(report.seconds));
+      seconds(report.seconds), hash.empty() ? "" : fmt::format(R"(,"hash":"{}")", hash));
 }
 
 std::string eval_line(const EvaluationReport& report, const Plan& plan, bool keeps_best) {
@@ -99,7 +102,7 @@ std::string eval_line(const EvaluationReport& report, const Plan& plan, bool kee
 
 std::string end_line(const TrainResult& result, int64_t peak_bytes) {
   return fmt::format(
-      R"({{"event":"end","epochs":{},"updates":{},"skipped":{},"samples":{},"seconds":{},"peak_bytes":{}{}}})",
+      R"({{"event":"end","epochs":{},"updates":{},"skipped":{},"samples":{},"seconds":{},"peak_bytes":{}{}{}}})",
       result.epochs, result.updates, result.skipped, result.samples, seconds(result.seconds), peak_bytes,
       result.interrupted ? R"(,"interrupted":true)" : "");
 }

@@ -21,11 +21,13 @@ struct RunDescription {
   std::string data, eval, load;  // as given; empty: not given
   DataFacts facts;
   int ranks = 1;
+  std::vector<std::string> command{};  // for who makes it again; empty: is not told
 };
 
 // The events as lines, without the line's end.
 std::string start_line(const Plan& plan, const RunDescription& run);
-std::string update_line(const UpdateReport& report, const Plan& plan);
+// `hash`: of the weights after it; empty: is not told.
+std::string update_line(const UpdateReport& report, const Plan& plan, std::string_view hash = "");
 std::string epoch_line(const EpochReport& report);
 // `keeps_best`: whether the run tells the best evaluation from others.
 std::string eval_line(const EvaluationReport& report, const Plan& plan, bool keeps_best = false);

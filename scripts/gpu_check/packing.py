@@ -16,7 +16,7 @@ from . import cases, files
 LIMIT = 60 << 20  # bytes of a pack
 PROGRAMS = ("bin/gacc-exec", "tests/cuda_gpu_test")
 COSTS = ("name", "bytes", "flops", "seconds", "builtin_seconds")  # of a launch
-LIBRARIES = ("libfmt", "libstdc++", "libgcc_s", "libz.so", "libzstd")
+LIBRARIES = ("libfmt", "libstdc++", "libgcc_s", "libz.so", "libzstd", "libnettle")
 # Bounds on relative distances, norm by norm. f32: as tests/cuda/commands.py has them.
 F32 = {"log": 1e-5, "gradients": 1e-4, "weights": 1e-4}
 # Half types: what rounding does on the CPU, its distance to f32 there, or one unit roundoff where that is less; times
