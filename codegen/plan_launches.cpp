@@ -77,6 +77,7 @@ class Writer {
       }
       program.persistent_values = values(level);
     }
+    touch(program);
     return program;
   }
 
@@ -116,6 +117,24 @@ class Writer {
         before->last = value.last;
     }
     return values;
+  }
+
+  // Notes the buffers that the program works with.
+  void touch(PlanProgram& program) const {
+    std::set<ir::BufferId> writes, reads;
+    for (const kernels::BodyCall& call : program_.calls(region_.kind)) {
+      for (const ir::Operand& operand : call.kernel.writes)
+        if (const ir::BufferId* buffer = ir::as_buffer(operand)) writes.insert(*buffer);
+      for (const ir::Operand& operand : call.kernel.reads)
+        if (const ir::BufferId* buffer = ir::as_buffer(operand)) reads.insert(*buffer);
+    }
+    const auto by_offset = [&](const std::set<ir::BufferId>& set, std::vector<int64_t>& to) {
+      for (const ir::BufferId buffer : set) to.push_back(buffer.index);
+      std::ranges::sort(to, {}, [&](int64_t i) { return module_.buffers[static_cast<size_t>(i)].offset; });
+    };
+    by_offset(writes, program.writes);
+    for (const ir::BufferId buffer : writes) reads.erase(buffer);
+    by_offset(reads, program.reads);
   }
 
   // Returns true if a later run reads it.

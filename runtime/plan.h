@@ -207,6 +207,8 @@ struct PlanProgram {
   std::optional<PlanLaunch> persistent{};
   bool persistent_required = false;
   std::vector<PlanValue> persistent_values{};  // counted in phases of that kernel instead of launches
+  // The buffers that it writes, and those that it only reads, as numbers in Plan::buffers, by their offsets.
+  std::vector<int64_t> writes{}, reads{};
 };
 
 struct PlanBytes {  // of the arena, by category; they add up to peak together with `padding`

@@ -77,6 +77,13 @@ struct BestEvaluation {
   int64_t worse = 0;    // evaluations since then
 };
 
+// The numbers of what --recheck has compared.
+struct RecheckCounts {
+  int64_t every = 0;  // 0: nothing was to be
+  int64_t launches = 0, updates = 0;
+  std::string difference{};  // what has ended the run
+};
+
 struct TrainCounts {
   int64_t epochs = 0;   // completed
   int64_t updates = 0;  // good ones

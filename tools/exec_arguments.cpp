@@ -386,6 +386,9 @@ std::vector<OptionRow> option_table(Arguments& to) {
        no_file(), compared, {}, {train, init_only, verify}},
       {"Run", "--init-only", &to.init_only, flag, "initialise (and --save), launch nothing",
        no_file(), same, {}, {init_only}},
+      {"Run", "--recheck", &to.recheck, count(1),
+       "make every N-th launch and every N-th update twice, and\ncompare all bits that they leave",
+       no_file(), same, {}, {train}},
       {"Run", "--verify", &to.verify, flag, "self-test of the artifact on this data; trains and writes nothing",
        no_file(), same, {"--data"}, {verify}},
 
@@ -454,12 +457,12 @@ std::vector<OptionRow> option_table(Arguments& to) {
 
       {"Output", "--log", &to.log, any("FILE"), "write one JSON object a line",
        writes(the_log), own, {}, {train, init_only, evaluate}},
-      {"Output", "--tensorboard", &to.tensorboard, any("FOLDER"),
-       "write the log's figures for TensorBoard into this folder", writes(the_events), own, {}, {train}},
-      {"Output", "--profile", &to.profile, any("FILE"),
       {"Output", "--log-hash", &to.log_hash, flag,
        "with each update's line a SHA-256 of the weights, for\nscripts/compare-logs",
        no_file(), same, {"--log"}, {train}},
+      {"Output", "--tensorboard", &to.tensorboard, any("FOLDER"),
+       "write the log's figures for TensorBoard into this folder", writes(the_events), own, {}, {train}},
+      {"Output", "--profile", &to.profile, any("FILE"),
        "measure every launch, and write a Chrome trace of them\n(launches then run one by one)",
        writes(the_file), own, {}, {train}},
       {"Output", "--quiet", &to.quiet, flag, "show results alone, and no progress", no_file(), own, {}, always},
@@ -503,10 +506,10 @@ Arguments without_outputs(Arguments arguments) {
 }
 
 std::optional<int> parse_arguments(int argc, char** argv, Arguments& to) {
+  to.command.assign(argv, argv + argc);
   CLI::App app("Trains with a step compiled by gaccc.", "gacc-exec");
   add_options(app, to);
   if (const std::optional<int> ended = parse_command_line(app, argc, argv, elsewhere())) return ended;
-  to.command.assign(argv, argv + argc);
   to.predict = target_of(to.predict);
   const std::string wrong = wrong_command(app, to);
   return wrong.empty() ? std::nullopt : std::optional(fail(kWrongCommand, wrong));

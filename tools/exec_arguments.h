@@ -36,6 +36,7 @@ struct Arguments {
   int64_t rank_timeout = 60;     // seconds without a sign of life of another rank
   int threads = 0;               // 0: all cores
   bool no_shuffle = false, init_only = false, quiet = false, resume = false, verify = false, merge = false;
+  int64_t recheck = 0;  // 0: none
   bool log_hash = false;
   std::vector<std::string> command;  // as it was typed
 

@@ -189,7 +189,9 @@ Status train_parameters(Run& run, Session& session) {
   } else {
     if (const std::optional<SaveForm> best = run.saved_as_best())
       GACC_TRY(run.checkpoint.restore_best(*best, {run.artifact.plan, run.loaded}));
-    GACC_TRY(launch_all(run, session, progress));
+    const Status status = launch_all(run, session, progress);
+    if (!session.rechecked().difference.empty()) GACC_TRY(run.log.write(recheck_line(session.rechecked())));
+    GACC_TRY(status);
   }
   GACC_TRY(write_gradients(run));
   GACC_TRY(write_parameters(run, session));
@@ -197,7 +199,7 @@ Status train_parameters(Run& run, Session& session) {
   say_what_is_kept(run);
   say_costs(run, progress);
   GACC_TRY(run.events.close());
-  return run.log.write(end_line(run.result, run.device->peak_bytes()));
+  return run.log.write(end_line(run.result, run.device->peak_bytes(), session.rechecked()));
 }
 
 Status evaluate_parameters(Run& run, Session& session) {

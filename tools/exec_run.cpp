@@ -359,6 +359,8 @@ Status Run::work() {
                   .checkpoint = checkpoint.reader(),
                   .weights = given.load.empty() ? nullptr : &loaded,
                   .adapter = given.load_adapter.empty() ? nullptr : &adapter}));
+  const TrainState start = checkpoint.resumes() ? checkpoint.earlier().train : TrainState();
+  session.recheck(given.recheck, start.launches, start.updates + start.skipped);
   switch (given.mode()) {
     case Mode::predict:
       return write_predictions(*this, session);

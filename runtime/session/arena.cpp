@@ -53,7 +53,7 @@ Status Arena::write_inputs(InputBytes inputs, int64_t samples, Program program) 
   const int64_t most = plan_.most_samples(program);
   if (samples < 1 || samples > most)
     return Status::error("a launch takes 1 to {} samples, {} were given", most, samples);
-  std::vector<ArenaWrite> writes;
+  inputs_.clear();
   halves_.resize(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     const PlanInput& input = plan_.inputs[i];
@@ -62,12 +62,12 @@ Status Arena::write_inputs(InputBytes inputs, int64_t samples, Program program) 
     auto bytes = static_cast<size_t>(elements_of(input.shape) * samples * 4);  // f32 and i32 are 4 bytes
     if (inputs[i].size() != bytes)
       return Status::error("input {} takes {} bytes, {} were given", input.name, bytes, inputs[i].size());
-    writes.push_back({*offset, inputs[i]});
+    inputs_.push_back({*offset, inputs[i]});
     if (!input.stored) continue;
     round_to_half(inputs[i], half_type(*input.stored), halves_[i]);
-    writes.back().bytes = std::as_bytes(std::span(halves_[i]));
+    inputs_.back().bytes = std::as_bytes(std::span(halves_[i]));
   }
-  return device_.write_all(writes);
+  return device_.write_all(inputs_);
 }
 
 }  // namespace gacc

@@ -8,6 +8,7 @@
 
 #include "runtime/device.h"
 #include "runtime/plan.h"
+#include "runtime/session/recheck.h"
 
 namespace gacc {
 
@@ -18,12 +19,19 @@ using InputBytes = std::span<const std::span<const std::byte>>;
 class Arena {
  public:
   // Both must outlive it.
-  Arena(Device& device, const Plan& plan) : device_(device), plan_(plan) {}
+  Arena(Device& device, const Plan& plan) : device_(device), plan_(plan), recheck_(device, plan) {}
   // Learns the names of the plan's buffers; before all others.
   void open();
 
   const Plan& plan() const { return plan_; }
-  Status run(Program program, int64_t samples = 0) { return device_.run(program, samples); }
+  // Runs a program; with inputs, right after they were written.
+  Status run(Program program, int64_t samples = 0) {
+    if (!recheck_.count(program)) return device_.run(program, samples);
+    return recheck_.run(
+        program, samples,
+        takes_samples(program) ? std::span<const ArenaWrite>(inputs_) : std::span<const ArenaWrite>());
+  }
+  Recheck& recheck() { return recheck_; }
   Status load(const Artifact& artifact) { return device_.load(artifact); }
 
   bool has(std::string_view name) const { return by_name_.contains(name); }
@@ -63,6 +71,8 @@ class Arena {
   Device& device_;
   const Plan& plan_;
   std::map<std::string_view, const PlanBuffer*> by_name_;
+  Recheck recheck_;
+  std::vector<ArenaWrite> inputs_;             // the last ones
   std::vector<std::vector<uint16_t>> halves_;  // by input: what is written of it, where that is half
 };
 

@@ -88,6 +88,7 @@ Status Session::step(InputBytes inputs, int64_t samples) {
 Status Session::skip(int64_t samples, int64_t next_ordinal) {
   GACC_TRY(window_.begin_launch());
   window_.count_launch(samples);
+  arena_.recheck().count(Program::step);
   return set_ordinal(next_ordinal);
 }
 

@@ -69,6 +69,13 @@ class Session {
   // Ends the window without an update: its sums are set to zero. Does not wait.
   Status drop_window() { return window_.drop(); }
 
+  // From now on every `every`-th launch and update is made twice and compared, counted from the beginning of the run
+  // (runtime/session/recheck.h).
+  void recheck(int64_t every, int64_t launches = 0, int64_t updates = 0) {
+    arena_.recheck().begin(every, launches, updates);
+  }
+  const RecheckCounts& rechecked() { return arena_.recheck().counts(); }
+
   // The window so far. All but the first two wait.
   int64_t launches() const { return window_.launches(); }
   int64_t samples() const { return window_.samples(); }

@@ -47,6 +47,11 @@ std::string resolved(const std::string& path) {
   return error ? path : real.string();
 }
 
+std::string counts_text(const RecheckCounts& recheck) {
+  return fmt::format(R"("every":{},"launches":{},"updates":{})", recheck.every, recheck.launches,
+                     recheck.updates);
+}
+
 std::string partial_of(const std::string& log) { return log + ".partial"; }
 
 }  // namespace
@@ -60,14 +65,14 @@ std::string start_line(const Plan& plan, const RunDescription& run) {
       json_string(run.version), plan.seed, json_string(plan.optimizer), number(plan.lr));
   for (const auto& [key, text] : {std::pair("data", &run.data), {"eval", &run.eval}, {"load", &run.load}})
     if (!text->empty()) line += fmt::format(R"(,"{}":{})", key, json_string(*text));
+  if (!run.command.empty())
+    line += fmt::format(R"(,"command":{},"folder":{})", json_text(nlohmann::json(run.command)),
+                        json_string(std::filesystem::current_path().string()));
   // By input: how csv columns are called, and the statistics of normalize = "data".
   nlohmann::ordered_json columns, statistics;
   for (const auto& [input, facts] : run.facts) {
     if (!facts.columns.empty()) columns[input] = facts.columns;
     if (!facts.mean.empty()) statistics[input] = {{"mean", facts.mean}, {"std", facts.std}};
-  if (!run.command.empty())
-    line += fmt::format(R"(,"command":{},"folder":{})", json_text(nlohmann::json(run.command)),
-                        json_string(std::filesystem::current_path().string()));
   }
   for (const auto& [key, json] : {std::pair("columns", &columns), {"normalize", &statistics}})
     if (!json->empty()) line += fmt::format(R"(,"{}":{})", key, json_text(*json));
@@ -81,14 +86,14 @@ std::string update_line(const UpdateReport& report, const Plan& plan, std::strin
       R"("loss_scale":{},"skipped":{},"grad_norm":{},"effective_batch":{},"seconds":{}{}}})",
       report.epoch, report.update, window.launches, window.samples, number(window.loss), number(window.lr),
       number(double{window.scale}), !window.applied, number(window.norm), plan.micro_batch * plan.accumulate,
-      seconds(report.seconds));
+      seconds(report.seconds), hash.empty() ? "" : fmt::format(R"(,"hash":"{}")", hash));
 }
 
 std::string epoch_line(const EpochReport& report) {
   return fmt::format(
       R"({{"event":"epoch","epoch":{},"loss":{},"updates":{},"skipped":{},"samples":{},"seconds":{}}})",
       report.epoch, number(report.loss), report.updates, report.skipped, report.samples,
-      seconds(report.seconds), hash.empty() ? "" : fmt::format(R"(,"hash":"{}")", hash));
+      seconds(report.seconds));
 }
 
 std::string eval_line(const EvaluationReport& report, const Plan& plan, bool keeps_best) {
@@ -100,11 +105,17 @@ std::string eval_line(const EvaluationReport& report, const Plan& plan, bool kee
   return line + fmt::format(R"(,"updates":{},"seconds":{}}})", report.updates, seconds(report.seconds));
 }
 
-std::string end_line(const TrainResult& result, int64_t peak_bytes) {
+std::string end_line(const TrainResult& result, int64_t peak_bytes, const RecheckCounts& recheck) {
   return fmt::format(
       R"({{"event":"end","epochs":{},"updates":{},"skipped":{},"samples":{},"seconds":{},"peak_bytes":{}{}{}}})",
       result.epochs, result.updates, result.skipped, result.samples, seconds(result.seconds), peak_bytes,
-      result.interrupted ? R"(,"interrupted":true)" : "");
+      result.interrupted ? R"(,"interrupted":true)" : "",
+      recheck.every > 0 ? fmt::format(R"(,"recheck":{{{}}})", counts_text(recheck)) : "");
+}
+
+std::string recheck_line(const RecheckCounts& recheck) {
+  return fmt::format(R"({{"event":"recheck",{},"difference":{}}})", counts_text(recheck),
+                     json_string(recheck.difference));
 }
 
 std::vector<std::string> log_files(const std::string& path) {

@@ -31,7 +31,9 @@ std::string update_line(const UpdateReport& report, const Plan& plan, std::strin
 std::string epoch_line(const EpochReport& report);
 // `keeps_best`: whether the run tells the best evaluation from others.
 std::string eval_line(const EvaluationReport& report, const Plan& plan, bool keeps_best = false);
-std::string end_line(const TrainResult& result, int64_t peak_bytes);
+std::string end_line(const TrainResult& result, int64_t peak_bytes, const RecheckCounts& recheck = {});
+// Instead of the end of a run that a recheck has ended.
+std::string recheck_line(const RecheckCounts& recheck);
 
 // The file. A new one is written in place, so it can be followed while the run goes on. Where a log already
 // exists the new one grows beside it as F.partial and replaces it when the run ends (done, failed or

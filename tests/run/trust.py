@@ -1,7 +1,10 @@
-"""What finds a machine that computes wrong: --log-hash and scripts/compare-logs."""
+"""What finds a machine that computes wrong: --recheck, --log-hash and scripts/compare-logs. GACC_FLIPS sets the number of
+bits that are flipped on the CPU (40)."""
 import hashlib
 import json
+import math
 import os
+import random
 import re
 import struct
 import subprocess
@@ -9,6 +12,8 @@ import zlib
 
 import harness
 from harness import ArtifactIr, expect, run
+
+FLIPS = int(os.environ.get("GACC_FLIPS", "40"))
 
 
 def small(folder, example="mnist_mlp", samples=96, **settings):
@@ -101,6 +106,85 @@ def test_a_run_that_cannot_be_made_again_is_called_so(folder):
     expect("update 3: run B, made again here from the beginning, has other weights than its log says" in said, said)
     run("gacc-exec", *command[:-1], "--log", folder / "c.jsonl")
     expect("c.jsonl has no hashes" in compare_logs(folder / "a.jsonl", folder / "c.jsonl", code=2), "a log without hashes")
+
+
+# ---------------------------------------------------------------- --recheck
+def test_a_rechecked_run_is_the_run(folder):
+    """The same weights and log, and no alarm: dropout, running statistics, lanes, a loss scale that moves, tails."""
+    cases = {"mnist_mlp": {}, "mnist_resnet": {"train__micro_batch": 4}, "shakespeare_gpt": {"train__micro_batch": 2},
+             "small_gradients_f16": {}, "mnist_mlp_f16": {"train__lanes": 2}, "regression": {"train__micro_batch": 5}}
+    for example, settings in cases.items():
+        artifact, data = small(folder, example, 22 if "res" in example or "gpt" in example else 90, **settings)
+        logs = []
+        for recheck in ([], ["--recheck", 1], ["--recheck", 2]):
+            log = folder / "log.jsonl"
+            run("gacc-exec", artifact, "--data", data, "--device", "cpu", "--updates", 6, "--log", log, "--log-hash", *recheck)
+            logs.append(harness.read_log(log))
+        hashes = [[e["hash"] for e in log if e["event"] == "update"] for log in logs]
+        expect(hashes[0] == hashes[1] == hashes[2], f"{example}: a rechecked run has other weights")
+        counts = [log[-1].get("recheck") for log in logs]
+        launches = sum(e["launches"] for e in logs[0] if e["event"] == "update")
+        expect(counts[0] is None and counts[1]["every"] == 1 and counts[1]["launches"] == launches
+               and counts[1]["updates"] >= 6, f"{example}: {counts}, of {launches} launches")
+        expect(counts[2]["launches"] == launches // 2 and counts[2]["updates"] >= 3, f"{example}: {counts}")
+
+
+def accessed(artifact, region):
+    """The buffers that a program touches, as (name, begin, end)."""
+    ir = ArtifactIr(artifact)
+    body = re.search(rf"^  {region}.*?^  \}}", ir.text, re.M | re.S)[0]
+    names = set(re.findall(r'@([\w.]+|"[^"]*")', body))
+    for name, dtype, shape, at in ir.buffers:
+        size = harness.BYTES[dtype] * math.prod(shape)
+        if name in names:
+            yield name, at, at + size
+
+
+def flip_many(folder, device, flips, samples, updates, **settings):
+    """Flips a bit in each of `flips` runs. In a program that is made twice every flip is found, but for those that
+    leave no trace: in bytes that hold nothing, or are written before they are read; and for those in buffers that
+    it does not touch."""
+    artifact, data = small(folder, samples=samples, **settings)
+    command = [artifact, "--data", data, "--device", device, "--updates", updates, "--log", folder / "log.jsonl", "--log-hash"]
+    run("gacc-exec", *command)
+    clean = [e["hash"] for e in harness.updates_of(folder / "log.jsonl")]
+    programs = ["init"] + (["step"] * 4 + ["update"] * 2) * updates  # in the order in which they run: each twice
+    chance, counts, arena = random.Random(11), {"found": 0, "no trace": 0, "out of reach": 0}, ArtifactIr(artifact).arena
+    touched = {region: list(accessed(artifact, region)) for region in ("step", "update")}
+    places = [span for spans in touched.values() for span in spans]
+    for _ in range(flips):
+        moment, part = chance.randrange(1, len(programs)), chance.randrange(1001)
+        byte = chance.randrange(arena)
+        if chance.random() < 0.5:  # buffers are small beside the values
+            _, begin, end = chance.choice(places)
+            byte = chance.randrange(begin, end)
+        bit = chance.randrange(8)
+        flip = f"{moment}:{part}:{byte}:{bit}"
+        done = run("gacc-exec", *command, "--recheck", 1, code=(0, 1), env={**os.environ, "GACC_TEST_FLIP": flip})
+        log = harness.read_log(folder / "log.jsonl")
+        if done.returncode == 1:
+            harness.one_error(done, "--recheck: ", "computes wrong")
+            expect(log[-1]["event"] == "recheck" and log[-1]["difference"] in done.stderr, f"{flip}: {log[-1]}")
+            expect(re.search(r"--recheck: (launch|update) \d+: \S+.* (is .* the first time and .* the second|was .* before, and "
+                             r"is .* after)", done.stderr), done.stderr)
+            counts["found"] += 1
+            continue
+        same = [e["hash"] for e in log if e["event"] == "update"] == clean
+        reach = any(begin <= byte < end for _, begin, end in touched[programs[moment]])
+        expect(same or not reach, f"{flip}, in {programs[moment]}: not found, and the weights differ")
+        counts["no trace" if same else "out of reach"] += 1
+    print(device, counts, flush=True)
+    return counts
+
+
+def test_flipped_bits_are_found(folder):
+    counts = flip_many(folder, "cpu", FLIPS, 48, 3)
+    expect(counts["found"] >= FLIPS // 3, f"too few: {counts}")
+
+
+def test_flipped_bits_are_found_in_the_emulator(folder):
+    counts = flip_many(folder, "emulate", max(4, FLIPS // 8), 16, 1, train__micro_batch=4)
+    expect(counts["found"] >= 1, f"too few: {counts}")
 
 
 if __name__ == "__main__":
