@@ -78,12 +78,11 @@ StepPlanner::StepPlanner(const Module& fused, const StepGraph& step, const Optio
   planner::Recompute base;
   base.feasible = true;
   base.cost = step_.seconds;
-  // Near the bound is near enough to count levels from, and soon found.
-  base_arena_ = arena_of(fused, options, step.arena_bytes + step.arena_bytes / kLevels);
-  const int64_t peak = base_arena_ - step_.fixed_bytes;
   for (const RegionKind kind : training_regions)
     if (kind != RegionKind::step)
       others_ = std::max(others_, placed_bytes(fused, fused.region(kind), step_.other_bytes));
+  const int64_t bound = transient_bytes(fused, fused.step);
+  const int64_t peak = std::max(others_, placed_bytes(fused, fused.step, bound));
   // A search of a large step takes long, and each level on the way down the tree is one.
   const bool large = step_.graph.operations.size() > kLargeStep;
   const int levels = large ? kLevels / kFewerOfLarge : kLevels,

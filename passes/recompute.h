@@ -88,9 +88,9 @@ class StepPlanner {
   const ir::Module& fused_;
   const StepGraph& step_;
   const Options& options_;
-  int64_t base_arena_ = 0, others_ = 0;  // of no clones; what the other regions need beside the buffers
-  int64_t unit_ = 0, fine_ = 1;          // bytes between two coarse levels, and levels
-  int64_t top_ = 1;                      // the level of the peak
+  int64_t others_ = 0;                            // bytes that the other regions need beside the buffers
+  int64_t unit_ = 0, fine_ = 1;                   // bytes between two coarse levels, and levels
+  int64_t top_ = 1;                               // the level of the peak
   std::map<int64_t, planner::Recompute> levels_;  // by number
   std::map<int64_t, double> bounds_;              // seconds, by bytes
   int64_t searched_ = 0;
