@@ -128,10 +128,13 @@ class Search {
             {"train.effective_batch", fmt::to_string(batch_)}};
   }
 
-  // What the model is, and what it needs at least with one sample in memory.
+  // What the model is, and what it needs at least with one sample in memory: the loss is then cut as for no memory at
+  // all.
   Trouble describe(Fits& fits, FitsWay& way) {
     Model model(request_, how(request_.context));
-    if (Trouble trouble = model.read(one_sample(), 1)) return trouble;
+    std::vector<Override> least = one_sample();
+    least.push_back({"memory.budget", bytes_word(1)});
+    if (Trouble trouble = model.read(least, 1)) return trouble;
     const std::optional<ir::Module> fused = model.fused();
     if (!fused) return CompileTrouble{false, model.refused()};
     fits.model = fused->name;

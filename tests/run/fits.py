@@ -96,6 +96,14 @@ def test_the_table_says_what_bounds_the_least(folder):
     expect(way["least"] == way["weights"] + way["state"] + way["values"], way)
 
 
+def test_the_least_is_that_of_the_smallest_card(folder):
+    """A small budget cuts the loss into more parts, and what the table says of the least is with those."""
+    model = folder_of(folder, **dict(SMALL, vocab_size=192, num_hidden_layers=16))
+    table = fits(model, "--fits", "1KiB,1GiB")
+    for way, what in table["ways"].items():
+        expect(what["least"] == table["cards"][0][way]["least"], f"{way}: {what}, {table['cards'][0][way]}")
+
+
 def test_a_model_file_has_windows_of_one_length(folder):
     done = gaccc(harness.example("shakespeare_gpt"), "--fits", "1")
     expect(done.returncode == 0 and "other lengths are tried of a published model's folder" in done.stdout, done.stderr + done.stdout)
