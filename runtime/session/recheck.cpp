@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <limits>
 
 #include "runtime/half.h"
 #include "runtime/text.h"
 
 namespace gacc {
 namespace {
+
+constexpr size_t kWordBytes = 8, kRowBytes = 512 * kWordBytes;  // of a parity
 
 // Says whether it is a part of training, of which each run matters to all that follow.
 constexpr bool trains(Program program) {
@@ -51,15 +52,16 @@ bool Recheck::count(Program program) {
 Result<std::span<const std::byte>> Recheck::view(int64_t offset, int64_t bytes) {
   if (const std::span<std::byte> here = device_.host_memory(offset, bytes); !here.empty())
     return std::span<const std::byte>(here);
-  scratch_.resize(static_cast<size_t>(bytes));
-  GACC_TRY(device_.read(offset, scratch_));
-  return std::span<const std::byte>(scratch_);
+  if (std::ssize(scratch_) < bytes) scratch_.resize(static_cast<size_t>(bytes));
+  const std::span<std::byte> copy = std::span(scratch_).first(static_cast<size_t>(bytes));
+  GACC_TRY(device_.read(offset, copy));
+  return std::span<const std::byte>(copy);
 }
 
 Status Recheck::keep(std::span<const Range> ranges, Block& to) {
   size_t size = 0;
   for (const Range& range : ranges) size += static_cast<size_t>(range.bytes);
-  to.resize(size);
+  if (to.size() < size) to.resize(size);
   std::span<std::byte> rest(to);
   for (const Range& range : ranges) {
     GACC_TRY(device_.read(range.offset, rest.first(static_cast<size_t>(range.bytes))));
@@ -77,47 +79,53 @@ Status Recheck::put_back(std::span<const Range> ranges, const Block& from) {
   return {};
 }
 
-Result<Recheck::Sums> Recheck::sums(const PlanBuffer& buffer) {
+Result<Recheck::Parity> Recheck::parity(const PlanBuffer& buffer) {
   const std::span<const std::byte> bytes = GACC_TRY(view(buffer.offset, buffer.bytes));
-  const size_t words = bytes.size() / 4;
-  uint64_t plain = 0, weighted = 0;
-  for (size_t i = 0; i < words; ++i) {
-    uint32_t word = 0;
-    std::memcpy(&word, bytes.data() + 4 * i, 4);
-    plain += word;
-    weighted += uint64_t{static_cast<uint32_t>(i)} * word;
+  Parity parity;
+  for (size_t done = 0; done < bytes.size(); done += kRowBytes) {
+    const std::span<const std::byte> row = bytes.subspan(done, std::min(bytes.size() - done, kRowBytes));
+    uint64_t all = 0;
+    for (size_t column = 0; column < row.size() / kWordBytes; ++column) {
+      uint64_t word = 0;
+      std::memcpy(&word, row.data() + kWordBytes * column, kWordBytes);
+      parity.columns[column] ^= word;
+      all ^= word;
+    }
+    if (const size_t rest = row.size() % kWordBytes; rest != 0) {
+      uint64_t word = 0;
+      std::memcpy(&word, row.data() + row.size() - rest, rest);
+      parity.columns[row.size() / kWordBytes] ^= word;
+      all ^= word;
+    }
+    parity.rows.push_back(all);
   }
-  uint32_t last = 0;  // of a half type
-  if (bytes.size() % 4 != 0) std::memcpy(&last, bytes.data() + 4 * words, bytes.size() % 4);
-  return Sums{plain + last, weighted + words * last};
+  return parity;
 }
 
-Result<std::string> Recheck::change(const PlanBuffer& buffer, const Sums& before) {
-  const Sums now = GACC_TRY(sums(buffer));
-  const auto moved = static_cast<int64_t>(now.plain - before.plain);
-  const auto weighted = static_cast<int64_t>(now.weighted - before.weighted);
-  if (moved == 0 && weighted == 0) return std::string();
-  // Of one word that has changed they are the change, and its number times that.
-  const int64_t word = moved == 0 ? -1 : weighted / moved, last = (buffer.bytes - 1) / 4;
-  std::array<std::byte, 4> is{}, was{};
-  const auto size = static_cast<size_t>(std::min<int64_t>(4, buffer.bytes - 4 * word));
-  bool found = word >= 0 && word <= last && weighted == word * moved;
-  if (found) {
-    GACC_TRY(device_.read(buffer.offset + 4 * word, std::span(is).first(size)));
-    const int64_t value = int64_t{std::bit_cast<uint32_t>(is)} - moved;
-    found = value >= 0 && value <= std::numeric_limits<uint32_t>::max();
-    was = std::bit_cast<std::array<std::byte, 4>>(static_cast<uint32_t>(value));
-  }
-  if (!found)
+Result<std::string> Recheck::change(const PlanBuffer& buffer, const Parity& before) {
+  const Parity now = GACC_TRY(parity(buffer));
+  if (now.rows == before.rows && now.columns == before.columns) return std::string();
+  const auto [row, same] = std::ranges::mismatch(now.rows, before.rows);
+  if (row == now.rows.end() || !std::ranges::equal(row + 1, now.rows.end(), same + 1, before.rows.end()))
     return fmt::format("{}, which it only reads, changed in several places meanwhile, and is as it is now",
                        buffer.name);
-  GACC_TRY(device_.write(buffer.offset + 4 * word, std::span(was).first(size)));
+  const int64_t begin = (row - now.rows.begin()) * static_cast<int64_t>(kRowBytes);
+  const auto size = static_cast<size_t>(std::min(buffer.bytes - begin, static_cast<int64_t>(kRowBytes)));
+  std::array<std::byte, kRowBytes> is{}, was{};
+  GACC_TRY(device_.read(buffer.offset + begin, std::span(is).first(size)));
+  for (size_t column = 0; column < now.columns.size(); ++column) {
+    uint64_t word = 0;
+    std::memcpy(&word, is.data() + kWordBytes * column, kWordBytes);
+    word ^= now.columns[column] ^ before.columns[column];
+    std::memcpy(was.data() + kWordBytes * column, &word, kWordBytes);
+  }
+  GACC_TRY(device_.write(buffer.offset + begin, std::span(was).first(size)));
   const int64_t each = dtype_bytes(buffer.dtype);
-  const int64_t at = std::ranges::mismatch(is, was).in1 - is.begin();
-  const size_t first = static_cast<size_t>(at / each * each);
-  return fmt::format(
-      "{}, which it only reads, was {} before, and is {} after", element_name(buffer, (4 * word + at) / each),
-      value_text(buffer.dtype, was.data() + first), value_text(buffer.dtype, is.data() + first));
+  const int64_t element = (std::ranges::mismatch(is, was).in1 - is.begin()) / each;
+  const std::string name = element_name(buffer, begin / each + element);
+  return fmt::format("{}, which it only reads, was {} before, and is {} after", name,
+                     value_text(buffer.dtype, was.data() + element * each),
+                     value_text(buffer.dtype, is.data() + element * each));
 }
 
 Result<std::string> Recheck::difference(const PlanProgram& program, std::span<const Range> ranges,
@@ -161,10 +169,10 @@ Status Recheck::run(Program program, int64_t samples, std::span<const ArenaWrite
     else
       ranges.push_back({buffer.offset, buffer.bytes});
   }
-  std::vector<Sums> before;
+  std::vector<Parity> before;
   GACC_TRY(keep(ranges, before_));
   for (const int64_t number : planned.reads)
-    before.push_back(GACC_TRY(sums(plan_.buffers[static_cast<size_t>(number)])));
+    before.push_back(GACC_TRY(parity(plan_.buffers[static_cast<size_t>(number)])));
   GACC_TRY(device_.run(program, samples));
   GACC_TRY(keep(ranges, first_));
   GACC_TRY(put_back(ranges, before_));

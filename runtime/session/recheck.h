@@ -2,8 +2,8 @@
 // same bits. A machine that computes wrong now and then is found so.
 //
 // Kept aside, on the host, is only what the program writes: once as it was before, once as the first run left it. What
-// it only reads is summed, in a way that also tells which word of it has changed meanwhile. A run takes nothing but
-// the arena: random numbers come from counters there, and inputs are written again before the second run.
+// it only reads has its parity taken, which also tells what has changed in it meanwhile. A run takes nothing but the
+// arena: random numbers come from counters there, and inputs are written again before the second run.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -37,21 +37,22 @@ class Recheck {
     int64_t offset = 0, bytes = 0;
   };
   using Block = std::vector<std::byte>;
-  // Of 32-bit words: w0 + w1 + ..., and 0 w0 + 1 w1 + 2 w2 + ..., modulo 2^64.
-  struct Sums {
-    uint64_t plain = 0, weighted = 0;
+  // The exclusive ors of a buffer's words of 8 bytes, which stand in rows of so many.
+  struct Parity {
+    std::vector<uint64_t> rows;
+    std::array<uint64_t, 512> columns{};
   };
 
   // Returns bytes of the arena: where they are, or copied to `scratch_`.
   Result<std::span<const std::byte>> view(int64_t offset, int64_t bytes);
   Status keep(std::span<const Range> ranges, Block& to);
   Status put_back(std::span<const Range> ranges, const Block& from);
-  Result<Sums> sums(const PlanBuffer& buffer);
+  Result<Parity> parity(const PlanBuffer& buffer);
   // Compares what the program writes with `first`, which the first run left; names the first element that differs.
   Result<std::string> difference(const PlanProgram& program, std::span<const Range> ranges,
                                  const Block& first);
-  // Looks for a change of what the program only reads, and undoes one of a single word.
-  Result<std::string> change(const PlanBuffer& buffer, const Sums& before);
+  // Looks for a change of what the program only reads, and undoes one within a row; names the first element of it.
+  Result<std::string> change(const PlanBuffer& buffer, const Parity& before);
 
   Device& device_;
   const Plan& plan_;

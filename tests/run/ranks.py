@@ -683,4 +683,5 @@ def test_without_the_plug_in(folder):
         expect(done.returncode == 0, done.stderr)
 
 
-harness.main(globals())
+if __name__ == "__main__":
+    harness.main(globals())

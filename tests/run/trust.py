@@ -11,6 +11,7 @@ import subprocess
 import zlib
 
 import harness
+import ranks
 from harness import ArtifactIr, expect, run
 
 FLIPS = int(os.environ.get("GACC_FLIPS", "40"))
@@ -185,6 +186,29 @@ def test_flipped_bits_are_found(folder):
 def test_flipped_bits_are_found_in_the_emulator(folder):
     counts = flip_many(folder, "emulate", max(4, FLIPS // 8), 16, 1, train__micro_batch=4)
     expect(counts["found"] >= 1, f"too few: {counts}")
+
+
+def test_the_faulty_rank_is_named(folder):
+    """And weights have one hash on any number of ranks, rechecked or not, with shared optimizer states, too."""
+    if not ranks.MPIRUN or not (harness.BIN / "libgacc-mpi.so").exists():
+        harness.skip("no MPI here")
+    lanes = {"train__accumulate": 4, "train__lanes": 4}
+    artifact, data = small(folder, **lanes)
+    (folder / "shard").mkdir()
+    shard, _ = small(folder / "shard", **lanes, train__ranks=2, memory__shard="optimizer")
+    log = folder / "log.jsonl"
+    command = lambda step, *more: [harness.BIN / "gacc-exec", step, "--data", data, "--device", "cpu", "--epochs", 1, "--log", log,
+                                   "--log-hash", *more]
+    hashes = lambda: [event["hash"] for event in harness.updates_of(log)]
+    run("gacc-exec", *command(artifact)[1:])
+    alone = hashes()
+    for step in (artifact, shard):
+        ranks.mpirun(2, command(step, "--recheck", 1))
+        expect(hashes() == alone, f"{step}: other weights than on one rank")
+    # On rank 1: init, its first launch twice, its lane's close twice, then its second launch.
+    faulty = ["env", f"GACC_TEST_FLIP=5:0:{ArtifactIr(artifact).place('fc1.weight')}:1", *command(artifact, "--recheck", 1)]
+    done = ranks.mpirun(2, command(artifact, "--recheck", 1), faulty, code=1)
+    ranks.one_error(done, "rank 1", "--recheck: launch 4: fc1.weight[0, 0], which it only reads")
 
 
 if __name__ == "__main__":
