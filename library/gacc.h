@@ -207,8 +207,8 @@ typedef struct gacc_evaluation {
 gacc_error gacc_session_eval_end(gacc_session* session, gacc_evaluation* evaluation);
 
 /* Tells the session that the evaluation is one of its training, which schedule.type = "plateau" follows. `better` gets
- * whether it is better by `metric` ("loss", or one of the model's) than all before it, of which `best` is the best value;
- * NaN before the first. Then `best` gets its value. Of accuracy and r2 the larger is better, of all others the smaller;
+ * whether it is better by `metric` ("loss", or one of the model's) than all before it. Of these `best` is the best
+ * value, NaN before the first; it gets the new one. Of accuracy and r2 the larger is better, of all others the smaller;
  * a NaN never is. A null evaluation only checks the metric's name. */
 gacc_error gacc_session_evaluated(gacc_session* session, const gacc_evaluation* evaluation,
                                   const char* metric, double* best, int* better);

@@ -399,7 +399,8 @@ std::vector<OptionRow> option_table(Arguments& to) {
       {"Predictions", "--generate", &to.generate, count(0),
        "print N tokens that follow the prompt; models of tokens", no_file(), same, {}, {generate}},
       {"Predictions", "--prompt", &to.text.prompt, any("TEXT"),
-       "what they follow; default: a newline. Of a vocabulary\nabove 256: numbers with spaces between them",
+       "what they follow; default: a newline. Of a vocabulary\nabove 256: numbers with spaces between them (words: "
+       "python3\n-m gacc.generate)",
        no_file(), own, {}, {generate}},
       {"Predictions", "--prompts", &to.prompts, any("FILE"),
        "a prompt a line; prints a line for each, with \\n for a newline",

@@ -253,6 +253,7 @@ class Session:
         _check_step(step)
         self.compiled = step
         self._updates = updates
+        self._device, self._threads = device, threads
         self._columns: dict[str, list[Any]] = {}  # of the first table that an input was given
         self._handle = ctypes.c_void_p()
         call("session_open", step._handle, device.encode(), byref(DeviceOptions(threads)), byref(self._handle))
@@ -435,6 +436,21 @@ class Session:
         type       of the numbers: "f32", "bf16" or "f16"
         """
         self._save_as(path, SaveOptions(0, merge, published, type.encode()))
+
+    def generate(self, prompt: str, tokens: int = 100, *, tokenizer: str | os.PathLike | None = None,
+                 temperature: float | None = None, top_k: int | None = None, top_p: float | None = None,
+                 stop: str | None = None, seed: int | None = None) -> str:
+        """What the model says after the prompt: at most so many tokens, up to `stop` or the token that ends a text.
+
+        tokenizer  a folder with tokenizer.json, or a GGUF; none: the tokens are bytes, of a vocabulary of at most 256
+        the others are gacc-exec's options
+
+        gacc-exec makes the text, in a process and an arena of its own, of a copy of the parameters as they are.
+        """
+        from .generate import of_session
+        options = dict(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, device=self._device,
+                       threads=self._threads or None)
+        return of_session(self, prompt, tokens, tokenizer, stop, options)
 
     def save_adapter(self, path: str | os.PathLike) -> None:
         """Writes the adapters alone, into a folder as PEFT has it. They name the folder that `load` has read."""

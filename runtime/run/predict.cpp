@@ -129,14 +129,16 @@ Result<std::vector<int32_t>> parse_prompt(const Plan& plan, std::string_view pro
     int32_t token = 0;
     const auto [rest, error] = std::from_chars(word.data(), end, token);
     if (error != std::errc{} || rest != end || token < 0 || token >= most)
-      return Status::error("{}: {} is no token: the model has the numbers 0 to {}", place, quoted(word),
-                           most - 1);
+      return Status::error(
+          "{}: {} is no token: the model has the numbers 0 to {}; python3 -m gacc.generate takes and gives "
+          "words",
+          place, quoted(word), most - 1);
     tokens.push_back(token);
   }
   if (tokens.empty())
     return Status::error(
         "the model has {} tokens, which are no bytes: {} gives numbers to begin with, with spaces "
-        "between them",
+        "between them; python3 -m gacc.generate takes and gives words",
         most, place);
   return tokens;
 }
