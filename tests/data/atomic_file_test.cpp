@@ -182,5 +182,54 @@ TEST(ReadFile, ReadsFilesAndPipesUpToTheLimit) {
             "cannot read " + folder.path(".") + ": it is a folder");
 }
 
+Status write_folder(const std::string& path, const char* text, bool commits = true) {
+  constexpr std::string_view kOwn[] = {"a", "b"};
+  AtomicFolder made;
+  GACC_TRY(made.open(path, kOwn));
+  GACC_TRY(write_file_atomically(made.file("a"), text));
+  return commits ? made.commit() : Status();
+}
+
+TEST(AtomicFolder, IsTheOldOneOrTheNewOne) {
+  Folder folder;
+  const std::string path = folder.path("f");
+  ASSERT_EQ(write_folder(path, "none", /*commits=*/false).text(), "");
+  EXPECT_TRUE(folder.files().empty());
+  ASSERT_EQ(write_folder(path + "/", "one").text(), "");
+  EXPECT_EQ(contents(path + "/a"), "one");
+  ASSERT_TRUE(write_file_atomically(path + "/b", "goes with the old folder"));
+  ASSERT_EQ(chmod(path.c_str(), 0700), 0);
+  ASSERT_EQ(write_folder(path, "no", /*commits=*/false).text(), "");
+  EXPECT_EQ(contents(path + "/a"), "one");
+  ASSERT_EQ(write_folder(path, "two").text(), "");
+  EXPECT_EQ(contents(path + "/a"), "two");
+  EXPECT_NE(access((path + "/b").c_str(), F_OK), 0);
+  struct stat info;
+  ASSERT_EQ(stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+  EXPECT_EQ(folder.files(), std::vector<std::string>{"f"});
+  // Through a link, which stays one.
+  ASSERT_EQ(symlink("f", folder.path("link").c_str()), 0);
+  ASSERT_EQ(write_folder(folder.path("link"), "three").text(), "");
+  EXPECT_EQ(contents(path + "/a"), "three");
+  ASSERT_EQ(lstat(folder.path("link").c_str(), &info), 0);
+  EXPECT_TRUE(S_ISLNK(info.st_mode));
+}
+
+TEST(AtomicFolder, NothingElseGoesWithTheOldOne) {
+  Folder folder;
+  const std::string path = folder.path("f"), file = folder.put("file", "text");
+  ASSERT_TRUE(write_folder(path, "one"));
+  ASSERT_TRUE(write_file_atomically(path + "/mine", "mine"));
+  EXPECT_EQ(write_folder(path, "two").text(), "cannot write the folder " + path +
+                                                  ": mine is in it, and would go with the old folder; name "
+                                                  "one of its own");
+  EXPECT_EQ(contents(path + "/a"), "one");
+  EXPECT_EQ(write_folder(file, "two").text(), "cannot write the folder " + file + ": it is a file");
+  EXPECT_EQ(write_folder(folder.path("no/f"), "two").text(),
+            "cannot write " + folder.path("no/f") + ": there is no folder " + folder.path("no"));
+  EXPECT_EQ(folder.files(), (std::vector<std::string>{"f", "file"}));
+}
+
 }  // namespace
 }  // namespace gacc::test
