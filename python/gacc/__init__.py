@@ -221,10 +221,10 @@ def from_torch(module: Any, inputs: Mapping[str, Any], *, loss: str | Mapping, t
         if given is not None:
             tables["model"][key] = given
     target = tables["loss"]["target"]
-    if not {"micro_batch", "effective_batch"} & tables["train"].keys():
-        tables["train"]["micro_batch"] = max(len(x) for x in inputs.values())
     text, state = lowering.text_of(module, inputs, target=target, name=name, output=output,
                                    classes=tables["loss"].get("type") == "cross_entropy")
+    if not {"micro_batch", "effective_batch"} & tables["train"].keys():
+        tables["train"]["micro_batch"] = max(len(x) for x in inputs.values())
     settings = {f"{table}.{key}": value for table, keys in tables.items() for key, value in keys.items()}
     step = compile(text, set={**settings, **(set or {})}, target=gpu)
     step.module_state = state

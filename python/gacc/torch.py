@@ -9,14 +9,22 @@ until somebody needs it.
 """
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
+import io
 import itertools
 import json
+import linecache
+import logging
 import math
 import operator
+import os
 import re
-from collections.abc import Callable, Collection, Mapping
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -746,6 +754,9 @@ OPERATIONS.update({
     aten.log1p.default: chain(lambda r, x: r.each("add", x, 1.0), pointwise("log")),
     aten.expm1.default: chain(pointwise("exp"), lambda r, x: r.each("sub", x, 1.0)),
     aten.sum.default: lambda r, x, **_: r.rows("row_sum", x, [], False),
+    aten.mean.default: lambda r, x, **_: mean(r, x, []),
+    aten.max.default: lambda r, x: r.rows("row_max", x, [], False),
+    aten.min.default: lambda r, x: r.rows("row_min", x, [], False),
     aten.maximum.default: lambda r, x, y: r.each("maximum", x, y, dtype=r.dtype),
     aten.minimum.default: lambda r, x, y: r.each(
         "neg", r.each("maximum", negative(r, x), negative(r, y), dtype=r.dtype), dtype=r.dtype),
@@ -959,6 +970,15 @@ def repeat(r: Region, x: Tensor, times: Any) -> Tensor:
     y = r.with_axes(x, out)
     y.permuted = None
     return y
+
+
+@row(aten.as_strided.default)
+def as_strided(r: Region, x: Tensor, size: Any, stride: Any, offset: int | None = None) -> Tensor:
+    """The same numbers, where only one axis beside the batch is longer than 1: so PyTorch 2.4 ends its means."""
+    given = [(n, batch, step) for (n, batch), step in zip(r.sizes, stride) if batch or n > 1]
+    if offset or len(given) != 2 or given[0] != (1, True, given[1][0]) or given[1][1:] != (False, 1):
+        raise Unsupported("it reads memory in steps of its own: say it by views and slices")
+    return r.view(x, r.sizes)
 
 
 @row(aten.slice.Tensor)
@@ -1354,6 +1374,33 @@ def grouped(r: Region, x: Tensor, times: int) -> Tensor:
 
 # --- from the exported graph to text
 
+F = torch.nn.functional
+WHOLE = {  # what the export of PyTorch 2.4 would take apart: the signature as there, and what makes it
+    F.scaled_dot_product_attention: ("Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, "
+                                     "float dropout_p=0.0, bool is_causal=False, float? scale=None", attention),
+    F.instance_norm: ("Tensor input, Tensor? running_mean=None, Tensor? running_var=None, Tensor? weight=None, "
+                      "Tensor? bias=None, bool use_input_stats=True, float momentum=0.1, float eps=1e-05",
+                      lambda r, x, mean=None, variance=None, w=None, bias=None, by_input=True, momentum=0.1, eps=1e-5:
+                      instance_norm(r, x, w, bias, mean, variance, by_input, momentum, eps)),
+    F.rms_norm: ("Tensor input, int[] normalized_shape, Tensor? weight=None, float? eps=None", rms_norm),
+} if not hasattr(torch.export, "default_decompositions") else {}
+LIBRARY = torch.library.Library("gacc", "FRAGMENT")  # which keeps the operations defined
+for function, (signature, build) in WHOLE.items():
+    LIBRARY.define(f"{function.__name__}({signature}) -> Tensor")
+    LIBRARY.impl(function.__name__, lambda x, *more, attention=function is F.scaled_dot_product_attention, **_: (
+        x.new_empty([*x.shape[:-1], more[1].shape[-1] if attention else x.shape[-1]])), "Meta")
+    OPERATIONS[getattr(torch.ops.gacc, function.__name__).default] = build
+
+
+class KeptWhole(torch.overrides.TorchFunctionMode):
+    """Calls the operations of WHOLE in place of PyTorch's own."""
+
+    def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if function in WHOLE:
+            function = getattr(torch.ops.gacc, function.__name__)
+        return function(*args, **(kwargs or {}))
+
+
 # Which default_decompositions would take apart.
 KEPT = ("linear", "silu", "mish", "softplus", "rms_norm", "scaled_dot_product_attention", "adaptive_avg_pool2d",
         "instance_norm")
@@ -1390,7 +1437,7 @@ def exported(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> tor
     batch = torch.export.Dim("batch", min=2)
     several = {name: (x if len(x) > 1 else x.expand(2, *x.shape[1:]).contiguous()) for name, x in inputs.items()}
     try:
-        with torch.no_grad():
+        with torch.no_grad(), quiet(), KeptWhole(), whole_layers():
             program = torch.export.export(module, (), kwargs=several,
                                           dynamic_shapes={name: {0: batch} for name in several}, strict=False)
             table = getattr(torch.export, "default_decompositions", torch._decomp.core_aten_decompositions)()
@@ -1398,9 +1445,58 @@ def exported(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> tor
                 table.pop(getattr(aten, name).default, None)
             return program.run_decompositions(table)
     except Exception as error:
-        raise Error("torch.export cannot follow the module. It takes straight-line code whose shapes depend on the "
-                    "batch in their first axis alone, and no control flow that depends on data:\n"
-                    f"{str(error).strip()}") from error
+        raise unfollowed(module, error) from error
+
+
+@contextlib.contextmanager
+def whole_layers() -> Iterator[None]:
+    """Turns off PyTorch's own kernels of a whole layer, which it takes in eval()."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps back what PyTorch logs and prints of an error that it raises, and 2.11's warning of its own LeafSpec."""
+    logs = [log for name, log in logging.root.manager.loggerDict.items() if name.partition(".")[0] == "torch"
+            and isinstance(log, logging.Logger) and not log.disabled and not os.environ.get("TORCH_LOGS")]
+    said = io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stderr(said):
+        warnings.filterwarnings("ignore", ".*treespec, LeafSpec", FutureWarning)
+        for log in logs:
+            log.disabled = True
+        try:
+            yield
+        finally:
+            for log in logs:
+                log.disabled = False
+    sys.stderr.write(said.getvalue())
+
+
+def unfollowed(module: torch.nn.Module, error: Exception) -> Error:
+    """The refusal of what torch.export does not follow, at the innermost line that is not PyTorch's."""
+    why = str(error).strip().split("\n\n")[0]
+    if type(error).__name__ == "GuardOnDataDependentSymNode":
+        why = ("which lines run, or a number of Python, depends on data here; gacc takes straight-line code: "
+               f"torch.where(condition, a, b) chooses by elements ({why.splitlines()[0]})")
+    names = {part: name for name, part in module.named_modules()}
+    own, where, file, number = os.path.dirname(torch.__file__), "", None, None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        path, part = frame.f_code.co_filename, frame.f_locals.get("self")
+        if isinstance(part, torch.nn.Module) and part in names:
+            path_of = f"module `{names[part]}`" if names[part] else "the module itself"
+            where = f"\n  in {path_of} ({type(part).__name__})"
+            file = None
+        if where and not path.startswith((own, __file__, "<")):
+            file, number = path, line
+            code = f"\n  {path}:{line}: {linecache.getline(path, line).strip()}"
+    if file is None:
+        why += "\nIt takes straight-line code whose shapes depend on the batch in their first axis alone"
+    return Error(f"torch.export cannot follow the module: {why}{where}{code if file else ''}", file=file, line=number)
 
 
 class Lowering:
@@ -1577,7 +1673,10 @@ def check_parameter(name: str, value: torch.Tensor) -> None:
 
 
 def check_input(name: str, x: Any) -> torch.Tensor:
-    x = torch.as_tensor(x).detach().cpu()
+    try:
+        x = torch.as_tensor(x).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"the input `{name}` is {x!r:.60}, which is no array: {error}") from None
     if x.dtype not in TYPES:
         more = "; bytes are given as floats, as the module takes them" if x.dtype == torch.uint8 else ""
         raise Error(f"the input `{name}` is {str(x.dtype).removeprefix('torch.')}; it may be float32, int64, int32 "
@@ -1628,6 +1727,11 @@ def text_of(module: torch.nn.Module, inputs: Mapping[str, Any], *, target: str |
     target    the input that a loss compares with; where it is no example, it gets the output's shape
     classes   the target is the number of a class, on the output's last axis
     """
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"the module is {module!r:.60}, which is no torch.nn.Module")
+    if not isinstance(inputs, Mapping) or not inputs:
+        raise TypeError("the inputs are examples by the names of the forward's arguments, as in "
+                        f"{{{', '.join(f'{n!r}: {n}' for n in taken_by(module)) or '...'}}}")
     known_as = torch.nn.Module.state_dict(module, keep_vars=True)
     first: dict[int, str] = {}
     owners = {n: first.setdefault(id(p), n) for n, p in known_as.items() if isinstance(p, torch.nn.Parameter)}
@@ -1645,8 +1749,13 @@ def text_of(module: torch.nn.Module, inputs: Mapping[str, Any], *, target: str |
         arguments = names
     else:  # other names: in the order of the forward's
         arguments = taken[:len(names)]
-        if len(arguments) < len(names):
-            raise Error(f"the forward takes {', '.join(taken) or 'nothing'}, and there are {', '.join(names)}")
+    try:
+        inspect.signature(module.forward).bind(**dict.fromkeys(arguments))
+        together = len(arguments) == len(names)
+    except TypeError:
+        together = False
+    if not together:
+        raise Error(f"the forward takes {', '.join(taken) or 'nothing'}, and there are {', '.join(names)}")
     forward = {argument: examples[n] for argument, n in zip(arguments, names)}
     modes = {m: m.training for m in module.modules()}
     buffers = Buffers(known_as)
