@@ -335,6 +335,14 @@ TEST(Published, WindowsOfAttentionAreTheLayers) {
   EXPECT_EQ(windows(qwen, 128), std::set<int64_t>{0});
   qwen["max_window_layers"] = 3;  // the others from there on have it
   EXPECT_NE(problems_of(qwen, named(128)).find("`max_window_layers` = 3"), std::string::npos);
+  // A name for each layer counts more than the number.
+  Json& layers = qwen["layer_types"] = Json::array();
+  for (int i = 0; i < qwen["num_hidden_layers"]; ++i) layers.push_back("sliding_attention");
+  EXPECT_EQ(windows(qwen, 128), std::set<int64_t>{100});
+  layers[0] = "full_attention";
+  EXPECT_NE(
+      problems_of(qwen, named(128)).find("`layer_types` = [\"full_attention\", \"sliding_attention\", "),
+      std::string::npos);
 }
 
 TEST(Published, AdaptersAreOfTheBlocks) {

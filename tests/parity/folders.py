@@ -54,8 +54,8 @@ def gpt2():
 def gpt_neox():
     for parallel, tied, part, bias, rope in itertools.product((True, False), (False, True), (0.25, 1.0), (True, False), ("default", "linear", "llama3", "yarn")):
         heads = 3 if part < 1 else 6
-        yield SMALL | dict(use_parallel_residual=parallel, tie_word_embeddings=tied, rotary_pct=part, attention_bias=bias, hidden_act="gelu",
-                           num_attention_heads=heads) | with_rope(rope, round(48 // heads * part) // 2)
+        yield SMALL | dict(use_parallel_residual=parallel, tie_word_embeddings=tied, rotary_pct=part, hidden_act="gelu",
+                           num_attention_heads=heads, **{} if bias else {"attention_bias": False}) | with_rope(rope, round(48 // heads * part) // 2)
 
 
 def phi3():
@@ -94,18 +94,32 @@ def run(*command):
     return done.stdout
 
 
-def build(transformers, name, sizes):
-    config_class, model_class = getattr(transformers, name + "Config"), getattr(transformers, name + ("LMHeadModel" if name == "GPT2" else "ForCausalLM"))
-    sizes = dict(sizes)
+def classes_of(transformers, name):
+    """The family's configuration and model; None where this transformers has none."""
+    head = "LMHeadModel" if name == "GPT2" else "ForCausalLM"
+    return getattr(transformers, name + "Config", None), getattr(transformers, name + head, None)
+
+
+def config_of(transformers, config_class, sizes):
+    """The case's configuration as this transformers spells it; None where it does not know all of it, as it would skip that in silence."""
+    sizes, usual = dict(sizes), config_class()
     rope = sizes.pop("rope", None)
-    if rope is not None:  # transformers 5 has rope_parameters, 4 rope_scaling
-        key = "rope_parameters" if int(transformers.__version__.split(".")[0]) >= 5 else "rope_scaling"
-        theta = {"rope_theta": 10000.0}
+    if hasattr(usual, "rope_parameters"):  # since 5
         if "rotary_pct" in sizes:
-            theta["partial_rotary_factor"] = sizes["rotary_pct"]
-        sizes[key] = rope | (theta if key == "rope_parameters" else {})
-    model = model_class(config_class(**sizes, attn_implementation="eager"))
-    return model.float().eval()
+            rope = dict(rope or {"rope_type": "default"}, partial_rotary_factor=sizes.pop("rotary_pct"))
+        if rope is not None:
+            sizes["rope_parameters"] = dict(rope, rope_theta=10000.0)
+    elif rope is not None:
+        sizes["rope_scaling"] = rope
+        if usual.model_type == "phi3":  # its class takes no other keys
+            sizes["rope_scaling"] = dict(type=rope["rope_type"], short_factor=rope["short_factor"], long_factor=rope["long_factor"])
+        elif not importlib.util.find_spec("transformers.modeling_rope_utils"):  # these know one scaling, and name it otherwise
+            if rope["rope_type"] != "linear" or not hasattr(usual, "rope_scaling"):
+                return None
+            sizes["rope_scaling"] = dict(type="linear", factor=rope["factor"])
+    if not all(hasattr(usual, key) for key in sizes if key != "rope_scaling"):
+        return None
+    return config_class(**sizes, attn_implementation="eager")
 
 
 def losses_of(torch, model, tokens, following):
@@ -169,7 +183,8 @@ def check(peer, family, sizes, folder, adapter):
     """The largest deviations of a case, by name; what is wrong with it is raised."""
     numpy, torch, transformers = peer
     torch.manual_seed(1)
-    model = build(transformers, FAMILIES[family][0], sizes)
+    config_class, model_class = classes_of(transformers, FAMILIES[family][0])
+    model = model_class(config_of(transformers, config_class, sizes)).float().eval()
     with torch.no_grad():  # weights with which every part of the model matters
         for parameter in model.parameters():
             parameter.mul_(3) if parameter.dim() > 1 else parameter.add_(0.2 * torch.randn_like(parameter))
@@ -232,11 +247,20 @@ def main():
     has_peft = importlib.util.find_spec("peft") is not None
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)  # models this small are slower on more
     failed = count = 0
-    for family, (_, cases) in FAMILIES.items():
-        every = list(cases())
+    for family, (name, cases) in FAMILIES.items():
         if given.family not in (None, family):
             continue
+        config_class, model_class = classes_of(transformers, name)
+        if config_class is None or model_class is None:
+            print(f"{family}: transformers {transformers.__version__} has no such model")
+            continue
+        every = list(cases())
+        unknown = [case for case in every if config_of(transformers, config_class, case) is None]
+        if unknown:
+            print(f"{family}: transformers {transformers.__version__} does not know {len(unknown)} of {len(every)} cases")
+            every = [case for case in every if case not in unknown]
         chosen = every if given.all else list(covering(every))
         for number, sizes in enumerate(chosen[:given.most]):
             with tempfile.TemporaryDirectory(dir=given.keep) as folder:
