@@ -424,8 +424,13 @@ class Session:
         self._write(parameters if state is None else state.to_step(parameters))
 
     def _write(self, parameters: Mapping[str, Any]) -> None:
-        for name, array in _arrays.check_parameters(parameters, self._arrays()).items():
-            call("session_write", self._handle, name.encode(), array.ctypes.data, array.nbytes)
+        have = self._arrays()
+        arrays = {name: array.reshape(have[name].shape)
+                  for name, array in _arrays.check_parameters(parameters, have).items()}
+        with tempfile.TemporaryDirectory(prefix="gacc-") as folder:  # loading rounds what a step keeps in half
+            path = os.path.join(folder, "parameters")
+            _arrays.write_safetensors(path, arrays)
+            call("session_load", self._handle, path_bytes(path))
 
     def save(self, path: str | os.PathLike, *, published: bool = False, merge: bool = False, type: str = "f32") -> None:
         """Writes the parameters as a safetensors file. A path that ends in "/", or is a folder, becomes the whole

@@ -1,5 +1,9 @@
 """PyTorch modules as models: the forward, one update and the parameters are PyTorch's, and what cannot be said is refused
 with the line of Python."""
+import contextlib
+import io
+import json
+
 import harness
 from harness import expect
 
@@ -109,7 +113,17 @@ def test_half_precision_stays_near(_):
             expect(run.update().applied, f"{name} in {precision}: the window was not applied")
 
 
-def test_a_budget_changes_no_bit(_):
+def allocated(step, inputs, target, folder):
+    """The bytes that a run of the step takes by its log, which says them twice."""
+    step.save(folder / "step.ptx")
+    np.savez(folder / "data.npz", y=target.numpy(), **{name: x.numpy() for name, x in inputs.items()})
+    harness.run("gacc-exec", folder / "step.ptx", "--device", "cpu", "--quiet", "--data", f"npz:{folder / 'data.npz'}", "--epochs", 1,
+                "--load", folder / "step.safetensors", "--log", folder / "log.jsonl")
+    events = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return {event[key] for event in events for key in ("arena_bytes", "peak_bytes") if key in event}
+
+
+def test_a_budget_changes_no_bit(folder):
     """At half of the activations: what is allocated is the plan's peak, inside the budget, and the weights are the same."""
     for name in ("nanogpt", "vit", "unet", "autoencoder", "gnn", "wavenet"):
         module, inputs, loss, target = made(name)
@@ -120,7 +134,10 @@ def test_a_budget_changes_no_bit(_):
         tight = gacc.compile(free.source, set={**{f"optimizer.{k}": v for k, v in OPTIMIZERS["sgd"][0].items()}, "loss.type": loss,
                                                "loss.target": "y", "train.micro_batch": 4, "train.accumulate": 2, "memory.budget": f"{budget}B"})
         tight.module_state = free.module_state
-        expect(tight.plan["bytes"]["peak"] <= budget, f"{name}: the peak {tight.plan['bytes']['peak']} is above {budget}")
+        peak = tight.plan["bytes"]["peak"]
+        expect(peak <= budget, f"{name}: the peak {peak} is above {budget}")
+        taken = allocated(tight, inputs, target, folder)
+        expect(taken == {peak}, f"{name}: {taken} were allocated, and the peak is {peak}")
         states = []
         for step in (free, tight):
             run = session(step)
@@ -238,7 +255,8 @@ def test_refusals_name_the_line(_):
             return torch.special.i0(x * self.weight)
     error = refused(None, "i0", "from_torch.py", "return torch.special.i0(x", "module `1`", "Inner", module=nn.Sequential(nn.Linear(4, 4), Inner(None)))
     expect(error.file == __file__ and error.line is not None, f"{error.file}:{error.line}")
-    refused(lambda x: x - x.mean(0), "batch")
+    for function in (lambda x: x - x.mean(0), lambda x: x - x.mean(), lambda x: x - x.max()):
+        refused(function, "batch", "from_torch.py")
     refused(lambda x: x.flip(0), "batch")
     refused(lambda x: x.reshape(2, -1), "")
     refused(lambda x: x if x.sum() > 0 else -x, "torch.export cannot follow")
@@ -280,6 +298,7 @@ def test_operations(_):
         "pads": lambda x: F.avg_pool2d(x.view(-1, 1, 3, 4), 3, 1, 1, count_include_pad=False) + F.max_pool2d(x.view(-1, 1, 3, 4), 2, 1, 1)[..., 1:, 1:],
         "adaptive": lambda x: F.adaptive_avg_pool2d(x.view(-1, 1, 3, 4), (2, 3)),
         "shuffle": lambda x: F.pixel_shuffle(x.view(-1, 4, 1, 3), 2),
+        "wholes": lambda x: x * torch.tensor([1.0, 2.0, 4.0] * 4).mean() - a.max() + a.min(),
         "einsum": lambda x: torch.einsum("bij,kj->bki", x.view(-1, 3, 4), a),
         "left": lambda x: a.T @ x.view(-1, 3, 4),
         "groups": lambda x: F.group_norm(x.view(-1, 4, 3), 2) + F.instance_norm(x.view(-1, 4, 3)) + F.layer_norm(x.view(-1, 4, 3), (4, 3)),
@@ -321,6 +340,78 @@ def test_thresholds_scales_and_powers(_):
     refused(lambda x: x ** torch.tensor([1.5, 2.0, 0.5, 2.5]), "whole numbers")
     refused(lambda x: x ** (x * 2).int(), "whole numbers")
     refused(lambda x: x ** float("inf"), "exponent")
+
+
+def test_what_export_cannot_follow_names_the_line(_):
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        for function, words in ((lambda x: x if x.sum() > 0 else -x, "depends on data"), (lambda x: x * int(x[0, 0]), "depends on data"),
+                                (lambda x: x @ torch.ones(5, 5), "same reduction dim"), (lambda x: x.foo(), "no attribute 'foo'")):
+            error = refused(None, words, "module `0` (One)", "from_torch.py", module=nn.Sequential(One(function)))
+            expect(error.file == __file__ and error.line == function.__code__.co_firstlineno, f"{error.file}:{error.line}: {error}")
+    expect(said.getvalue() == "", f"PyTorch said beside it:\n{said.getvalue()}")
+
+
+def test_wrong_arguments_are_told(_):
+    def error_of(kind, module, inputs, *words):
+        try:
+            gacc.from_torch(module, inputs, loss="mse", target="y", optimizer="sgd")
+        except kind as error:
+            expect(all(word in str(error) for word in words), f"{error}\nlacks one of {words}")
+        else:
+            raise harness.Failed(f"nothing was refused: {words}")
+    x = torch.randn(4, 4)
+    error_of(TypeError, lambda x: x, {"x": x}, "nn.Module")
+    error_of(TypeError, nn.Linear(4, 4), x, "by the names", "{'input': input}")
+    error_of(TypeError, nn.Linear(4, 4), {}, "by the names")
+    error_of(TypeError, nn.Linear(4, 4), {"input": "abc"}, "`input`", "no array")
+    error_of(gacc.Error, nn.Bilinear(4, 4, 2), {"a": x}, "the forward takes input1, input2, and there are a")
+    for dtype in (torch.float64, torch.float16, torch.int16, torch.uint8, torch.complex64):
+        error_of(gacc.Error, nn.Linear(4, 4), {"input": x.to(dtype)}, "`input`", str(dtype).split(".")[1], "float32")
+    for dtype in (torch.float64, torch.float16, torch.bfloat16):
+        error_of(gacc.Error, nn.Linear(4, 4).to(dtype), {"input": x}, "`weight`", str(dtype).split(".")[1], "module.float()")
+
+
+def test_whole_numbers_are_inputs(_):
+    net, whole = One(lambda x: x), torch.tensor([[-3, 0, 7, 1 << 20]] * 4)
+    for dtype in (torch.int64, torch.int32, torch.bool):
+        given = whole.to(dtype)
+        got = session(gacc.from_torch(net, {"x": given}, loss="mse", target="y", optimizer="sgd")).predict(x=given)
+        expect(torch.equal(torch.as_tensor(got), given.float()), f"{dtype}: {got[0]}")
+
+
+def test_a_frozen_part_is_loaded_in_half_precision(_):
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)), torch.randn(8, 16)
+    net[0].requires_grad_(False)
+    for precision in ("bf16", "f16"):
+        run = session(gacc.from_torch(net, {"input": x}, loss="mse", target="y", optimizer="sgd", precision=precision))
+        off = (torch.as_tensor(run.predict(input=x)) - net(x).detach()).abs().max().item()
+        expect(off < 0.02, f"{precision}: {off} off")
+
+
+def test_a_module_on_a_card_is_copied(_):
+    """Its parameters say that they are there until they are brought to the CPU, which is done to a copy."""
+    class There(nn.Parameter):
+        device = torch.device("cuda", 0)
+
+        def __deepcopy__(self, memo):
+            return There(self.detach().clone())
+
+    class Net(One):
+        def cpu(self):
+            self.weight = nn.Parameter(self.weight.detach().as_subclass(torch.Tensor))
+            return self
+    net, x = Net(lambda x: x), torch.randn(4, 4)
+    net.weight = There(torch.rand(4))
+    step = gacc.from_torch(net, {"x": x}, loss="mse", target="y", optimizer={"type": "sgd", "lr": 0.1})
+    expect(isinstance(net.weight, There), "the module itself was moved")
+    run = session(step)
+    expect(np.allclose(run.predict(x=x), (x * net.weight.detach()).numpy()), "the values are other ones")
+    run.step(x=x, y=x)
+    run.update()
+    net.load_state_dict(run.parameters())
+    expect(isinstance(net.weight, There) and np.allclose(run.predict(x=x), (x * net.weight.detach()).numpy()), "the parameters went elsewhere")
 
 
 def test_what_is_not_there_names_the_line(_):
