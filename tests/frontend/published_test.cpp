@@ -236,6 +236,20 @@ TEST(Published, BothSpellingsOfTransformersAreRead) {
   EXPECT_NE(problems_of(config, named()).find("`rope_theta`"), std::string::npos);
 }
 
+// transformers 4.57 writes both names.
+TEST(Published, WhatAFileOfGptNeoXSaysTwiceAgrees) {
+  Json config = config_of("pythia-160m");
+  config["rope_theta"] = config.value("rotary_emb_base", 10000.0);
+  config["partial_rotary_factor"] = config.value("rotary_pct", 0.25);
+  std::string problems;
+  EXPECT_TRUE(read(config, problems, named())) << problems;
+  for (const auto& [key, other] : {std::pair("rope_theta", 20000.0), {"partial_rotary_factor", 0.5}}) {
+    Json changed = config;
+    changed[key] = other;
+    EXPECT_NE(problems_of(changed, named()).find(std::string("`") + key + "`"), std::string::npos) << key;
+  }
+}
+
 TEST(Published, WhatAFamilyCannotExpressIsNamedWithItsValue) {
   const auto with = [](const char* name, const char* key, const Json& value) {
     Json config = config_of(name);
