@@ -1443,9 +1443,22 @@ def exported(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> tor
             table = getattr(torch.export, "default_decompositions", torch._decomp.core_aten_decompositions)()
             for name in KEPT:
                 table.pop(getattr(aten, name).default, None)
+            refuse_old_bilinear(program.graph)
             return program.run_decompositions(table)
+    except Error:
+        raise
     except Exception as error:
         raise unfollowed(module, error) from error
+
+
+def refuse_old_bilinear(graph: fx.Graph) -> None:
+    """PyTorch 2.4 takes an interpolation by a factor like 1.2 apart into operations that compute something else."""
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 5):
+        return
+    for node in graph.nodes:
+        if node.target == aten.upsample_bilinear2d.vec and any(scale % 1 for scale in node.args[3] or ()):
+            raise refusal(node, f"PyTorch {torch.__version__} exports bilinear interpolation by {node.args[3]} wrongly;"
+                                " 2.5 and later are right, and so are whole factors")
 
 
 @contextlib.contextmanager
