@@ -191,7 +191,7 @@ std::string wrong_outputs(const std::vector<FileOption>& options) {
       if (above(*output.identity, *other.identity))
         return fmt::format("{} {} cannot be a file and the folder of {} {}", writes.option, output.name,
                            too.option, other.name);
-      if (holds(output.name, other.name))
+      if (writes.folder && holds(output.name, other.name))
         return fmt::format("{} {} is written as a whole, and {} {} is in that folder", writes.option,
                            output.name, too.option, other.name);
       if (output.identity != other.identity || writes.in_place_of == too.option) continue;

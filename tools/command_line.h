@@ -38,6 +38,7 @@ struct FileOption {
   FileUse use = FileUse::reads;
   std::vector<std::string> files;  // empty names: not given
   std::string_view in_place_of{};  // the option whose file this output may replace
+  bool folder = false;             // may be a folder that is replaced as a whole
 
   bool given() const {
     return std::ranges::any_of(files, [](const std::string& file) { return !file.empty(); });

@@ -170,7 +170,7 @@ std::vector<FileOption> file_options(Arguments& given) {
   for (const OptionRow& row : option_table(given))
     if (row.files.use)
       options.push_back({row.name, *row.files.use, row.files.of(*std::get<std::string*>(row.target)),
-                         row.files.in_place_of});
+                         row.files.in_place_of, row.files.of == the_saved});
   return options;
 }
 
