@@ -107,10 +107,12 @@ class Writer {
                             range.last + (stays(range.value) ? 1 : 0)};
       // Rows that are made in place of others have the gaps of those, zeros, which a library reads
       // (ir::rounded_extents).
-      const auto before = std::ranges::find_if(values, [&](const PlanValue& other) {
-        return region_[range.value].type.pitch != 0 && other.offset == value.offset &&
-               other.bytes == value.bytes && other.last == value.first;
-      });
+      const auto before = region_[range.value].type.pitch == 0
+                              ? values.end()
+                              : std::ranges::find_if(values, [&](const PlanValue& other) {
+                                  return other.offset == value.offset && other.bytes == value.bytes &&
+                                         other.last == value.first;
+                                });
       if (before == values.end())
         values.push_back(value);
       else
@@ -175,9 +177,9 @@ class Writer {
       launch.pitch = {argument(a), argument(b), argument(c)};
     }
     const ir::Kernel& multiply = facts_->kernels[facts_->numbers[call.kernel]];
-    const auto [m, n, k] =
+    const ir::Rounded rounded =
         ir::rounded_extents(module_, region_, *facts_, region_.ops[multiply.members.front().op]);
-    launch.rounds = {m, n, k};
+    launch.rounded = {rounded.m, rounded.n, rounded.k};
     launch.transpose_a = kernel.transpose_a;
     launch.transpose_b = kernel.transpose_b;
     launch.accumulate = kernel.accumulate;

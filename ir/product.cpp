@@ -62,7 +62,7 @@ bool has_zero_gaps(const Module& module, const Region& region, const RegionFacts
       facts.kernels, [&](const Kernel& kernel) { return contains(kernel.writes, operand); });
   if (maker == facts.kernels.end()) return false;
   if (maker->form == KernelForm::gemm)
-    return rounded_extents(module, region, facts, region.ops[maker->members.front().op]).n;
+    return rounded_extents(module, region, facts, region.ops[maker->members.front().op]).n != 0;
   return std::ranges::any_of(maker->reads, [&](const Operand& read) {
     const ValueId* before = as_value(read);
     return before != nullptr && *before != *value && region[*before].offset == region[*value].offset &&
@@ -82,12 +82,16 @@ Rounded rounded_extents(const Module& module, const Region& region, const Region
   const auto uneven = [](const Extent& extent) {
     return !extent.times_batch && extent.factor % kLibraryStep != 0;
   };
+  const auto next = [](bool rounds, const Extent& extent) {
+    return rounds ? aligned(extent.factor, kLibraryStep) : 0;
+  };
   const auto zeros = [&] { return has_zero_gaps(module, region, facts, call.a); };
   const ValueId* result = as_value(call.c);
-  return {.m = uneven(call.m) && ta && has_room(module, call.c) && zeros(),
-          .n = uneven(call.n) && tb && has_room(module, call.b) && result != nullptr &&
-               region[*result].type.pitch != 0,
-          .k = uneven(call.k) && !ta && !tb && has_room(module, call.b) && zeros()};
+  return {.m = next(uneven(call.m) && ta && has_room(module, call.c) && zeros(), call.m),
+          .n = next(uneven(call.n) && tb && has_room(module, call.b) && result != nullptr &&
+                        region[*result].type.pitch != 0,
+                    call.n),
+          .k = next(uneven(call.k) && !ta && !tb && has_room(module, call.b) && zeros(), call.k)};
 }
 
 std::optional<BufferId> bias_of(const Module& module, const Region& region, const Op& op,

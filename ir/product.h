@@ -21,7 +21,7 @@ bool accumulates(const Op& product);  // C is a buffer that is added to
 // Beyond them it reads zeros, in the room of a buffer and in the gaps of A's rows, so the sums are the same; it writes
 // into the gaps of C's rows or into the room of C. The module is planned.
 struct Rounded {
-  bool m = false, n = false, k = false;
+  int64_t m = 0, n = 0, k = 0;  // 0: as the op has it
 };
 Rounded rounded_extents(const Module& module, const Region& region, const RegionFacts& facts, const Op& op);
 

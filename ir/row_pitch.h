@@ -7,6 +7,10 @@
 
 namespace gacc::ir {
 
+// Libraries compute half products fast where each extent is a multiple of this (measured on an H200: 2 to 8 times as
+// slow elsewhere, whatever the pitch).
+inline constexpr int64_t kLibraryStep = 8;
+
 // Rows with a pitch begin at multiples of so many elements.
 inline constexpr int64_t kPitchStep = 64;
 
@@ -15,12 +19,8 @@ inline constexpr int64_t kPitchStep = 64;
 constexpr int64_t wanted_pitch(int64_t columns) {
   if (columns > kMostMatrixExtent) return 0;
   const int64_t pitch = (columns + kPitchStep - 1) / kPitchStep * kPitchStep;
-  return columns % 8 != 0 && (pitch - columns) * 16 <= columns ? pitch : 0;
+  return columns % kLibraryStep != 0 && (pitch - columns) * 16 <= columns ? pitch : 0;
 }
-
-// Libraries compute half products fast where each extent is a multiple of this (measured on an H200: 2 to 8 times as
-// slow elsewhere, whatever the pitch).
-inline constexpr int64_t kLibraryStep = 8;
 
 // The bytes of a buffer in the arena. A half copy, or a gradient, with as many rows as a pitch is for has room for rows
 // up to a multiple of kLibraryStep. Nothing writes there, or zeros, so the room holds the zeros of the load.

@@ -90,8 +90,8 @@ class Verifier {
       if (is_narrow(buffer.type.dtype) && buffer.kind != BufferKind::state && !frozen)
         broken("R13", buffer.at, "`@{}` is {}; trained parameters and accumulators are f32", buffer.name,
                dtype_text(buffer.type.dtype));
-      place(buffer.at, "@" + buffer.name, buffer.type, 1, buffer.offset, at_least(Phase::planned),
-            alignment(buffer), room_bytes(buffer));
+      place(buffer.at, "@" + buffer.name, room_bytes(buffer), buffer.offset, at_least(Phase::planned),
+            alignment(buffer));
       role(buffer);
     }
     if (at_least(Phase::planned) != module_.arena_bytes.has_value())
@@ -575,16 +575,14 @@ class Verifier {
   }
 
   // R15: one place
-  void place(const Location& at, const std::string& name, const Type& type, int64_t samples,
-             const std::optional<int64_t>& offset, bool wanted, int64_t alignment = kArenaAlignment,
-             int64_t bytes = 0) {
+  void place(const Location& at, const std::string& name, int64_t bytes, const std::optional<int64_t>& offset,
+             bool wanted, int64_t alignment = kArenaAlignment) {
     if (!offset) {
       if (wanted) broken("R15", at, "`{}` has no place in the arena", name);
       return;
     }
     if (!at_least(Phase::planned)) return broken("R15", at, "`{}` has a place before phase planned", name);
     const int64_t end = module_.arena_bytes.value_or(0);
-    if (bytes == 0) bytes = type_bytes(type, samples);
     if (*offset < 0 || *offset % alignment != 0 || bytes > end || *offset > end - bytes)
       broken("R15", at, "`{}` at {} is misaligned or outside the arena of {} bytes", name, *offset, end);
   }
@@ -629,8 +627,8 @@ class Verifier {
     if (!known->problem.empty()) return broken("R14", region.ops.front().at, "{}", known->problem);
     const bool planned = at_least(Phase::planned);
     const auto value_place = [&](ValueId id, const Location& at) {
-      place(at, "%" + region[id].name, region[id].type, module_.most_samples(region), region[id].offset,
-            planned);
+      place(at, "%" + region[id].name, type_bytes(region[id].type, module_.most_samples(region)),
+            region[id].offset, planned);
     };
     for (const Yield& yield : region.yields)
       if (const ValueId* id = as_value(yield.what)) value_place(*id, region.at);

@@ -155,8 +155,6 @@ struct PlanWorkspace {
   int64_t offset = 0, bytes = 0;
 };
 
-inline constexpr int64_t kRoundTo = 8;
-
 // One launch of a program on the GPU: a kernel of the PTX, or a matrix product
 // C[m, n] (+)= op(A)[m, k] @ op(B)[k, n], row-major, with f32 sums that are rounded once to C's type.
 struct PlanLaunch {
@@ -174,8 +172,7 @@ struct PlanLaunch {
   PlanArgument m{PlanArgument::Kind::extent}, n{PlanArgument::Kind::extent}, k{PlanArgument::Kind::extent};
   // Extents: elements from one row of A, B and C to the next. None: their rows have no gaps.
   std::optional<std::array<PlanArgument, 3>> pitch{};
-  std::array<bool, 3>
-      rounds{};  // m, n, k: a library may take the next multiple of kRoundTo, with the same sums
+  std::array<int64_t, 3> rounded{};  // m, n, k as a library takes them, with the same sums; 0: as they are
   bool transpose_a = false, transpose_b = false, accumulate = false;  // accumulate: C is f32
   DType type = DType::f32, result = DType::f32;                       // of A and B, and of C
   PlanBuiltin builtin;

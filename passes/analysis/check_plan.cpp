@@ -20,6 +20,7 @@
 #include <set>
 
 #include "ir/region_facts.h"
+#include "ir/row_pitch.h"
 
 namespace gacc::passes {
 
@@ -93,7 +94,7 @@ class Checker {
       const std::string name = "buffer @" + module_.buffers[i].name;
       if (!place(module_.buffers[i], name)) return problem_;
       if (const Buffer& storage = module_[storage_[i]]; &storage != &module_.buffers[i]) {
-        if (module_.buffers[i].offset != storage.offset || size_ > type_bytes(storage.type, 1))
+        if (module_.buffers[i].offset != storage.offset || size_ > room_bytes(storage))
           fail("{} does not lie in the place of @{}", name, storage.name);
         continue;
       }
@@ -115,11 +116,11 @@ class Checker {
   }
 
   // Sets offset_ and size_; checks that the place is aligned and inside the arena.
-  bool place(const std::optional<int64_t>& offset, const Type& type, const std::string& name, int64_t samples,
+  bool place(const std::optional<int64_t>& offset, int64_t bytes, const std::string& name,
              int64_t alignment = kArenaAlignment) {
     if (!offset) return fail("{} has no place", name);
     offset_ = *offset;
-    size_ = type_bytes(type, samples);
+    size_ = bytes;
     if (offset_ % alignment != 0)
       return fail("{} is at {}, which is not a multiple of {}", name, offset_, alignment);
     if (offset_ < 0 || offset_ > *module_.arena_bytes - size_) {
@@ -129,13 +130,13 @@ class Checker {
     return true;
   }
   bool place(const Buffer& buffer, const std::string& name) {
-    return place(buffer.offset, buffer.type, name, 1, alignment(buffer));
+    return place(buffer.offset, room_bytes(buffer), name, alignment(buffer));
   }
   bool place(const Region& region, const Operand& operand) {
     const std::string name = operand_text(module_, region, operand);
     if (const BufferId* buffer = as_buffer(operand)) return place(module_[*buffer], name);
     const Value& value = region[*as_value(operand)];
-    return place(value.offset, value.type, name, module_.most_samples(region));
+    return place(value.offset, type_bytes(value.type, module_.most_samples(region)), name);
   }
 
   void region(const Region& region) {

@@ -149,10 +149,9 @@ Product Programs::at_batch(const Launch& launch, int64_t batch) const {
   product.n = extent(n);
   product.k = extent(k);
   if (!gemm_->builtin()) {
-    const auto& [m_rounds, n_rounds, k_rounds] = launch.planned.rounds;
-    for (auto [extent, rounds] :
-         {std::pair(&product.m, m_rounds), {&product.n, n_rounds}, {&product.k, k_rounds}})
-      if (rounds) *extent = (*extent + kRoundTo - 1) / kRoundTo * kRoundTo;
+    const std::array<int64_t*, 3> own = {&product.m, &product.n, &product.k};
+    for (size_t i = 0; i < own.size(); ++i)
+      if (const int64_t rounded = launch.planned.rounded[i]; rounded != 0) *own[i] = rounded;
   }
   if (pitch) std::ranges::transform(*pitch, product.pitch.begin(), extent);
   const bool varies = m.times_batch || n.times_batch || k.times_batch;

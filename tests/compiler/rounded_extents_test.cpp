@@ -1,8 +1,11 @@
 // Products over a vocabulary that is no multiple of 8: which extents a library may round up.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "ir/product.h"
 #include "ir/row_pitch.h"
+#include "passes/analysis/check_plan.h"
 #include "tests/compiler/compiled.h"
 
 namespace gacc {
@@ -49,15 +52,15 @@ std::vector<std::string> rounded(const ir::Module& module) {
     if (kernel.form != ir::KernelForm::gemm) continue;
     const ir::Op& op = module.step.ops[kernel.members.front().op];
     const ir::Rounded found = ir::rounded_extents(module, module.step, *facts, op);
-    const std::string text = std::string(found.m ? "m" : "") + (found.n ? "n" : "") + (found.k ? "k" : "");
-    if (!text.empty()) all.push_back(text);
+    for (const auto& [name, extent] : {std::pair("m", found.m), {"n", found.n}, {"k", found.k}})
+      if (extent != 0) all.push_back(fmt::format("{} {}", name, extent));
   }
   std::ranges::sort(all);
   return all;
 }
 
 TEST(RoundedExtents, LogitsTheirGradientAndTheTablesAreRoundedInHalf) {
-  const std::vector<std::string> each = {"k", "m", "n"};
+  const std::vector<std::string> each = {"k 1008", "m 1008", "n 1008"};
   EXPECT_EQ(rounded(model("f16")), each);
   EXPECT_EQ(rounded(model("bf16")), each);
   EXPECT_TRUE(rounded(model("f32")).empty()) << "no tensor cores that could be slow";
@@ -79,7 +82,19 @@ TEST(RoundedExtents, AGradientThatIsNotMadeInPlaceOfTheLogitsIsNotRounded) {
   ir::Module module = model("f16");
   const ir::ValueId gradient = module.step.find("d.head.h").value();
   module.step[gradient].offset = module.arena_bytes.value();
-  EXPECT_EQ(rounded(module), std::vector<std::string>{"n"});
+  EXPECT_EQ(rounded(module), std::vector<std::string>{"n 1008"});
+}
+
+TEST(RoundedExtents, NothingElseMayLieInTheRoom) {
+  ir::Module module = model("f16");
+  ASSERT_EQ(passes::check_plan(module), "");
+  const auto buffer = [&](std::string_view name) {
+    return std::ranges::find(module.buffers, name, &ir::Buffer::name);
+  };
+  const auto gradient = buffer("head.weight.grad"), other = buffer("lr");
+  ASSERT_TRUE(gradient != module.buffers.end() && other != module.buffers.end());
+  other->offset = *gradient->offset + ir::aligned(ir::type_bytes(gradient->type, 1), ir::alignment(*other));
+  EXPECT_NE(passes::check_plan(module).find("overlaps buffer"), std::string::npos);
 }
 
 }  // namespace
