@@ -1,0 +1,339 @@
+"""A PyTorch module as a model: its forward, exported by torch.export, becomes a text of the IR (docs/ir.md).
+
+What an operation becomes is a row of OPERATIONS (`operations.py`, `layers.py`). The gradients, casts, accumulation,
+recompute and memory are gacc's.
+"""
+from __future__ import annotations
+
+import copy
+import inspect
+import operator
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from .._library import Error
+from . import layers, operations  # they fill OPERATIONS
+from .export import exported, refusal
+from .region import OPERATIONS, Buffers, Region, literal, quoted, truth, type_text
+from .tensor import B, Tensor, Unsupported, axes_of, extents, known, whole_constant
+
+aten = torch.ops.aten
+
+RUNNING = {aten._native_batch_norm_legit_functional.default, aten._native_batch_norm_legit_no_training.default}
+RANDOM = {aten.rand.default, aten.randn.default, aten.rand_like.default, aten.randn_like.default,
+          aten.bernoulli.p, aten.native_dropout.default, aten.randint.low, aten.randperm.default}
+BITWISE = {aten.bitwise_not.default, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor}
+TYPES = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32", torch.bool: "i32"}
+
+
+class Lowering:
+    """One exported program as a region."""
+
+    def __init__(self, program: torch.export.ExportedProgram, buffers: Buffers, frozen: set[str], owners: dict,
+                 output: int | str | None, names: list[str]):
+        """`names`: what the step calls the inputs, in their order."""
+        self.names = iter(names)
+        self.program, self.buffers, self.frozen, self.owners = program, buffers, frozen, owners
+        self.region = Region(buffers)
+        self.inputs: dict[str, Tensor] = {}
+        graph = program.graph
+        results = next(n for n in graph.nodes if n.op == "output").args[0]
+        specs = program.graph_signature.output_specs
+        outputs = [n for n, spec in zip(results, specs) if spec.kind.name == "USER_OUTPUT"]
+        self.check_mutations(zip(results, specs))
+        chosen = self.chosen(outputs, output)
+        self.running = {n.args[i] for n in graph.nodes if n.target in RUNNING for i in (3, 4)}
+        wanted, waiting = set(), [chosen, *(n for n in graph.nodes if n.target in RUNNING)]
+        while waiting:
+            node = waiting.pop()
+            if node not in wanted:
+                wanted.add(node)
+                waiting += node.all_input_nodes
+        self.values: dict[fx.Node, Any] = {}
+        specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+        for node in graph.nodes:
+            if node.op == "placeholder" and (node in wanted or specs[node.name].kind.name == "USER_INPUT"):
+                self.values[node] = self.placeholder(node, specs[node.name])
+            elif node.op == "call_function" and node in wanted:
+                self.values[node] = self.result(node)
+            elif node.op == "get_attr" and node in wanted:
+                raise refusal(node, f"`{node.target}` is part of the program, and gacc's are straight-line code")
+        self.output, self.shape = self.yielded(chosen)
+
+    def check_mutations(self, results: Any) -> None:
+        for node, spec in results:
+            if spec.kind.name == "USER_OUTPUT" or not isinstance(node, fx.Node):
+                continue
+            source = node.args[0] if node.target is operator.getitem else node
+            if source.target in RUNNING or str(spec.target).endswith("num_batches_tracked"):
+                continue
+            raise refusal(node, f"the forward changes `{spec.target}`; gacc knows running statistics of batch norms")
+
+    def chosen(self, outputs: list, output: int | str | None) -> fx.Node:
+        if len(outputs) == 1 and output is None:
+            return outputs[0]
+        tree = torch.utils._pytree.tree_unflatten(list(range(len(outputs))), self.program.call_spec.out_spec)
+        try:
+            return outputs[tree[output]]
+        except (KeyError, IndexError, TypeError):
+            names = list(tree) if isinstance(tree, Mapping) else list(range(len(outputs)))
+            raise Error(f"the forward gives {len(outputs)} tensors, and the loss takes one: say output= one of "
+                        f"{', '.join(map(repr, names))}") from None
+
+    def placeholder(self, node: fx.Node, spec: Any) -> Tensor | None:
+        kind, name = spec.kind.name, spec.target
+        if kind == "PARAMETER":
+            owner = self.owners[name]
+            value = self.program.state_dict[name]
+            check_parameter(name, value)
+            shape = list(value.shape)
+            x = Tensor(axes_of(shape), "f32", self.buffers.parameter(owner, value, owner in self.frozen), shape)
+            x.buffer = owner
+            return x
+        if kind in ("BUFFER", "CONSTANT_TENSOR"):
+            value = self.program.constants[name] if name in self.program.constants else self.program.state_dict[name]
+            if node in self.running:
+                x = Tensor(axes_of(list(value.shape)), "f32", self.buffers.statistic(name, value), list(value.shape))
+                x.buffer = name
+                return x
+            return known(value)
+        if kind != "USER_INPUT":
+            return None
+        value = node.meta["val"]
+        if not isinstance(value, torch.Tensor):
+            return value
+        axes = [[(B, True)], *axes_of(list(value.shape[1:]))]
+        name = next(self.names)
+        x = Tensor(axes, TYPES[value.dtype], quoted("%", name), [B, *value.shape[1:]])
+        self.inputs[name] = x
+        self.region.used.add(name)
+        if x.dtype == "i32":
+            self.region.numbers[x.operand] = name
+        if value.dtype is torch.bool and node.users:
+            self.region.hint = f"{name}.truth"
+            return truth(self.region, x)
+        return x
+
+    def resolved(self, argument: Any) -> Any:
+        return fx.node.map_arg(argument, lambda n: self.values[n])
+
+    def result(self, node: fx.Node) -> Any:
+        value = node.meta.get("val")
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)):
+            return value
+        if node.target is operator.getitem:
+            source, which = node.args
+            part = self.values[source][which]
+            if part is None:
+                more = "; `argmax` gives the places of the largest" if source.target is aten.max.dim else ""
+                raise refusal(node, f"gacc has no result {which} of `{source.target}`{more}")
+            return part
+        if lost := next((n for n in node.all_input_nodes if self.values[n] is None), None):
+            raise refusal(node, f"`{node.target}` takes `{lost.name}`, which is no tensor of gacc's")
+        arguments, named = self.resolved(node.args), self.resolved(node.kwargs)
+        first = value[0] if isinstance(value, (tuple, list)) else value
+        if not isinstance(first, torch.Tensor):
+            raise refusal(node, f"gacc has no `{node.target}`")
+        if first.dtype not in TYPES:
+            raise refusal(node, f"`{node.target}` makes {str(first.dtype).removeprefix('torch.')}, and gacc computes "
+                                "in f32 (precision= casts), its numbers in i32")
+        if (folded := fold(node, arguments, named)) is not None:
+            return folded
+        build = OPERATIONS.get(node.target)
+        if build is None:
+            raise refusal(node, f"gacc has no `{node.target}`")
+        region = self.region
+        region.hint, region.dtype, region.boolean = node.name, TYPES[first.dtype], first.dtype is torch.bool
+        try:
+            if node.target in BITWISE and not region.boolean:
+                raise Unsupported("it takes bits of whole numbers; gacc knows it of torch.bool: compare first, as in "
+                                  "x != 0, or use torch.logical_and and its like")
+            region.sizes = extents(first.shape)
+            out = build(region, *arguments, **named)
+            return truth(region, out) if region.boolean and isinstance(out, Tensor) else out
+        except Unsupported as why:
+            raise refusal(node, f"gacc cannot say this `{node.target}`: {why}") from None
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as why:
+            raise refusal(node, f"gacc cannot say this `{node.target}` of these arguments "
+                                f"({type(why).__name__}: {why})") from why
+
+    def yielded(self, node: fx.Node) -> tuple[str, list]:
+        x = self.values[node]
+        region = self.region
+        region.hint = "output"
+        if not isinstance(x, Tensor) or x.dtype != "f32" or not x.axes or x.axes[0] not in ([(B, True)], [(B, False)]):
+            raise refusal(node, "the output must be floats, [batch, ...]")
+        x = region.real(x)
+        shape = region.plain(x)
+        operand = region.shaped(x, shape)
+        if operand in (given.operand for given in self.inputs.values()):
+            operand = region.emit("mul", [operand, "1.0"], ("f32", shape))
+        return operand, shape
+
+
+def fold(node: fx.Node, arguments: Any, named: Any) -> Any:
+    """The result where it is known without parameters and data, else None."""
+    given: list = []
+    fx.node.map_aggregate((arguments, named), lambda a: given.append(a))
+    if node.target in RANDOM or any(isinstance(a, torch.SymInt) for a in given):
+        return None
+    tensors = [a for a in given if isinstance(a, Tensor)]
+    if any(a.constant is None or a.batched() for a in tensors):
+        return None
+
+    def numbers(a: Any) -> Any:
+        return whole_constant(a) if isinstance(a, Tensor) else a
+
+    try:
+        out = node.target(*fx.node.map_aggregate(arguments, numbers), **fx.node.map_aggregate(named, numbers))
+    except Unsupported:
+        return None
+    return known(out) if isinstance(out, torch.Tensor) else [known(o) for o in out]
+
+
+def check_parameter(name: str, value: torch.Tensor) -> None:
+    if value.device.type == "meta":
+        raise Error(f"`{name}` is on the device `meta` and has no values; give the module some first")
+    if value.dtype != torch.float32:
+        raise Error(f"`{name}` is {str(value.dtype).removeprefix('torch.')}; gacc keeps parameters in f32: give "
+                    "module.float(), and say precision=\"bf16\" or \"f16\" for what they compute in")
+
+
+def check_input(name: str, x: Any) -> torch.Tensor:
+    try:
+        x = torch.as_tensor(x).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"the input `{name}` is {x!r:.60}, which is no array: {error}") from None
+    if x.dtype not in TYPES:
+        more = "; bytes are given as floats, as the module takes them" if x.dtype == torch.uint8 else ""
+        raise Error(f"the input `{name}` is {str(x.dtype).removeprefix('torch.')}; it may be float32, int64, int32 "
+                    f"or bool{more}")
+    if x.ndim < 1 or len(x) < 1:
+        raise Error(f"the input `{name}` is {list(x.shape)}; an example has samples in its first axis")
+    return x
+
+
+class ModuleState:
+    """Between the names of a module's state_dict() and those of the step.
+
+    A tied parameter is there once, a buffer that is read as a constant not at all, and constants are there besides.
+    """
+
+    def __init__(self, module: torch.nn.Module, buffers: Buffers, owners: dict[str, str]):
+        self.owners = owners
+        self.values = {name: value.detach().cpu().clone() for name, value in buffers.values.items()}
+        self.rest = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()
+                     if owners.get(name, name) not in self.values}
+        self.names = list(module.state_dict())
+
+    def of_step(self, arrays: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """What load_state_dict(strict=True) takes."""
+        return {name: self.rest[name] if name in self.rest else torch.as_tensor(arrays[self.owners.get(name, name)])
+                for name in self.names}
+
+    def to_step(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters that a session has, of a state_dict()."""
+        if sorted(given) == sorted(self.values):
+            return dict(given)
+        lacks, more = sorted(set(self.names) - set(given)), sorted(set(given) - set(self.names))
+        if lacks or more:
+            raise ValueError("the parameters do not fit the module:" + (f" {', '.join(lacks)} missing" if lacks else "")
+                             + (f" the module has no {', '.join(more)}" if more else ""))
+        return {name: given.get(name, value) for name, value in self.values.items()}
+
+
+def region_text(kind: str, lowering: Lowering, inputs: list[str]) -> str:
+    lines = [*lowering.region.lines, f"yield output {lowering.output}"]
+    return f"  {kind}({', '.join(inputs)}) {{\n    " + "\n    ".join(lines) + "\n  }\n"
+
+
+def text_of(module: torch.nn.Module, inputs: Mapping[str, Any], *, target: str | None = None, classes: bool = False,
+            name: str | None = None, output: int | str | None = None) -> tuple[str, ModuleState]:
+    """The text of the IR, without a loss: its regions yield the output. And what the module's parameters are in it.
+
+    target    the input that a loss compares with; where it is no example, it gets the output's shape
+    classes   the target is the number of a class, on the output's last axis
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"the module is {module!r:.60}, which is no torch.nn.Module")
+    if not isinstance(inputs, Mapping) or not inputs:
+        raise TypeError("the inputs are examples by the names of the forward's arguments, as in "
+                        f"{{{', '.join(f'{n!r}: {n}' for n in taken_by(module)) or '...'}}}")
+    known_as = torch.nn.Module.state_dict(module, keep_vars=True)
+    first: dict[int, str] = {}
+    owners = {n: first.setdefault(id(p), n) for n, p in known_as.items() if isinstance(p, torch.nn.Parameter)}
+    frozen = {n for n, p in known_as.items() if not p.requires_grad}
+    for n, p in module.named_parameters(remove_duplicate=False):
+        owners.setdefault(n, n)
+        check_parameter(n, p)
+    if any(p.device.type != "cpu" for p in known_as.values()):
+        module = copy.deepcopy(module).cpu()
+    examples = {n: check_input(n, x) for n, x in inputs.items()}
+    taken = taken_by(module)
+    names = [n for n in examples if n != target or n in taken]
+    if all(n in taken for n in names):
+        names.sort(key=taken.index)
+        arguments = names
+    else:  # other names: in the order of the forward's
+        arguments = taken[:len(names)]
+    try:
+        inspect.signature(module.forward).bind(**dict.fromkeys(arguments))
+        together = len(arguments) == len(names)
+    except TypeError:
+        together = False
+    if not together:
+        raise Error(f"the forward takes {', '.join(taken) or 'nothing'}, and there are {', '.join(names)}")
+    forward = {argument: examples[n] for argument, n in zip(arguments, names)}
+    modes = {m: m.training for m in module.modules()}
+    buffers = Buffers(known_as)
+    try:
+        step = Lowering(exported(module, forward), buffers, frozen, owners, output, names)
+        module.eval()
+        evaluated = Lowering(exported(module, forward), buffers, frozen, owners, output, names)
+    finally:
+        for m, training in modes.items():
+            m.training = training
+    given = [f"{quoted('%', n)} : {type_text(x.dtype, [B, *examples[n].shape[1:]])}" for n, x in step.inputs.items()]
+    if target is not None and target not in step.inputs:
+        if target in examples:
+            dtype, shape = TYPES[examples[target].dtype], list(examples[target].shape[1:])
+        else:
+            dtype, shape = ("i32", step.shape[1:-1]) if classes else ("f32", step.shape[1:])
+        given.append(f"{quoted('%', target)} : {type_text(dtype, [B, *shape])}")
+    title = name or re.sub(r"[^A-Za-z0-9_.-]", "-", type(module).__name__)
+    settings = "".join(f"  set inputs.{n}.range = {count}\n" for n, count in buffers.ranges.items())
+    order = [line for kind in ("state", "param", "accum") for n, line in buffers.lines.items() if line.startswith(kind)]
+    start = "".join(f"    fill {quoted('@', n)} {{value = {literal(first_of(value), 'f32')}}}\n"
+                    for n, value in buffers.values.items())
+    text = (f"module {quoted('@', title)} phase(model) {{\n{settings}  " + "\n  ".join(order) + "\n\n"
+            + f"  init {{\n{start}  }}\n\n" + region_text("step", step, given) + "\n"
+            + region_text("eval", evaluated, given) + "}\n")
+    return text, ModuleState(module, buffers, owners)
+
+
+def first_of(value: torch.Tensor) -> float:
+    """The number that all elements are; 0 where they differ: the session writes them."""
+    flat = value.detach().reshape(-1)
+    return flat[0].item() if len(flat) and bool((flat == flat[0]).all()) else 0.0
+
+
+def taken_by(module: torch.nn.Module) -> list[str]:
+    """The arguments of the forward."""
+    return list(inspect.signature(module.forward).parameters)
+
+
+def examples_of(module: torch.nn.Module, loader: Any, model: Mapping[str, Any]) -> dict[str, Any]:
+    """The first batch by names: of a tuple those of the forward's arguments, then the target's."""
+    batch = next(iter(loader), None)
+    if batch is None:
+        raise ValueError("the loader has no batch, and a module is exported with one")
+    if isinstance(batch, Mapping):
+        return dict(batch)
+    loss = model.get("loss")
+    target = model.get("target") or (loss.get("target") if isinstance(loss, Mapping) else None) or "target"
+    names = [name for name in taken_by(module) if name != target][:len(batch) - 1]
+    return dict(zip([*names, target], batch))

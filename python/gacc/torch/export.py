@@ -1,0 +1,157 @@
+"""The forward of a module in core ATen, by torch.export, and refusals with a module and a line of Python."""
+from __future__ import annotations
+
+import contextlib
+import io
+import linecache
+import logging
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from .._library import Error
+from .layers import attention, instance_norm, rms_norm
+from .region import OPERATIONS
+
+aten = torch.ops.aten
+
+F = torch.nn.functional
+WHOLE = {  # what the export of PyTorch 2.4 would take apart: the signature as there, and what makes it
+    F.scaled_dot_product_attention: ("Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, "
+                                     "float dropout_p=0.0, bool is_causal=False, float? scale=None", attention),
+    F.instance_norm: ("Tensor input, Tensor? running_mean=None, Tensor? running_var=None, Tensor? weight=None, "
+                      "Tensor? bias=None, bool use_input_stats=True, float momentum=0.1, float eps=1e-05",
+                      lambda r, x, mean=None, variance=None, w=None, bias=None, by_input=True, momentum=0.1, eps=1e-5:
+                      instance_norm(r, x, w, bias, mean, variance, by_input, momentum, eps)),
+    F.rms_norm: ("Tensor input, int[] normalized_shape, Tensor? weight=None, float? eps=None", rms_norm),
+} if not hasattr(torch.export, "default_decompositions") else {}
+LIBRARY = torch.library.Library("gacc", "FRAGMENT")  # which keeps the operations defined
+
+
+for function, (signature, build) in WHOLE.items():
+    LIBRARY.define(f"{function.__name__}({signature}) -> Tensor")
+    LIBRARY.impl(function.__name__, lambda x, *more, attention=function is F.scaled_dot_product_attention, **_: (
+        x.new_empty([*x.shape[:-1], more[1].shape[-1] if attention else x.shape[-1]])), "Meta")
+    OPERATIONS[getattr(torch.ops.gacc, function.__name__).default] = build
+
+
+class KeptWhole(torch.overrides.TorchFunctionMode):
+    """Calls the operations of WHOLE in place of PyTorch's own."""
+
+    def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if function in WHOLE:
+            function = getattr(torch.ops.gacc, function.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+# Which default_decompositions would take apart.
+KEPT = ("linear", "silu", "mish", "softplus", "rms_norm", "scaled_dot_product_attention", "adaptive_avg_pool2d",
+        "instance_norm")
+
+
+def place_of(node: fx.Node) -> tuple[str, str | None, int | None]:
+    """Which module, and which line of Python, as text; the file and the line."""
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [path for path, _ in stack.values() if path]
+    module = f"module `{paths[-1]}`" if paths else "the module itself"
+    if stack:
+        kind = list(stack.values())[-1][1]
+        module += f" ({kind if isinstance(kind, str) else kind.__name__})".replace("torch.nn.modules.", "")
+    frames = re.findall(r'File "(.*?)", line (\d+), in .*\n\s*(.*)', node.meta.get("stack_trace") or "")
+    own = [f for f in frames if "/torch/nn/" not in f[0] and "/torch/_" not in f[0]] or frames
+    if not own:
+        return module, None, None
+    file, line, code = own[-1]
+    return f"{module}\n  {file}:{line}: {code}", file, int(line)
+
+
+def refusal(node: fx.Node, why: str) -> Error:
+    where, file, line = place_of(node)
+    return Error(f"{why}\n  in {where}", file=file, line=line)
+
+
+def exported(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> torch.export.ExportedProgram:
+    """The forward in core ATen, its batch a symbol."""
+    batch = torch.export.Dim("batch", min=2)
+    several = {name: (x if len(x) > 1 else x.expand(2, *x.shape[1:]).contiguous()) for name, x in inputs.items()}
+    try:
+        with torch.no_grad(), quiet(), KeptWhole(), whole_layers():
+            program = torch.export.export(module, (), kwargs=several,
+                                          dynamic_shapes={name: {0: batch} for name in several}, strict=False)
+            table = getattr(torch.export, "default_decompositions", torch._decomp.core_aten_decompositions)()
+            for name in KEPT:
+                table.pop(getattr(aten, name).default, None)
+            refuse_old_bilinear(program.graph)
+            return program.run_decompositions(table)
+    except Error:
+        raise
+    except Exception as error:
+        raise unfollowed(module, error) from error
+
+
+def refuse_old_bilinear(graph: fx.Graph) -> None:
+    """PyTorch 2.4 takes an interpolation by a factor like 1.2 apart into operations that compute something else."""
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 5):
+        return
+    for node in graph.nodes:
+        if node.target == aten.upsample_bilinear2d.vec and any(scale % 1 for scale in node.args[3] or ()):
+            raise refusal(node, f"PyTorch {torch.__version__} exports bilinear interpolation by {node.args[3]} wrongly;"
+                                " 2.5 and later are right, and so are whole factors")
+
+
+@contextlib.contextmanager
+def whole_layers() -> Iterator[None]:
+    """Turns off PyTorch's own kernels of a whole layer, which it takes in eval()."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps back what PyTorch logs and prints of an error that it raises, and 2.11's warning of its own LeafSpec."""
+    logs = [log for name, log in logging.root.manager.loggerDict.items() if name.partition(".")[0] == "torch"
+            and isinstance(log, logging.Logger) and not log.disabled and not os.environ.get("TORCH_LOGS")]
+    said = io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stderr(said):
+        warnings.filterwarnings("ignore", ".*treespec, LeafSpec", FutureWarning)
+        for log in logs:
+            log.disabled = True
+        try:
+            yield
+        finally:
+            for log in logs:
+                log.disabled = False
+    sys.stderr.write(said.getvalue())
+
+
+def unfollowed(module: torch.nn.Module, error: Exception) -> Error:
+    """The refusal of what torch.export does not follow, at the innermost line that is not PyTorch's."""
+    why = str(error).strip().split("\n\n")[0]
+    if type(error).__name__ == "GuardOnDataDependentSymNode":
+        why = ("which lines run, or a number of Python, depends on data here; gacc takes straight-line code: "
+               f"torch.where(condition, a, b) chooses by elements ({why.splitlines()[0]})")
+    names = {part: name for name, part in module.named_modules()}
+    own, where, file, number = os.path.dirname(torch.__file__), "", None, None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        path, part = frame.f_code.co_filename, frame.f_locals.get("self")
+        if isinstance(part, torch.nn.Module) and part in names:
+            path_of = f"module `{names[part]}`" if names[part] else "the module itself"
+            where = f"\n  in {path_of} ({type(part).__name__})"
+            file = None
+        if where and not path.startswith((own, os.path.dirname(__file__), "<")):
+            file, number = path, line
+            code = f"\n  {path}:{line}: {linecache.getline(path, line).strip()}"
+    if file is None:
+        why += "\nIt takes straight-line code whose shapes depend on the batch in their first axis alone"
+    return Error(f"torch.export cannot follow the module: {why}{where}{code if file else ''}", file=file, line=number)

@@ -1,0 +1,331 @@
+"""What an operation of ATen becomes: embeddings, dropout, norms, convolutions, pools and attention."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .operations import mean
+from .region import LEAST, OPERATIONS, Region, plain_sizes, row, truth
+from .tensor import B, Tensor, Unsupported, axes_of, in_memory, known
+
+aten = torch.ops.aten
+
+
+@row(aten.embedding.default)
+def embedding(r: Region, table: Tensor, which: Tensor, padding: int = -1, *_: Any) -> Tensor:
+    if padding != -1:
+        raise Unsupported("an embedding with padding_idx has a row without a gradient, which gacc has not")
+    count = table.extent(0)
+    if which.constant is not None:
+        y = r.take(table, 0, [int(n) for n in which.constant.reshape(-1)])
+        return r.view(r.with_axes(y, [*which.axes, *y.axes[1:]]) if which.repeated() else y, r.sizes)
+    operand = r.shaped(which, in_memory(which.axes))
+    source = r.numbers.get(operand)
+    if source is None:
+        raise Unsupported("it takes rows by numbers that are computed; gacc takes the elements of an input")
+    if (other := r.buffers.ranges.setdefault(source, count)) != count:
+        raise Unsupported(f"the input `{source}` chooses rows of tables of {other} and of {count} rows, and gacc "
+                          "checks the elements of an input against one number: give the columns as separate inputs")
+    shape = [*in_memory(which.axes), table.extent(1)]
+    features = [(shape[-1], True)] if shape[-1] > 1 else []
+    return Tensor([*which.axes, features], "f32",
+                  r.emit("embedding", [operand, r.shaped(table, [count, shape[-1]])], ("f32", shape)), shape)
+
+
+@row(aten.native_dropout.default)
+def dropout(r: Region, x: Tensor, p: float, train: bool | None = True) -> list:
+    if not p or not train:
+        return [x, None]
+    if p >= 1:
+        return [r.each("mul", x, 0.0), None]
+    x = r.real(x)
+    operand = r.shaped(x, in_memory(x.axes))
+    y = r.emit("dropout", [operand, *r.buffers.random()], ("f32", in_memory(x.axes)), p=float(p), stream=r.stream())
+    return [Tensor(x.axes, "f32", y), None]
+
+
+# --- norms
+
+def affine(r: Region, w: Tensor | None, fill: float, count: int) -> str:
+    """A vector of weights; of none, as many of the number."""
+    if w is None:
+        w = known(torch.full([count], fill))
+        w.operand, w.shape, w.constant = r.buffers.constant(w.constant), [count], None
+    return r.shaped(r.real(w), [count])
+
+
+def normalized(r: Region, x: Tensor, axes: int) -> tuple[list, int]:
+    """The shape with the last `axes` axes as one."""
+    count = math.prod(x.extent(i) for i in range(x.rank - axes, x.rank))
+    return in_memory(x.axes[:x.rank - axes]) + [count], count
+
+
+@row(aten.native_layer_norm.default)
+def layer_norm(r: Region, x: Tensor, over: list[int], w: Tensor | None, bias: Tensor | None, eps: float) -> list:
+    x = r.real(x)
+    shape, count = normalized(r, x, len(over))
+    weight = affine(r, w, 1.0, count)
+    some = [*shape[:-1], 1]
+    y = r.emit("layer_norm", [r.shaped(x, shape), weight, "0.0" if bias is None else affine(r, bias, 0.0, count)],
+               ("f32", shape), ("f32", some), ("f32", some), eps=float(eps))[0]
+    return [Tensor(x.axes, "f32", y, shape), None, None]
+
+
+@row(aten.rms_norm.default)
+def rms_norm(r: Region, x: Tensor, over: list[int], w: Tensor | None = None, eps: float | None = None) -> Tensor:
+    x = r.real(x)
+    shape, count = normalized(r, x, len(over))
+    y = r.emit("rms_norm", [r.shaped(x, shape), affine(r, w, 1.0, count)], ("f32", shape),
+               ("f32", [*shape[:-1], 1]), eps=float(torch.finfo(torch.float32).eps if eps is None else eps))[0]
+    return Tensor(x.axes, "f32", y, shape)
+
+
+@row(aten.native_group_norm.default)
+def group_norm(r: Region, x: Tensor, w: Tensor | None, bias: Tensor | None, samples: Any, channels: int, size: Any,
+               groups: int, eps: float) -> list:
+    x = r.real(x)
+    shape = r.plain(x)
+    y = r.emit("group_norm", [r.shaped(x, shape), affine(r, w, 1.0, shape[1]), affine(r, bias, 0.0, shape[1])],
+               ("f32", shape), ("f32", [B, groups, 1]), ("f32", [B, groups, 1]), eps=float(eps), groups=groups)[0]
+    return [Tensor(x.axes, "f32", y, shape), None, None]
+
+
+@row(aten.instance_norm.default)
+def instance_norm(r: Region, x: Tensor, w: Tensor | None, bias: Tensor | None, mean: Any, variance: Any, by_input: bool,
+                  momentum: float, eps: float, *_: Any) -> Tensor:
+    if not by_input or mean is not None:
+        raise Unsupported("an instance norm with running statistics")
+    return group_norm(r, x, w, bias, None, 0, None, x.extent(1), eps)[0]
+
+
+@row(aten._native_batch_norm_legit_functional.default)
+def batch_norm(r: Region, x: Tensor, w: Tensor | None, bias: Tensor | None, running_mean: Tensor,
+               running_variance: Tensor, training: bool, momentum: float, eps: float) -> list:
+    if not training:
+        return by_statistics(r, x, w, bias, running_mean, running_variance, momentum, eps)
+    out = by_batch(r, x, w, bias, eps)
+    for op, of, given in (("moving_mean.acc", running_mean, out[1:2]), ("moving_variance.acc", running_variance,
+                                                                       out[3:5])):
+        r.emit(op, [r.buffers.change(of.buffer), of.operand, *given], momentum=float(momentum))
+    return [out[0], None, None, None, None]
+
+
+@row(aten._native_batch_norm_legit.no_stats)
+def batch_norm_alone(r: Region, x: Tensor, w: Tensor | None, bias: Tensor | None, training: bool, momentum: float,
+                     eps: float) -> list:
+    return [by_batch(r, x, w, bias, eps)[0], None, None]
+
+
+def by_batch(r: Region, x: Tensor, w: Tensor | None, bias: Tensor | None, eps: float) -> list:
+    x = r.real(x)
+    shape = r.plain(x)
+    channels = shape[1]
+    each = ("f32", [channels])
+    names = r.emit("batch_norm", [r.shaped(x, shape), affine(r, w, 1.0, channels), affine(r, bias, 0.0, channels)],
+                   ("f32", shape), each, each, each, each, eps=float(eps))
+    return [Tensor(x.axes, "f32", names[0], shape), *names[1:]]
+
+
+@row(aten._native_batch_norm_legit_no_training.default)
+def by_statistics(r: Region, x: Tensor, w: Tensor | None, bias: Tensor | None, running_mean: Tensor,
+                  running_variance: Tensor, momentum: float, eps: float) -> list:
+    wide = [[]] * (x.rank - 2)
+    mean, variance, w, bias = (None if v is None else r.with_axes(v, [*v.axes, *wide])
+                               for v in (running_mean, running_variance, w, bias))
+    y = r.each("sub", x, mean)
+    y = r.each("mul", y, r.each("reciprocal", r.each("sqrt", r.each("add", variance, float(eps)))))
+    y = y if w is None else r.each("mul", y, w)
+    return [y if bias is None else r.each("add", y, bias), None, None, None, None]
+
+
+# --- images: [B, C, H, W]; one of a line [B, C, L] has height 1
+
+def pair(value: Any, axes: int) -> list[int]:
+    value = [value] if isinstance(value, int) else list(value)
+    return value * axes if len(value) == 1 else value
+
+
+def as_image(r: Region, x: Tensor) -> tuple[list, int]:
+    """The shape with four axes, and how many of them are the image's."""
+    shape = r.plain(r.real(x))
+    if len(shape) == 3:
+        return [*shape[:2], 1, shape[2]], 1
+    if len(shape) != 4:
+        raise Unsupported(f"its images have {len(shape) - 2} axes; gacc's have 1 or 2")
+    return shape, 2
+
+
+@row(aten.convolution.default)
+def convolution(r: Region, x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
+                transposed: bool, output_padding: Any, groups: int) -> Tensor:
+    x = r.real(x)
+    images, axes = as_image(r, x)
+    weight = [w.extent(i) for i in range(w.rank)]
+    weight = weight if axes == 2 else [*weight[:2], 1, weight[2]]
+    stride, dilation = ([1] * (2 - axes) + pair(v, axes) for v in (stride, dilation))
+    zeros = [0] * (2 - axes) + pair(padding, axes)
+    attributes: dict[str, Any] = dict(kernel=weight[2:], stride=stride, padding=[*zeros, *zeros], dilation=dilation,
+                                      groups=groups)
+    if not transposed:
+        size = [(images[2 + i] + 2 * zeros[i] - dilation[i] * (weight[2 + i] - 1) - 1) // stride[i] + 1
+                for i in range(2)]
+        shape, op = [B, weight[0], *size], "conv2d"
+    else:
+        more = [0] * (2 - axes) + pair(output_padding, axes)
+        size = [(images[2 + i] - 1) * stride[i] - 2 * zeros[i] + dilation[i] * (weight[2 + i] - 1) + more[i] + 1
+                for i in range(2)]
+        shape, op = [B, weight[1] * groups, *size], "conv2d.grad"
+        attributes["size"] = size
+    y = r.emit(op, [r.shaped(x, images), r.shaped(r.real(w), weight)], ("f32", shape), **attributes)
+    out = Tensor([[(B, True)], *axes_of([shape[1], *size[2 - axes:]])], "f32", y, shape)
+    return out if bias is None else r.each("add", out, r.with_axes(bias, [*bias.axes, *[[]] * axes]))
+
+
+def pool(r: Region, op: str, x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> Tensor:
+    x = r.real(x)
+    images, axes = as_image(r, x)
+    kernel = [1] * (2 - axes) + pair(kernel, axes)
+    stride = [1] * (2 - axes) + pair(stride, axes) if stride else kernel
+    zeros = [0] * (2 - axes) + pair(padding, axes)
+    if any(d != 1 for d in pair(dilation, 1)):
+        raise Unsupported("a pool with a dilation; gacc's windows have none")
+    size = [(n - (k - 1) - 1 + 2 * p + (s - 1) * bool(ceil)) // s + 1
+            for n, k, s, p in zip(images[2:], kernel, stride, zeros)]
+    after = []
+    for i in range(2):
+        if ceil and (size[i] - 1) * stride[i] >= images[2 + i] + zeros[i]:
+            size[i] -= 1
+        after.append(max(zeros[i], (size[i] - 1) * stride[i] + kernel[i] - images[2 + i] - zeros[i]) if ceil
+                     else zeros[i])
+    if ceil and op == "avg_pool2d" and after != zeros:
+        raise Unsupported("an average with ceil_mode whose last windows are cut short")
+    shape = [*images[:2], *size]
+    y = r.emit(op, [r.shaped(x, images)], ("f32", shape), kernel=kernel, stride=stride, padding=[*zeros, *after])
+    return Tensor([[(B, True)], *axes_of([shape[1], *size[2 - axes:]])], "f32", y, shape)
+
+
+def mean_pool(r: Region, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil: bool, counted: bool,
+              divisor: int | None) -> Tensor:
+    y = pool(r, "avg_pool2d", x, kernel, stride, padding, 1, ceil)
+    if divisor is not None:
+        y = r.each("mul", y, math.prod(pair(kernel, 2)) / divisor)
+    if counted or not any(pair(padding, 2)):
+        return y
+    ones = torch.ones(1, 1, *(x.extent(i) for i in (-2, -1)))
+    share = torch.nn.functional.avg_pool2d(ones, kernel, stride or kernel, padding, bool(ceil), True)
+    return r.each("div", y, known(share[0, 0]))
+
+
+def resized(r: Region, x: Tensor, how: list[Callable], size: Any) -> Tensor:
+    """Each axis of the images by a matrix: what PyTorch makes of the identity. A mean of equal parts is a pool."""
+    size = list(size)
+    given = [x.extent(i) for i in range(x.rank - len(size), x.rank)]
+    means = how[0] is torch.nn.functional.adaptive_avg_pool1d
+    if means and all(n % m == 0 for n, m in zip(given, size)):
+        if all(m == 1 for m in size):
+            return mean(r, x, list(range(x.rank - len(size), x.rank)), True)
+        return pool(r, "avg_pool2d", x, [n // m for n, m in zip(given, size)], (), 0, 1, False)
+    for i, (n, m, made) in enumerate(zip(given, size, how)):
+        matrix = made(torch.eye(n)[None], m)[0].T
+        if not torch.equal(matrix, torch.eye(n)):  # as many by a scale are not the same
+            x = r.by_matrix(x, x.rank - len(size) + i, matrix)
+    return x
+
+
+def nearest(r: Region, x: Tensor, scales: Any) -> Tensor:
+    """Takes the elements that PyTorch takes of 0, 1, ...: with a scale other ones than for the size it gives."""
+    sizes = list(enumerate(plain_sizes(r)))[2:]
+    for (i, n), scale in zip(sizes, scales or [None] * len(sizes)):
+        before = x.extent(i)
+        places = torch.arange(before, dtype=torch.float32)[None, None]
+        chosen = torch.nn.functional.interpolate(
+            places, **({"size": n} if scale is None else {"scale_factor": scale}), mode="nearest")[0, 0].int().tolist()
+        if chosen == [k * before // n for k in range(n)] and n % before == 0:
+            axes = list(x.axes)
+            axes[i] = axes[i] + ([(n // before, False)] if n > before else [])
+            x = r.with_axes(x, axes)
+            x.permuted = None
+        else:
+            x = r.take(x, i, chosen)
+    return x
+
+
+OPERATIONS.update({
+    aten.max_pool2d_with_indices.default: lambda r, x, kernel, stride=(), padding=0, dilation=1, ceil=False: [
+        pool(r, "max_pool2d", x, kernel, stride, padding, dilation, ceil), None],
+    aten.avg_pool2d.default: lambda r, x, kernel, stride=(), padding=0, ceil=False, counted=True, divisor=None: (
+        mean_pool(r, x, kernel, stride, padding, ceil, counted, divisor)),
+    **{op: lambda r, x, size: resized(r, x, [torch.nn.functional.adaptive_avg_pool1d] * 2, plain_sizes(r)[2:])
+       for op in (aten.adaptive_avg_pool2d.default, aten._adaptive_avg_pool2d.default)},
+    aten.upsample_nearest2d.vec: lambda r, x, size, scales: nearest(r, x, scales),
+    aten.upsample_nearest1d.vec: lambda r, x, size, scales: nearest(r, x, scales),
+    aten.upsample_bilinear2d.vec: lambda r, x, size, corners, scales: resized(
+        r, x, [lambda y, n, s=s: torch.nn.functional.interpolate(
+            y, **({"size": n} if s is None else {"scale_factor": s}), mode="linear", align_corners=corners)
+            for s in (scales or [None, None])], plain_sizes(r)[2:]),
+})
+
+
+# --- attention
+
+@row(aten.scaled_dot_product_attention.default)
+def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout_p: float = 0.0,
+              is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
+    """gacc's op where it can say it: positions of one sequence, all of them or those before. It never makes the
+    matrix of probabilities. Else by two products and a softmax."""
+    width, queries, keys = q.extent(-1), q.extent(-2), k.extent(-2)
+    scale = 1 / math.sqrt(width) if scale is None else scale
+    heads = [x.extent(1) if x.rank == 4 else 1 for x in (q, k, v)]
+    shared = heads[0] // heads[1] if heads[1] and heads[0] % heads[1] == 0 else 0
+    together = (mask is None and queries == keys and v.extent(-1) == width and q.rank in (3, 4) and shared
+                and heads[1] == heads[2] and all(x.axes[0] in ([(B, True)], [(B, False)]) for x in (q, k, v)))
+    if together and (shared == 1 or enable_gqa):
+        factor = scale * math.sqrt(width)
+        if abs(factor - 1) > 1e-6:
+            q = r.each("mul", q, factor)
+        parts = []
+        for x in (q, k, v):
+            x = r.real(x)
+            x = r.permute(x, [0, 2, 1, 3]) if x.rank == 4 else x
+            count = math.prod(x.extent(i) for i in range(2, x.rank))
+            parts.append(r.view(x, [(1, True), (queries, False), (count, False)]))
+        qkv = r.concat(parts, 2)
+        shape = [B, queries, heads[0] * width]
+        types = ("f32", shape), ("f32", [B, heads[0], 2, queries])
+        attributes: dict[str, Any] = dict(causal=bool(is_causal), heads=heads[0])
+        if shared > 1:
+            attributes["kv_heads"] = heads[1]
+        operands = [r.shaped(qkv, [B, queries, (heads[0] + 2 * heads[1]) * width])]
+        if dropout_p:
+            operands += r.buffers.random()
+            attributes.update(p=float(dropout_p), stream=r.stream())
+        y = r.emit("attention.dropout" if dropout_p else "attention", operands, *types, **attributes)[0]
+        out = Tensor([[(B, True)], *axes_of(shape[1:])], "f32", y, shape)
+        if q.rank == 3:
+            return out
+        return r.permute(r.view(out, [(1, True), (queries, False), (heads[0], False), (width, False)]), [0, 2, 1, 3])
+    if enable_gqa and shared > 1:
+        k, v = (grouped(r, x, shared) for x in (k, v))
+    turn = [*range(k.rank - 2), k.rank - 1, k.rank - 2]
+    scores = r.product(r.each("mul", q, scale), r.permute(k, turn))
+    if is_causal:
+        mask = known(torch.ones(queries, keys, dtype=torch.bool).tril())
+        mask.dtype = "i32"
+    if mask is not None and mask.dtype == "i32":
+        scores = r.select(truth(r, mask), scores, LEAST, "f32")
+    elif mask is not None:
+        scores = r.each("add", scores, mask)
+    weights = r.along("softmax", scores, -1)
+    if dropout_p:
+        weights = dropout(r, weights, dropout_p)[0]
+    return r.product(weights, v)
+
+
+def grouped(r: Region, x: Tensor, times: int) -> Tensor:
+    """Each head as many times, for neighbouring heads of queries."""
+    axes = list(x.axes)
+    axes[1] = axes[1] + [(times, False)]
+    return r.with_axes(x, axes)

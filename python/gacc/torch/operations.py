@@ -1,0 +1,337 @@
+"""What an operation of ATen becomes: arithmetic, comparisons, shapes, sums and products."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .region import EMPTY, OPERATIONS, Region, dropped, row, truth
+from .tensor import B, Tensor, Unsupported, extents, numbers, whole_constant
+
+aten = torch.ops.aten
+
+MOST_POWER = 1024  # of an exponent that is a number
+
+
+def pointwise(op: str, **attributes: Any) -> Callable:
+    return lambda r, *given, **_: r.each(op, *given, **attributes)
+
+
+def arithmetic(op: str) -> Callable:
+    """Of floats, or of whole numbers where the result is one."""
+    def build(r: Region, x: Any, y: Any, alpha: float = 1, **_: Any) -> Tensor:
+        if alpha != 1:
+            y = r.each("mul", y, alpha, dtype=r.dtype) if isinstance(y, Tensor) else y * alpha
+        return r.each(op, x, y, dtype=r.dtype)
+    return build
+
+
+def comparison(op: str, turn: bool = False, negate: bool = False) -> Callable:
+    def build(r: Region, x: Any, y: Any) -> Tensor:
+        whole = all(not isinstance(v, Tensor) or v.dtype == "i32" for v in (x, y)) and not isinstance(y, float)
+        out = r.each(op, *((y, x) if turn else (x, y)), dtype="i32", takes="i32" if whole else "f32")
+        return r.each("equal", out, 0, dtype="i32") if negate else out
+    return build
+
+
+def chain(*steps: Callable) -> Callable:
+    """One after the other: each of the region and the value so far."""
+    def build(r: Region, x: Tensor, *_: Any, **__: Any) -> Tensor:
+        for step in steps:
+            x = step(r, x)
+        return x
+    return build
+
+
+for name, op in {"exp": "exp", "log": "log", "sqrt": "sqrt", "reciprocal": "reciprocal", "sigmoid": "sigmoid",
+                 "tanh": "tanh", "relu": "relu", "silu": "silu", "erf": "erf"}.items():
+    OPERATIONS[getattr(aten, name).default] = pointwise(op)
+for name, op in {"add": "add", "sub": "sub", "mul": "mul"}.items():
+    for overload in ("Tensor", "Scalar"):
+        OPERATIONS[getattr(getattr(aten, name), overload)] = arithmetic(op)
+for name, (op, turn, negate) in {"eq": ("equal", False, False), "ne": ("not_equal", False, False),
+                                 "gt": ("greater", False, False), "lt": ("greater", True, False),
+                                 "ge": ("greater", True, True), "le": ("greater", False, True)}.items():
+    for overload in ("Tensor", "Scalar"):
+        OPERATIONS[getattr(getattr(aten, name), overload)] = comparison(op, turn, negate)
+OPERATIONS.update({
+    aten.abs.default: lambda r, x: r.each("abs", x, dtype=r.dtype),
+    aten.neg.default: lambda r, x: negative(r, x),
+    aten.rsqrt.default: chain(pointwise("sqrt"), pointwise("reciprocal")),
+    aten.log1p.default: chain(lambda r, x: r.each("add", x, 1.0), pointwise("log")),
+    aten.expm1.default: chain(pointwise("exp"), lambda r, x: r.each("sub", x, 1.0)),
+    aten.sum.default: lambda r, x, **_: r.rows("row_sum", x, [], False),
+    aten.mean.default: lambda r, x, **_: mean(r, x, []),
+    aten.max.default: lambda r, x: r.rows("row_max", x, [], False),
+    aten.min.default: lambda r, x: r.rows("row_min", x, [], False),
+    aten.maximum.default: lambda r, x, y: r.each("maximum", x, y, dtype=r.dtype),
+    aten.minimum.default: lambda r, x, y: r.each(
+        "neg", r.each("maximum", negative(r, x), negative(r, y), dtype=r.dtype), dtype=r.dtype),
+    aten.gelu.default: lambda r, x, approximate="none": r.each("gelu" if approximate == "none" else "gelu_tanh", x),
+    aten.leaky_relu.default: lambda r, x, slope=0.01: r.each("leaky_relu", x, slope=float(slope)),
+    aten.softplus.default: lambda r, x, beta=1.0, threshold=20.0: softplus(r, x, beta, threshold),
+    aten.mish.default: lambda r, x: r.each("mul", x, r.each("tanh", softplus(r, x))),
+    aten.logical_not.default: lambda r, x: r.each("equal", x, 0, dtype="i32", takes=x.dtype),
+    aten.bitwise_not.default: lambda r, x: r.each("equal", x, 0, dtype="i32"),
+    aten.logical_and.default: lambda r, x, y: r.each("mul", truth(r, x), truth(r, y), dtype="i32"),
+    aten.bitwise_and.Tensor: lambda r, x, y: r.each("mul", truth(r, x), truth(r, y), dtype="i32"),
+    aten.logical_or.default: lambda r, x, y: r.each("maximum", truth(r, x), truth(r, y), dtype="i32"),
+    aten.bitwise_or.Tensor: lambda r, x, y: r.each("maximum", truth(r, x), truth(r, y), dtype="i32"),
+    aten.where.self: lambda r, c, x, y: r.select(truth(r, c), x, y, r.dtype),
+    aten._to_copy.default: lambda r, x, **_: truth(r, x) if r.boolean else r.cast(x, r.dtype),
+    aten.clone.default: lambda r, x, **_: x,
+    aten.alias.default: lambda r, x: x,
+    aten.detach.default: lambda r, x: x,
+    aten.lift_fresh_copy.default: lambda r, x: x,
+    aten.full_like.default: lambda r, x, value, **_: filled(r, value),
+    aten.full.default: lambda r, size, value, **_: filled(r, value),
+    aten.scalar_tensor.default: lambda r, value, **_: filled(r, value),
+    # shapes
+    aten.view.default: lambda r, x, size: r.view(x, r.sizes),
+    aten._unsafe_view.default: lambda r, x, size: r.view(x, r.sizes),
+    aten.reshape.default: lambda r, x, size: r.view(x, r.sizes),
+    aten.permute.default: lambda r, x, order: r.permute(x, [i % x.rank for i in order]),
+    aten.unsqueeze.default: lambda r, x, dim: r.view(x, r.sizes),
+    aten.squeeze.dims: lambda r, x, dims: r.view(x, r.sizes),
+    aten.squeeze.dim: lambda r, x, dim: r.view(x, r.sizes),
+    aten.cat.default: lambda r, tensors, dim=0: r.concat(tensors, dim),
+    aten.select.int: lambda r, x, dim, i: dropped(r.slice(x, dim, i % x.extent(dim), 1), dim),
+    aten.split_with_sizes.default: lambda r, x, sizes, dim=0: [
+        r.slice(x, dim, sum(sizes[:i]), n) for i, n in enumerate(sizes)],
+    aten.flip.default: lambda r, x, dims: turned(r, x, dims),
+    aten.index_select.default: lambda r, x, dim, i: r.take(x, dim, numbers(i)),
+    # sums and the like
+    aten.sum.dim_IntList: lambda r, x, dims, keep=False, **_: r.rows("row_sum", r.cast(x, "f32"), dims, keep),
+    aten.amax.default: lambda r, x, dims=(), keep=False: r.rows("row_max", x, dims, keep),
+    aten.amin.default: lambda r, x, dims=(), keep=False: r.rows("row_min", x, dims, keep),
+    aten.max.dim: lambda r, x, dim, keep=False: [r.rows("row_max", x, [dim], keep), None],
+    aten.min.dim: lambda r, x, dim, keep=False: [r.rows("row_min", x, [dim], keep), None],
+    aten.argmax.default: lambda r, x, dim=None, keep=False: largest(r, x, dim, keep),
+    aten._softmax.default: lambda r, x, dim, half=False: r.along("softmax", x, dim),
+    aten._log_softmax.default: lambda r, x, dim, half=False: r.along("log_softmax", x, dim),
+    # products
+    aten.mm.default: lambda r, x, w: r.product(x, w),
+    aten.bmm.default: lambda r, x, y: r.product(x, y),
+    aten.addmm.default: lambda r, bias, x, w, **_: r.each("add", r.product(x, w), bias),
+})
+
+
+def negative(r: Region, x: Tensor) -> Tensor:
+    if x.constant is not None:
+        return Tensor(x.axes, x.dtype, constant=-x.constant)
+    return r.each("neg", x, dtype=x.dtype)
+
+
+def softplus(r: Region, x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    if beta == 0:
+        raise Unsupported("its beta is 0, by which it divides")
+    scaled = x if beta == 1 else r.each("mul", x, float(beta))
+    y = r.each("bce_with_logits", scaled, 0.0)
+    y = y if beta == 1 else r.each("mul", y, 1 / beta)
+    if threshold >= 20:  # from there on f32 has no difference
+        return y
+    return r.select(r.each("greater", scaled, float(threshold), dtype="i32", takes="f32"), x, y, "f32")
+
+
+def filled(r: Region, value: float) -> Tensor:
+    axes = [[(B, False)] * batch + ([(n, False)] if n > 1 else []) for n, batch in r.sizes]
+    number = float(value) if r.dtype == "f32" else int(bool(value) if r.boolean else value)
+    return Tensor(axes, r.dtype, constant=torch.tensor(number))
+
+
+def turned(r: Region, x: Tensor, dims: list[int]) -> Tensor:
+    for dim in dims:
+        x = r.take(x, dim, list(range(x.extent(dim)))[::-1])
+    return x
+
+
+@row(aten.div.Tensor, aten.div.Scalar)
+def divide(r: Region, x: Any, y: Any) -> Tensor:
+    if isinstance(y, Tensor):
+        return r.each("div", x, y)
+    return r.each("mul", x, 1 / y) if y and math.frexp(y)[0] in (0.5, -0.5) else r.each("div", x, float(y))
+
+
+@row(aten.pow.Tensor_Scalar)
+def power(r: Region, x: Tensor, p: float) -> Tensor:
+    if not abs(p) <= MOST_POWER:
+        raise Unsupported(f"its exponent is {p}; gacc takes numbers from -{MOST_POWER} to {MOST_POWER}")
+    if p == 0:
+        return filled(r, 1)
+    if p == 0.5:
+        return r.each("sqrt", x)
+    if p == int(p):
+        y, left, out = x, abs(int(p)), None
+        while left:
+            if left & 1:
+                out = y if out is None else r.each("mul", out, y)
+            left >>= 1
+            y = r.each("square", y) if left else y
+        return out if p > 0 else r.each("reciprocal", out)
+    if 2 * p == int(2 * p) and p < 0:
+        return r.each("reciprocal", power(r, x, -p))
+    if 2 * p == int(2 * p):
+        return r.each("mul", power(r, x, p - 0.5), r.each("sqrt", x))
+    return r.each("exp", r.each("mul", r.each("log", x), float(p)))
+
+
+@row(aten.pow.Tensor_Tensor)
+def power_of(r: Region, x: Tensor, p: Tensor) -> Tensor:
+    exponents = [] if p.constant is None else sorted(set(p.constant.reshape(-1).tolist()))
+    if len(exponents) == 1:
+        return expand(r, power(r, x, exponents[0]), None)
+    positive = x.constant is not None and bool((x.constant > 0).all())
+    if not positive and (p.dtype == "i32" or any(n == int(n) for n in exponents if math.isfinite(n))):
+        raise Unsupported("its exponents are whole numbers, several or data, and by exp and log a base below 0 would "
+                          "give NaN: raise it to each as a number of Python, as in x ** 2, and join them")
+    return r.each("exp", r.each("mul", r.each("log", x), p))
+
+
+@row(aten.clamp.default, aten.clamp.Tensor)
+def clamp(r: Region, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
+    """The gradient of an element on a limit is the element's, as PyTorch has it."""
+    takes = x.dtype
+    if low is not None:
+        x = r.select(r.each("greater", low, x, dtype="i32", takes=takes), low, x, takes)
+    if high is not None:
+        x = r.select(r.each("greater", x, high, dtype="i32", takes=takes), high, x, takes)
+    return x
+
+
+@row(aten.hardtanh.default)
+def hardtanh(r: Region, x: Tensor, low: float = -1.0, high: float = 1.0) -> Tensor:
+    """The gradient of an element on a limit is 0, as PyTorch has it."""
+    inside = r.select(r.each("greater", x, low, dtype="i32", takes="f32"), x, low, "f32")
+    return r.select(r.each("greater", high, inside, dtype="i32", takes="f32"), inside, high, "f32")
+
+
+@row(aten.elu.default)
+def elu(r: Region, x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
+    below = r.each("neg", r.each("relu", r.each("neg", x)))  # exp of it cannot overflow
+    y = r.each("sub", r.each("exp", r.each("mul", below, float(input_scale))), 1.0)
+    positive = r.each("greater", x, 0.0, dtype="i32", takes="f32")
+    return r.select(positive, r.each("mul", x, float(scale)), r.each("mul", y, float(alpha * scale)), "f32")
+
+
+@row(aten.expand.default)
+def expand(r: Region, x: Tensor, size: Any, **_: Any) -> Tensor:
+    sizes, axes = r.sizes, []
+    for i, (n, batch) in enumerate(sizes):
+        before = i - len(sizes) + x.rank
+        axis = x.axes[before] if before >= 0 else []
+        axes.append(axis if axis else [(B, False)] * batch + ([(n, False)] if n > 1 else []))
+    y = r.with_axes(x, axes)
+    y.permuted = None
+    return y
+
+
+@row(aten.repeat.default)
+def repeat(r: Region, x: Tensor, times: Any) -> Tensor:
+    counts = extents(times)
+    axes = [[]] * (len(counts) - x.rank) + x.axes
+    out = [[(B, False)] * batch + ([(n, False)] if n > 1 else []) + list(axis)
+           for (n, batch), axis in zip(counts, axes)]
+    y = r.with_axes(x, out)
+    y.permuted = None
+    return y
+
+
+@row(aten.as_strided.default)
+def as_strided(r: Region, x: Tensor, size: Any, stride: Any, offset: int | None = None) -> Tensor:
+    """The same numbers, where only one axis beside the batch is longer than 1: so PyTorch 2.4 ends its means."""
+    given = [(n, batch, step) for (n, batch), step in zip(r.sizes, stride) if batch or n > 1]
+    if offset or len(given) != 2 or given[0] != (1, True, given[1][0]) or given[1][1:] != (False, 1):
+        raise Unsupported("it reads memory in steps of its own: say it by views and slices")
+    return r.view(x, r.sizes)
+
+
+@row(aten.slice.Tensor)
+def slice_of(r: Region, x: Tensor, dim: int = 0, begin: Any = None, end: Any = None, step: int = 1) -> Tensor:
+    if isinstance(end, torch.SymInt) or (dim % x.rank == 0 and x.axes[0] == [(B, True)] and begin in (None, 0)
+                                         and end in (None, 2**63 - 1) and step == 1):
+        return x
+    chosen = range(x.extent(dim))[begin:end:step]
+    if not chosen:
+        raise Unsupported(EMPTY)
+    if step == 1:
+        return r.slice(x, dim, chosen[0], len(chosen))
+    # Every `step`-th: one column of rows of `step`.
+    dim %= x.rank
+    if x.extent(dim) % step == 0 and len(chosen) == x.extent(dim) // step:
+        sizes = [(math.prod(n for n, _ in axis if n != B), any(n == B for n, _ in axis)) for axis in x.axes]
+        sizes[dim:dim + 1] = [(len(chosen), False), (step, False)]
+        return dropped(r.slice(r.view(x, sizes), dim + 1, chosen[0], 1), dim + 1)
+    return r.take(x, dim, list(chosen))
+
+
+@row(aten.constant_pad_nd.default)
+def pad(r: Region, x: Tensor, amounts: list[int], value: float = 0) -> Tensor:
+    for i in range(len(amounts) // 2):
+        dim = x.rank - 1 - i
+        before, after = amounts[2 * i:2 * i + 2]
+        size = x.extent(dim)
+        begin, stop = max(0, -before), size - max(0, -after)
+        x = r.slice(x, dim, begin, stop - begin)
+        zeros = []
+        for count in (before, after):
+            axes = [[(n, False) for n, _ in axis] for axis in x.axes]
+            axes[dim] = [(count, False)] if count > 1 else []
+            zeros.append(Tensor(axes, x.dtype, constant=torch.tensor(value)))
+        x = r.concat([zeros[0]] * (before > 0) + [r.real(x)] + [zeros[1]] * (after > 0), dim)
+    return x
+
+
+@row(aten.index.Tensor)
+def index(r: Region, x: Tensor, indices: list) -> Tensor:
+    given = [(dim, i) for dim, i in enumerate(indices) if i is not None]
+    for _, i in given:
+        numbers(i)  # which refuses what is no constant
+    first, count = given[0][0], len(given)
+    if [d for d, _ in given] != list(range(first, first + count)):
+        raise Unsupported("the axes it takes elements of do not lie side by side: permute them so, or take of one "
+                          "after the other")
+    # Several axes as one.
+    places = torch.zeros((), dtype=torch.int64)
+    for d, i in given:
+        at, n = whole_constant(i).to(torch.int64), x.extent(d)
+        places = places * n + torch.where(at < 0, at + n, at)
+    flat = Region.with_axes(x, [*x.axes[:first], [p for a in x.axes[first:first + count] for p in a],
+                                *x.axes[first + count:]])
+    return r.view(r.take(flat, first, places.reshape(-1).tolist()), r.sizes)
+
+
+def largest(r: Region, x: Tensor, dim: int | None, keep: bool) -> Tensor:
+    if dim is None:
+        raise Unsupported("it counts through the batch, too: say an axis, as in argmax(-1)")
+    return r.rows("row_argmax", r.real(x), [dim], keep, "i32")
+
+
+@row(aten.cumsum.default)
+def cumulative(r: Region, x: Tensor, dim: int, **_: Any) -> Tensor:
+    return r.by_matrix(r.cast(x, "f32"), dim, torch.ones(x.extent(dim), x.extent(dim)).tril())
+
+
+@row(aten.mean.dim)
+def mean(r: Region, x: Tensor, dims: Any, keep: bool = False, **_: Any) -> Tensor:
+    dims = list(dims) if dims else list(range(x.rank))
+    count = math.prod(x.extent(d) for d in dims)
+    return r.each("mul", r.rows("row_sum", x, dims, keep), 1 / count)
+
+
+@row(aten.var.correction)
+def variance(r: Region, x: Tensor, dims: Any = None, correction: float | None = 1, keepdim: bool = False) -> Tensor:
+    dims = list(dims) if dims else list(range(x.rank))
+    count = math.prod(x.extent(d) for d in dims)
+    correction = 1 if correction is None else correction
+    if count <= correction:
+        raise Unsupported(f"it divides by {count} elements less {correction}; the correction is below their number")
+    off = r.each("sub", x, mean(r, x, dims, True))
+    return r.each("mul", r.rows("row_sum", r.each("square", off), dims, keepdim), 1 / (count - correction))
+
+
+@row(aten.linear.default)
+def linear(r: Region, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+    y = r.matrix(x, w, True)
+    return y if bias is None else r.each("add", y, bias)
