@@ -44,7 +44,7 @@ def test_the_page_s_commands_make_an_adapter(folder):
     environment = dict(os.environ, PYTHONPATH=str(harness.ROOT / "python"), GACC_LIBRARY=str(harness.BIN / "libgacc.so.0"),
                        PATH=f"{harness.BIN}:{os.environ['PATH']}")
     commands = re.findall(r"(?m)^    ((?:python3|gaccc|gacc-exec) .*)$", page)
-    expect(len(commands) == 6, commands)
+    expect(len(commands) == 8, commands)
     for command in commands:
         words = [python if word == "python3" else word for word in shlex.split(command)]
         done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
