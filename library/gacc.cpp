@@ -379,6 +379,8 @@ gacc_error gacc_session_open(const gacc_step* step, const char* device, const ga
     if (!known) return wrong_call("device {}: expected auto, cpu, cuda, cuda:N or emulate", choice);
     if (options != nullptr && options->threads < 0)
       return wrong_call("threads {}: expected 0 for all cores, or more", options->threads);
+    if (options != nullptr && options->recheck < 0)
+      return wrong_call("recheck {}: expected 0 for never, or more", options->recheck);
     look_from_here();
     const CheckedStep& of = *step->checked;
     auto made = std::make_unique<gacc_session>(step->checked);
@@ -387,6 +389,7 @@ gacc_error gacc_session_open(const gacc_step* step, const char* device, const ga
     made->device = GACC_TRY(open_device(choice, wanted, of.artifact));
     made->session.emplace(*made->device, made->plan);
     GACC_TRY(made->session->open(of.artifact));
+    if (options != nullptr) made->session->recheck(options->recheck);
     *session = made.release();
     return {};
   });

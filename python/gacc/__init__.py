@@ -246,17 +246,20 @@ class Session:
     threads        of a CPU; 0: all cores
     epoch_samples  samples of an epoch, for a model whose schedule counts epochs
     updates        those of the whole run, for schedule.total = "run"; a schedule of another length is a warning
+    recheck        makes every `recheck`-th launch and update twice; a difference of a bit is an error, and the state is
+                   that before it (docs/running.md)
     """
 
     def __init__(self, step: Step, device: str = "auto", seed: int | None = None, *, threads: int = 0,
-                 epoch_samples: int = 0, updates: int | None = None):
+                 epoch_samples: int = 0, updates: int | None = None, recheck: int = 0):
         _check_step(step)
         self.compiled = step
         self._updates = updates
         self._device, self._threads = device, threads
         self._columns: dict[str, list[Any]] = {}  # of the first table that an input was given
         self._handle = ctypes.c_void_p()
-        call("session_open", step._handle, device.encode(), byref(DeviceOptions(threads)), byref(self._handle))
+        call("session_open", step._handle, device.encode(), byref(DeviceOptions(threads, recheck)),
+             byref(self._handle))
         call("session_init", self._handle, step.seed if seed is None else seed, epoch_samples)
         if step.module_state is not None:
             self._write(step.module_state.values)
@@ -486,7 +489,8 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
           eval_every: int | None = None, on_eval: Callable[[Session, Evaluation], object] | None = None,
           patience: int | None = None, best: str = "loss",
           save_best: str | os.PathLike | Callable[[Session], object] | None = None,
-          checkpoint: str | os.PathLike | None = None, progress: bool = False, **model: Any) -> Session:
+          checkpoint: str | os.PathLike | None = None, progress: bool = False, recheck: int = 0,
+          **model: Any) -> Session:
     """Trains, and gives the session.
 
     module     a PyTorch module: its parameters are written back at the end. Without a step it is compiled first, as
@@ -500,7 +504,7 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
     updates    ends the run after so many, if that comes first
     on_update  called with the session and the Window after each update
     on_epoch   called with the session and the epoch's number, from 1, after each epoch
-    session    goes on with this one, instead of a new one on `device` with `seed` and `threads`
+    session    goes on with this one, instead of a new one on `device` with `seed`, `threads` and `recheck`
     evaluate   a loader of other samples, gone through after every epoch, at the end, and after every `eval_every`
                updates; schedule.type = "plateau" follows it
     on_eval    called with the session and the Evaluation
@@ -530,7 +534,7 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
         step = from_torch(module, lowering.examples_of(module, loader, model), **model)
     _check_step(step)
     if session is None:
-        session = Session(step, device, seed, threads=threads, epoch_samples=_samples_of(loader))
+        session = Session(step, device, seed, threads=threads, epoch_samples=_samples_of(loader), recheck=recheck)
     epochs = step.epochs if epochs is None else epochs
     watch = Watch(session, evaluate, eval_every, on_eval, patience, best, save_best, checkpoint, progress, epochs)
     if session._updates is None and epochs > 0:

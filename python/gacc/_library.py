@@ -50,7 +50,7 @@ class StepInfo(Structure):
 
 
 class DeviceOptions(Structure):
-    _fields_ = [("threads", c_int)]
+    _fields_ = [("threads", c_int), ("recheck", c_int64)]
 
 
 class CArray(Structure):

@@ -180,6 +180,19 @@ def test_folders_and_adapters_are_those_of_gacc_exec(folder):
     expect(not (folder / "none").exists(), "something was written")
 
 
+def test_launches_are_made_twice(folder):
+    """With the same bits; and a bit that flips in the second run of the first launch is an error."""
+    batches, step = [data(32)], gacc.compile(MODEL)
+    trained = lambda **more: gacc.train(step, batches, epochs=1, device="cpu", threads=1, **more).parameters()
+    expect(same(trained(), trained(recheck=1)), "other weights with recheck")
+    step.save(folder / "step.ptx")
+    os.environ["GACC_TEST_FLIP"] = f"2:0:{harness.ArtifactIr(folder / 'step.ptx').place('fc.weight')}:1"
+    try:
+        raises(gacc.Error, "launch 1: fc.weight[0, 0]", "only reads")(lambda: trained(recheck=1))
+    finally:
+        del os.environ["GACC_TEST_FLIP"]
+
+
 def test_a_loader_may_fill_one_buffer(folder):
     """Whatever the tail: no array is kept beyond the batch that it came in."""
     x, label = data(32)
