@@ -9,6 +9,7 @@ X.gir: a line `// RUN: gacc-opt %s --passes "dce"`, the input, a line `// ----- 
 itself parse and print to the same text. `// RUN: not gacc-opt ...` expects exit 1 and compares standard error.
 X.toml beside X.expected: `# RUN: gaccc %s ...` (default: --emit ir --stop-after model -o -), standard error then output.
 `// MATCH: subset` (`# MATCH: subset`): the expected lines occur in this order, others may stand between.
+`// LIKE: Y.gir` (`# LIKE: Y.toml`): expects what the golden Y beside it expects but for these lines, `-` gone and `+` new.
 """
 import argparse
 import difflib
@@ -50,12 +51,20 @@ class Case:
         self.fails = self.words[0] == "not"
         self.words = self.words[self.fails:]
         self.subset = bool(re.search(r"^(//|#) MATCH: subset$", self.input, re.M))
+        like = re.search(r"^(?://|#) LIKE: (\S+)$", self.input, re.M)
+        self.like = Case(self.path.with_name(like[1]), bin) if like else None
 
     def actual(self):
-        """What the tool prints now; the tool sees the input half alone, under the case's own file name."""
+        """What the expected half should be now: what the tool prints, or how that differs from what another golden expects."""
+        self.printed = self.prints()
+        return changes(self.like.expected, self.printed) if self.like else self.printed
+
+    def prints(self):
+        """The tool sees the input half alone, under the case's own file name, or that of the case that it is like."""
+        name = (self.like or self).path.name
         with tempfile.TemporaryDirectory() as folder:
-            pathlib.Path(folder, self.path.name).write_text(self.input)
-            code, out, errors = run([w.replace("%s", self.path.name) for w in self.words], folder, self.bin)
+            pathlib.Path(folder, name).write_text(self.input)
+            code, out, errors = run([w.replace("%s", name) for w in self.words], folder, self.bin)
         wrong = self.fails if self.gir else " error: " in errors or errors.startswith("error: ")
         if code != int(wrong):
             raise ValueError(f"exit {code}, expected {int(wrong)}\n{errors}{'' if wrong else out}")
@@ -64,14 +73,14 @@ class Case:
         return errors if self.fails else out
 
     def round_trip(self):
-        """The expected half is IR: it parses, and prints to itself."""
+        """What is expected is IR: it parses, and prints to itself."""
         if not self.gir or self.fails or self.subset or self.words[0] != "gacc-opt":
             return ""
         with tempfile.TemporaryDirectory() as folder:
-            pathlib.Path(folder, "expected.gir").write_text(self.expected)
+            pathlib.Path(folder, "expected.gir").write_text(self.printed)
             locations = ["--print-locs"] if "--print-locs" in self.words else []
             code, out, errors = run(["gacc-opt", "expected.gir", "--passes", "", *locations], folder, self.bin)
-        return (wrong := errors + diff(self.expected, out)) and "the expected half does not print to itself:\n" + wrong
+        return (wrong := errors + diff(self.printed, out)) and "the expected half does not print to itself:\n" + wrong
 
     def check(self):
         actual = self.actual()
@@ -86,6 +95,8 @@ class Case:
     def bless(self):
         if self.subset:  # written by hand
             return self.check()
+        if self.like:
+            self.like.bless()
         actual = self.actual()
         changed = diff(self.expected, actual)
         if changed and self.gir:
@@ -98,6 +109,12 @@ class Case:
 
 def diff(expected, actual):
     return "".join(difflib.unified_diff(expected.splitlines(True), actual.splitlines(True), "expected", "actual", n=2))
+
+
+def changes(base, text):
+    """The lines that differ; `@@` between places."""
+    lines = [*difflib.unified_diff(base.splitlines(True), text.splitlines(True), n=0)][2:]
+    return "".join("@@\n" if line.startswith("@@") else line for line in lines)
 
 
 def cases(names):

@@ -310,23 +310,28 @@ def test_emulate_half_convolutions_and_norms(folder):
             launch__mode="graph")
 
 
+SMALL_IMAGE = "inputs.image.shape=[1, 14, 14]"  # extents of 14, 7 and 3
+
+
 def convolutions_as_products(folder, name, **settings):
     """Weights next to the CPU's, which sums in another order: as far apart as rounding moves them. Both launch modes
     and recompute have the same bits, with a ragged micro-batch at the end."""
     emulator_or_skip()
     model = harness.example(name)
-    data = ("--data", harness.make_data(model, 11, folder), "--epochs", 1)
-    settings = dict(train__micro_batch=8, train__accumulate=2, optimizer__eps=1e-3, **settings)
+    data = ("--data", harness.make_data(model, 4, folder, sets=[SMALL_IMAGE]), "--epochs", 1)
+    settings = dict(train__micro_batch=3, train__accumulate=2, optimizer__eps=1e-3, **settings)
+    settings |= dict([SMALL_IMAGE.replace(".", "__").split("=")])
     for kind, bound in (("f32", 1e-4), ("f16", 4e-3), ("bf16", 3e-2)):
         half = dict(precision__compute=kind) | (dict(precision__loss_scale="none") if kind == "bf16" else {})
         files = []
-        for variant in (dict(launch__mode="graph"), dict(launch__mode="persistent"), dict(launch__mode="graph", recompute__policy="all")):
+        for variant in (dict(launch__mode="graph"), dict(launch__mode="graph", recompute__policy="all"), dict(launch__mode="persistent")):
+            if kind == "bf16" and variant["launch__mode"] == "persistent":
+                continue  # its kernels are those of f16, of another type
             artifact, weights = folder / "step.ptx", folder / "weights.safetensors"
             harness.compile_model(model, artifact, **settings, **half, **variant)
             run("gacc-exec", artifact, *data, "--device", "emulate", "--gemm", "builtin", "--save", weights, timeout=400)
             files.append(weights.read_bytes())
-        expect(files[1] == files[0], f"{kind}: graph and persistent end with other weights")
-        expect(files[2] == files[0], f"{kind}: recompute changes bits")
+        expect(len(set(files)) == 1, f"{kind}: persistent or recompute changes bits")
         cpu = folder / "cpu.safetensors"
         run("gacc-exec", artifact, *data, "--device", "cpu", "--save", cpu)
         far, tensor = harness.far_apart(harness.read_safetensors(weights), harness.read_safetensors(cpu))
