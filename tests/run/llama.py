@@ -233,7 +233,7 @@ def test_devices_agree(folder):
     for variant, *halves in (("llama", "f16"), ("turned_side_by_side", "f16", "bf16"), ("partial",), ("windowed", "f16")):
         whole = None
         for compute in ("f32", *halves):
-            model, artifact = compiled(folder, variant, precision__compute=compute, train__accumulate=1)
+            model, artifact = compiled(folder, variant, precision__compute=compute, launch__mode="graph", train__accumulate=1)
             data = harness.make_data(model, 8, folder)
             runs = {}
             for device in ("cpu", "emulate"):
@@ -268,7 +268,7 @@ def test_recompute_and_threads_change_no_bit(folder):
     for variant, compute, device in (("llama", "f32", "cpu"), ("turned_side_by_side", "f16", "cpu"), ("wide_heads", "f16", "emulate"), ("windowed", "f32", "cpu"), ("windowed", "f16", "emulate")):
         kept = {}
         for policy in ("none", "all"):
-            model, artifact = compiled(folder, variant, recompute__policy=policy, precision__compute=compute, train__accumulate=1)
+            model, artifact = compiled(folder, variant, recompute__policy=policy, precision__compute=compute, launch__mode="graph", train__accumulate=1)
             data = harness.make_data(model, 8, folder)
             for threads in (1, 2) if device == "cpu" else (1,):
                 _, weights = trained(folder, artifact, data, "run", 2, "--threads", threads, device=device)

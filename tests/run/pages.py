@@ -1,6 +1,7 @@
 """README.md and docs/tutorials, typed as they are printed, in empty folders: with an installed tree, and with the wheel."""
 import itertools
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -36,9 +37,11 @@ def with_tree(folder):
 
 def with_wheel(folder):
     """As pip installs it: its files, and a command for each entry point."""
-    command = [sys.executable, harness.ROOT / "scripts/wheel", "--tree", installed(folder), "-o", folder / "wheel"]
+    command = [sys.executable, harness.ROOT / "scripts/wheel", "--build", harness.BIN.parent, "-o", folder / "wheel"]
     done = subprocess.run(command, capture_output=True, text=True)
     expect(done.returncode == 0, done.stderr)
+    size = pathlib.Path(done.stdout.strip()).stat().st_size
+    expect(size < 100 << 20, f"the wheel has {size} bytes")
     site, programs = folder / "site", folder / "programs"
     with zipfile.ZipFile(next((folder / "wheel").glob("*.whl"))) as wheel:
         wheel.extractall(site)
@@ -129,19 +132,18 @@ def test_the_readme_with_an_installed_tree(folder):
     type_readme(folder, with_tree(folder))
 
 
-def test_the_readme_with_the_wheel(folder):
+def test_the_readme_and_tutorials_with_the_wheel(folder):
+    """With nothing else of gacc's around; all of its programs start."""
     have_numpy()
-    type_readme(folder, with_wheel(folder))
-
-
-def test_tutorials_with_an_installed_tree(folder):
-    have_numpy()
-    check_tutorials(with_tree(folder))
-
-
-def test_tutorials_with_the_wheel(folder):
-    have_numpy()
-    check_tutorials(with_wheel(folder))
+    surroundings = with_wheel(folder)
+    for program in (folder / "programs").iterdir():
+        done = subprocess.run([program, "--version"], env=surroundings, capture_output=True, text=True)
+        expect(done.returncode == 0, f"{program.name}: {done.stderr}")
+    type_readme(folder, surroundings)
+    shown = ["/usr/bin/python3", "-c", "import gacc; assert 'iframe' in gacc.compile('desk/model.toml')._repr_html_()"]
+    done = subprocess.run(shown, cwd=folder, env=surroundings, capture_output=True, text=True)
+    expect(done.returncode == 0, done.stderr)
+    check_tutorials(surroundings)
 
 
 harness.main(globals())

@@ -503,34 +503,6 @@ def test_examples(folder):
         harness.skip("neither torch nor pandas is here")
 
 
-def test_the_wheel(folder):
-    """Unpacked anywhere, with nothing else of gacc's around, it compiles, trains and brings the programs."""
-    done = subprocess.run([harness.ROOT / "scripts/wheel", "--build", harness.BIN.parent, "-o", folder], capture_output=True, text=True)
-    expect(done.returncode == 0, done.stderr)
-    wheel = pathlib.Path(done.stdout.strip())
-    expect(wheel.stat().st_size < 100 << 20, f"{wheel.stat().st_size} bytes")
-    subprocess.run([sys.executable, "-m", "zipfile", "-e", wheel, folder / "site"], check=True)
-    for program in (folder / "site/gacc/tree/bin").iterdir():
-        program.chmod(0o755)  # as pip does; zipfile does not
-    (folder / "try.py").write_text(f"""
-import gacc, numpy as np, os, subprocess, sys
-step = gacc.compile({MODEL!r})
-run = gacc.train(step, [(np.zeros((8, 2, 3), np.uint8), np.zeros(8, np.int32))], epochs=2, device="cpu")
-assert run.evaluate(x=np.zeros((3, 2, 3)), label=[0, 1, 2]).samples == 3
-assert "iframe" in step._repr_html_()
-step.save("step.ptx")
-np.save("x.npy", np.zeros((8, 2, 3), np.uint8)), np.save("label.npy", np.zeros(8, np.int32))
-for name in os.listdir(gacc.TREE / "bin"):
-    path, environment = gacc.program(name)
-    assert subprocess.run([path, "--version"], env=environment, capture_output=True).returncode == 0, name
-path, environment = gacc.program("gacc-exec")
-subprocess.run([path, "step.ptx", "--data", "npy:x=x.npy,label=label.npy", "--device", "cpu", "--quiet"], env=environment, check=True)
-""")
-    done = subprocess.run([sys.executable, folder / "try.py"], cwd=folder, env={"PYTHONPATH": str(folder / "site"), "HOME": str(folder)},
-                          capture_output=True, text=True)
-    expect(done.returncode == 0, done.stdout + done.stderr)
-
-
 def test_calls_of_another_kind_say_what_is_right(folder):
     """Arrays by place, a path for a step, arrays for a loader, negative numbers; bytes are a budget."""
     step = gacc.compile(MODEL)

@@ -20,7 +20,7 @@ from harness import BIN, expect
 
 ALL = os.environ.get("GACC_RANKS") == "all"
 KILLS = int(os.environ.get("GACC_KILLS", "2"))
-MODELS = int(os.environ.get("GACC_MODELS", "20"))
+MODELS = int(os.environ.get("GACC_MODELS", "12"))
 # As root Open MPI wants to be asked twice; ranks find each other in this machine's memory; and mpirun waits for no one
 # after an error.
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -401,7 +401,7 @@ def test_same_bits_of_a_shared_optimizer(folder):
 
 def test_same_bits_of_a_shared_optimizer_emulated(folder):
     need_mpi()
-    same_shared(folder, (2,), "emulate", 40, ("--updates", 1), optimizer__type="lamb", train__clip_norm=0.5, **HALF)
+    same_shared(folder, (2,), "emulate", 40, ("--updates", 1), launch__mode="graph", optimizer__type="lamb", train__clip_norm=0.5, **HALF)
 
 
 def test_a_checkpoint_tells_not_who_had_the_optimizer(folder):

@@ -1,6 +1,6 @@
 """Recompute changes no bit, and the arena is what the plan says: on the CPU, through whole commands.
 
-    recompute.py test_random_cases         30 random (model, plan, precision) cases
+    recompute.py test_random_cases         15 random (model, plan, precision) cases
     recompute.py --cases N [--from SEED]   any number of them, with a line each
 """
 import json
@@ -91,8 +91,9 @@ def test_rows_with_a_pitch(folder):
         options = ["--set", f"precision.compute={precision}"]
         expect("1001 in 1024" in run("gaccc", model, *options, "--emit", "ir", "-o", "-").stdout, "no pitch")
         check(folder, model, spec, *options, choices=again[:1])
-        check(folder, model, spec, *options, "--set", "launch.mode=persistent", device="emulate", updates=1,
-              choices=[again[0], ["--set", "launch.mode=graph"]])
+        if precision != "bf16":  # whose kernels are those of f16, of another type
+            check(folder, model, spec, *options, "--set", "launch.mode=persistent", device="emulate", updates=1,
+                  choices=[again[0], ["--set", "launch.mode=graph"]])
         found = {}
         for device in ("cpu", "emulate"):
             gradients(folder, device, model, spec, *options, device=device, updates=1)
@@ -354,7 +355,7 @@ def one_case(folder, seed):
 
 
 def test_random_cases(folder):
-    for seed in range(30):
+    for seed in range(15):
         one_case(folder, seed)
 
 

@@ -101,7 +101,7 @@ def test_bits_do_not_depend_on_threads(folder):
 
 def test_the_emulator_agrees(folder):
     """Every kernel of the sequence layers, as PTX, interpreted and checked for races and bounds."""
-    artifact = harness.compile_model(harness.ROOT / "tests/parity/models/sequence.toml", folder / "step.ptx")
+    artifact = harness.compile_model(harness.ROOT / "tests/parity/models/sequence.toml", folder / "step.ptx", launch__mode="graph")
     for device in ("cpu", "emulate"):
         run("gacc-exec", artifact, "--data", "synthetic:tokens,limit=20", "--no-shuffle", "--updates", 4, "--device", device,
             "--log", folder / f"{device}.log", "--save", folder / device)
@@ -123,7 +123,7 @@ def test_a_loss_in_parts_is_the_same_loss(folder):
     for precision, bound in (("f32", 1e-5), ("f16", 2e-3), ("bf16", 2e-2)):
         some = dict(precision__compute=precision, optimizer__type="sgd")
         whole = trained(folder, f"{precision}.whole", model, loss__chunks=1, **some)
-        for chunks in (2, 4, 6):
+        for chunks in (2, 4, 6) if precision == "f32" else (4,):
             name = f"{precision}.{chunks}"
             parts = trained(folder, name, model, loss__chunks=chunks, **some)
             for suffix in ("", ".grads"):
@@ -135,7 +135,7 @@ def test_a_loss_in_parts_is_the_same_loss(folder):
             expect(all(abs(a - b) < bound * b for a, b in zip(*losses, strict=True)), f"{name}: losses {losses}")
             again = trained(folder, f"{name}.again", model, loss__chunks=chunks, recompute__policy="all", **some)
             expect(again.read_bytes() == parts.read_bytes(), f"{name}: recompute changes bits")
-        emulated = trained(folder, f"{precision}.emulated", model, "emulate", loss__chunks=4, **some)
+        emulated = trained(folder, f"{precision}.emulated", model, "emulate", loss__chunks=4, launch__mode="graph", **some)
         worst = harness.far_apart(harness.read_safetensors(emulated), harness.read_safetensors(whole))
         expect(worst[0] < bound, f"{precision} emulated: {worst}")
 

@@ -184,7 +184,8 @@ def test_flipped_bits_are_found(folder):
 
 
 def test_flipped_bits_are_found_in_the_emulator(folder):
-    counts = flip_many(folder, "emulate", max(4, FLIPS // 8), 16, 1, train__micro_batch=4)
+    counts = flip_many(folder, "emulate", max(4, FLIPS // 8), 8, 1, train__micro_batch=2, layers__fc1__features=64, layers__fc2__features=32,
+                       layers__fc3__features=16)
     expect(counts["found"] >= 1, f"too few: {counts}")
 
 
