@@ -122,6 +122,7 @@ TEST(Vectors, ShiftsAndFields) {
   EXPECT_EQ(eval("mul.hi.u64", {~0ull, 2}), 1u);
   EXPECT_EQ(eval("mad.lo.s32", {3, 4, 5}), 17u);
   EXPECT_EQ(eval("div.s32", {0x80000000u, 0xffffffffu}), 0x80000000u);
+  EXPECT_EQ(eval("max.s32", {0xffffffffu, 2}), 2u);
 }
 TEST(Vectors, ComparisonsWithNan) {
   for (const char* name : {"eq", "ne", "lt", "le", "gt", "ge", "num"})

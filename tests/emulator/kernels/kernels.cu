@@ -36,18 +36,6 @@ __global__ void scan(const int* x, int* y) {
   y[t] = buffer[in * n + t];
 }
 
-// y = transpose(x), x [rows, columns]; 32x32 tiles, 32x8 threads.
-__global__ void transpose(const float* x, float* y, int rows, int columns) {
-  __shared__ float tile[32][33];
-  int c = blockIdx.x * 32 + threadIdx.x, r = blockIdx.y * 32 + threadIdx.y;
-  for (int j = 0; j < 32; j += 8)
-    if (c < columns && r + j < rows) tile[threadIdx.y + j][threadIdx.x] = x[(r + j) * columns + c];
-  __syncthreads();
-  c = blockIdx.y * 32 + threadIdx.x, r = blockIdx.x * 32 + threadIdx.y;
-  for (int j = 0; j < 32; j += 8)
-    if (c < rows && r + j < columns) y[(r + j) * rows + c] = tile[threadIdx.x][threadIdx.y + j];
-}
-
 // Counts of byte values: shared atomics, then global ones.
 __global__ void histogram(const unsigned char* x, int n, unsigned* counts) {
   __shared__ unsigned local[256];
@@ -57,22 +45,6 @@ __global__ void histogram(const unsigned char* x, int n, unsigned* counts) {
   __syncthreads();
   for (int i = threadIdx.x; i < 256; i += blockDim.x)
     if (local[i]) atomicAdd(&counts[i], local[i]);
-}
-
-// Five-point stencil with halo in shared memory; 16x16 threads.
-__global__ void stencil(const float* x, float* y, int n) {
-  __shared__ float s[18][18];
-  int c = blockIdx.x * 16 + threadIdx.x, r = blockIdx.y * 16 + threadIdx.y;
-  for (int j = threadIdx.y; j < 18; j += 16)
-    for (int i = threadIdx.x; i < 18; i += 16) {
-      int gr = blockIdx.y * 16 + j - 1, gc = blockIdx.x * 16 + i - 1;
-      s[j][i] = gr >= 0 && gr < n && gc >= 0 && gc < n ? x[gr * n + gc] : 0.0f;
-    }
-  __syncthreads();
-  if (r < n && c < n) {
-    int j = threadIdx.y + 1, i = threadIdx.x + 1;
-    y[r * n + c] = 0.5f * s[j][i] + 0.125f * (s[j - 1][i] + s[j + 1][i] + s[j][i - 1] + s[j][i + 1]);
-  }
 }
 
 // c = a b, n x n, 16x16 tiles.
