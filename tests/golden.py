@@ -10,6 +10,7 @@ itself parse and print to the same text. `// RUN: not gacc-opt ...` expects exit
 X.toml beside X.expected: `# RUN: gaccc %s ...` (default: --emit ir --stop-after model -o -), standard error then output.
 `// MATCH: subset` (`# MATCH: subset`): the expected lines occur in this order, others may stand between.
 `// LIKE: Y.gir` (`# LIKE: Y.toml`): expects what the golden Y beside it expects but for these lines, `-` gone and `+` new.
+`# CLAIM` over `# EDIT: OLD => NEW | OLD => NEW` (X.toml, any number of both): the tool sees the file with these replaced.
 """
 import argparse
 import difflib
@@ -53,17 +54,27 @@ class Case:
         self.subset = bool(re.search(r"^(//|#) MATCH: subset$", self.input, re.M))
         like = re.search(r"^(?://|#) LIKE: (\S+)$", self.input, re.M)
         self.like = Case(self.path.with_name(like[1]), bin) if like else None
+        self.edits = re.findall(r"^# (.*)\n# EDIT: (.*)$", self.input, re.M)
 
     def actual(self):
         """What the expected half should be now: what the tool prints, or how that differs from what another golden expects."""
-        self.printed = self.prints()
+        self.printed = "".join(f"----- {claim}\n{self.prints(self.edited(edit))}" for claim, edit in self.edits) or self.prints(self.input)
         return changes(self.like.expected, self.printed) if self.like else self.printed
 
-    def prints(self):
+    def edited(self, edit):
+        """The file without its comments, with the first place of each OLD changed; \\n in NEW is a line's end."""
+        text = re.sub(r"(?m)^#.*\n", "", self.input)
+        for old, new in (change.split(" => ") for change in edit.split(" | ")):
+            if old not in text:
+                raise ValueError(f"EDIT: no `{old}` here")
+            text = text.replace(old, new.replace("\\n", "\n"), 1)
+        return text
+
+    def prints(self, input):
         """The tool sees the input half alone, under the case's own file name, or that of the case that it is like."""
         name = (self.like or self).path.name
         with tempfile.TemporaryDirectory() as folder:
-            pathlib.Path(folder, name).write_text(self.input)
+            pathlib.Path(folder, name).write_text(input)
             code, out, errors = run([w.replace("%s", name) for w in self.words], folder, self.bin)
         wrong = self.fails if self.gir else " error: " in errors or errors.startswith("error: ")
         if code != int(wrong):
