@@ -382,7 +382,7 @@ def test_predictions_cost_no_memory(folder):
     """The plan with and without `predict`: the same arena, and the same step and update; in f32 and in f16. A whole micro-batch fits."""
     names = [path.stem for path in sorted((harness.ROOT / "examples").glob("*.toml")) if path.stem != "gpt2_124m"]  # whose plan takes long
     for name, compute in itertools.product(names, ("f32", "f16")):
-        model = run("gaccc", harness.example(name), "--set", f"precision.compute={compute}", "--emit", "ir", "--stop-after", "model", "-o", "-").stdout
+        model = run("gaccc", harness.example(name), *harness.SHORTER.get(name, []), "--set", f"precision.compute={compute}", "--emit", "ir", "--stop-after", "model", "-o", "-").stdout
         with_it, without = plans(folder, model)
         setting = lambda key: re.search(rf"\n  set {key} = (.*)", with_it)[1]
         expect(setting("predict.batch") == setting("train.micro_batch"), f"{name} in {compute}: fewer samples")

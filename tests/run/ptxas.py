@@ -34,7 +34,8 @@ def main():
         harness.skip("no ptxas on PATH, in /usr/local/cuda/bin or in GACC_PTXAS")
     with tempfile.TemporaryDirectory(prefix="gacc-") as folder:
         artifact = pathlib.Path(folder) / "step.ptx"
-        done = harness.run("gaccc", harness.example(name), "--target", target, "-o", artifact, *(w for s in settings for w in ("--set", s)), code=(0, 1, 2))
+        done = harness.run("gaccc", harness.example(name), "--target", target, "-o", artifact,
+                           *harness.SHORTER.get(name, []), *(w for s in settings for w in ("--set", s)), code=(0, 1, 2))
         if done.returncode != 0:
             harness.expect(target not in ALWAYS and target in done.stderr and not artifact.exists(), done.stderr)
             harness.skip(f"this gaccc does not offer {target}")

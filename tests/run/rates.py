@@ -80,7 +80,8 @@ def test_total_run_is_the_length_of_the_run(folder):
             (dict(train__accumulate=4, train__tail="drop"), ["--epochs", 3], 9),
             (dict(train__accumulate=4), ["--launches", 15], 4),
             (dict(train__accumulate=2), ["--updates", 3, "--device", "emulate"], 3)):
-        for warmup, updates in (("0", 0), ("2", 2), ("50%", math.ceil(total / 2)), ("7%", math.ceil(0.07 * total - 1e-9))):
+        warmups = [("0", 0), ("2", 2), ("50%", math.ceil(total / 2)), ("7%", math.ceil(0.07 * total - 1e-9))]
+        for warmup, updates in warmups if total == 21 else warmups[2:3]:
             artifact = harness.compile_model(MODEL, folder / "m.ptx", **BASE, **settings, schedule__total="run", schedule__warmup=warmup)
             rates, text = train(folder, artifact, spec, *words)
             expect("schedule.total" not in text, text)
