@@ -6,7 +6,8 @@
     golden.py --bin BIN --coverage         every diagnostic kind, op and pass has its golden
 
 X.gir: a line `// RUN: gacc-opt %s --passes "dce"`, the input, a line `// ----- expected`, the exact output, which must
-itself parse and print to the same text. `// RUN: not gacc-opt ...` expects exit 1 and compares standard error.
+itself parse and print to the same text; without that line, what comes back is the input but for its lines of comment.
+`// RUN: not gacc-opt ...` expects exit 1 and compares standard error.
 X.toml beside X.expected: `# RUN: gaccc %s ...` (default: --emit ir --stop-after model -o -), standard error then output.
 `// MATCH: subset` (`# MATCH: subset`): the expected lines occur in this order, others may stand between.
 `// LIKE: Y.gir` (`# LIKE: Y.toml`): expects what the golden Y beside it expects but for these lines, `-` gone and `+` new.
@@ -43,8 +44,9 @@ class Case:
         if not self.gir:
             self.input, expected = text, self.path.with_suffix(".expected")
             self.expected = expected.read_text() if expected.exists() else ""
-        elif not separator and not self.input.endswith("\n"):
-            self.input += "\n"
+        elif not separator:
+            self.input += "\n" * (not self.input.endswith("\n"))
+            self.expected = re.sub(r"(?m)^ *//.*\n", "", self.input)
         match = re.search(r"^(?://|#) RUN: (.*)$", self.input, re.M)
         if not match and self.gir:
             raise ValueError("no line `// RUN: gacc-opt %s ...`")
