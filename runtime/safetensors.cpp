@@ -10,6 +10,7 @@
 #include <set>
 
 #include "runtime/atomic_file.h"
+#include "runtime/blocks.h"
 #include "runtime/byte_order.h"
 #include "runtime/half.h"
 #include "runtime/json_text.h"
@@ -223,12 +224,20 @@ std::string shown_name(std::string_view name) {
   return name.size() > kMost ? text + "..." : text;
 }
 
+bool StoredTensor::is_real() const {
+  return dtype == "F32" || dtype == "F16" || dtype == "BF16" || block_format(dtype) != nullptr;
+}
+
 int64_t elements_of(const StoredTensor& tensor) {
-  return static_cast<int64_t>(tensor.bytes.size()) / stored_bytes(tensor.dtype);
+  const auto bytes = static_cast<int64_t>(tensor.bytes.size());
+  if (const BlockFormat* format = block_format(tensor.dtype)) return bytes / format->bytes * format->numbers;
+  return bytes / stored_bytes(tensor.dtype);
 }
 
 void read_elements(const StoredTensor& tensor, int64_t first, std::span<float> to) {
   if (to.empty()) return;
+  if (const BlockFormat* format = block_format(tensor.dtype))
+    return dequantize(*format, reinterpret_cast<const std::byte*>(tensor.bytes.data()), first, to);
   const char* from = tensor.bytes.data() + first * stored_bytes(tensor.dtype);
   if (tensor.dtype == "F32")
     std::memcpy(to.data(), from, to.size_bytes());

@@ -19,11 +19,11 @@ struct NamedTensor {
 
 // A tensor as it lies in a file.
 struct StoredTensor {
-  std::string name, dtype;  // "F32"
+  std::string name, dtype;  // "F32"; of a GGUF also ggml's blocks, "Q8_0"
   std::vector<int64_t> shape;
   std::string_view bytes;
 
-  bool is_real() const { return dtype == "F32" || dtype == "F16" || dtype == "BF16"; }
+  bool is_real() const;
   // The integer in which PyTorch's batch norms count the batches they have seen: nothing here has it.
   bool counts_batches() const { return dtype == "I64" && name.ends_with(".num_batches_tracked"); }
 };
