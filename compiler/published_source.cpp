@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "runtime/atomic_file.h"
+#include "runtime/data/file_bytes.h"
+#include "runtime/gguf.h"
+#include "runtime/json_text.h"
 
 namespace gacc {
 
@@ -13,6 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kMostBytes = int64_t{4} << 20;  // of a config.json or a family
+constexpr std::string_view kGguf = ".gguf";
 
 CompileTrouble wrong(const std::string& place, const std::string& text) {
   return {false, fmt::format("{}: error: {}\n", place, text)};
@@ -50,17 +55,53 @@ std::optional<CompileTrouble> read_families(const std::string& folder, std::vect
   return {};
 }
 
+// Returns what a GGUF says of itself as PublishedOptions::gguf has it.
+Result<std::string> said_by_gguf(const std::string& path) {
+  using nlohmann::ordered_json;
+  const SharedFile file = GACC_TRY(FileBytes::open(path, 1));
+  Gguf gguf;
+  GACC_TRY(parse_gguf(file->text(), path, gguf));
+  const std::string_view architecture = gguf.text("general.architecture").value_or("");
+  if (const auto type = gguf.text("general.type"); type && *type != "model")
+    return Status::error("its general.type is \"{}\"; only a model is compiled", *type);
+  ordered_json said = ordered_json::object();
+  if (!architecture.empty()) said["general.architecture"] = architecture;
+  const std::string prefix = fmt::format("{}.", architecture);
+  for (const GgufEntry& entry : gguf.metadata)
+    if (entry.key.starts_with(prefix))
+      said[entry.key.substr(prefix.size())] = ordered_json::parse(json_of(entry));
+  constexpr std::string_view kBlock = "blk.", kFirst = "blk.0.";
+  for (const GgufTensor& tensor : gguf.tensors) {
+    if (tensor.name.starts_with(kBlock) && !tensor.name.starts_with(kFirst)) continue;
+    std::string name = tensor.name;
+    if (name.starts_with(kFirst)) name.replace(0, kFirst.size(), kBlock);
+    said["tensors." + name] = tensor.shape.front();
+    constexpr int64_t kMost = 4096;
+    if (!name.starts_with("rope_") || tensor.type != "F32" ||
+        tensor.shape != std::vector{tensor.shape.front()} || tensor.shape.front() > kMost)
+      continue;
+    std::vector<float> numbers(static_cast<size_t>(tensor.shape.front()));
+    read_elements({name, tensor.type, tensor.shape, file->text().substr(tensor.begin, tensor.size)}, 0,
+                  numbers);
+    said["values." + name] = ordered_json::array();
+    for (const float number : numbers)
+      said["values." + name].push_back(ordered_json::parse(fmt::format("{}", number), nullptr, false));
+  }
+  return json_text(said);
+}
+
 }  // namespace
 
 bool is_published(const std::string& path) {
   std::error_code ignored;
-  return path.ends_with(".json") || fs::is_directory(path, ignored);
+  return path.ends_with(".json") || path.ends_with(kGguf) || fs::is_directory(path, ignored);
 }
 
 std::string published_name(const std::string& path) {
   std::error_code ignored;
   fs::path folder = fs::absolute(path, ignored).lexically_normal();
   if (path.ends_with(".json")) folder = folder.parent_path();
+  if (path.ends_with(kGguf)) return folder.stem().string();
   if (folder.filename().empty()) folder = folder.parent_path();
   return folder.filename().empty() ? "model" : folder.filename().string();
 }
@@ -71,8 +112,13 @@ std::optional<CompileTrouble> read_published(const std::string& path, const std:
   const bool folder = fs::is_directory(path, ignored);
   const std::string config = folder ? (fs::path(path) / "config.json").string() : path;
   if (folder && !has(path, "config.json")) return wrong(path, "there is no config.json; " + what_it_is(path));
-  const Result<std::string> text = read_input(config, kMostBytes);
-  if (!text) return wrong(config, text.status().text());
+  options.gguf = !folder && path.ends_with(kGguf);
+  const Result<std::string> text = options.gguf ? said_by_gguf(path) : read_input(config, kMostBytes);
+  if (!text) {
+    std::string why = text.status().text();
+    if (why.starts_with(path + ": ")) why.erase(0, path.size() + 2);
+    return wrong(config, why);
+  }
   std::vector<Family> all;
   if (std::optional<CompileTrouble> trouble = read_families(families, all)) return trouble;
   all.insert(all.end(), built_in_families().begin(), built_in_families().end());

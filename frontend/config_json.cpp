@@ -85,6 +85,24 @@ Node to_node(const ConfigValue& value) {
   return std::visit(Made{}, value.data);
 }
 
+ConfigValue to_value(const Node& node) {
+  switch (node.form) {
+    case Node::Form::flag:
+      return {node.flag};
+    case Node::Form::integer:
+      return {node.integer};
+    case Node::Form::real:
+      return {node.real};
+    case Node::Form::list: {
+      std::vector<ConfigValue> list;
+      for (const Node& item : node.items) list.push_back(to_value(item));
+      return {std::move(list)};
+    }
+    default:
+      return {node.text};
+  }
+}
+
 std::optional<ConfigValues> parse_config(std::string_view text, std::string& problem) {
   try {
     const Json json = Json::parse(text);

@@ -30,6 +30,7 @@ struct ConfigValue {
 
 std::string value_text(const ConfigValue& value);  // as JSON: "silu" in quotes, null
 Node to_node(const ConfigValue& value);            // as TOML, of values without nulls
+ConfigValue to_value(const Node& node);            // of a node that is no table
 
 // An entry of an object is called OBJECT.KEY. An empty object is null.
 using ConfigValues = std::vector<std::pair<std::string, ConfigValue>>;  // in the order of the file

@@ -262,7 +262,7 @@ class Checks {
 
 // Overrides of what ops say here.
 void refuse_overrides(Node& root, bool forward, Diag& diag) {
-  static constexpr std::string_view kOfLayers[] = {"layers", "lora", "load", "predict"};
+  static constexpr std::string_view kOfLayers[] = {"layers", "lora", "load", "gguf", "predict"};
   std::erase_if(root.entries, [&](const Entry& table) {
     const bool of_layers = contains(kOfLayers, std::string_view(table.key));
     if (of_layers)
@@ -423,6 +423,8 @@ std::optional<ir::Module> compile_ir(std::string_view text, std::string_view fil
   ir::Settings settings = model.settings;
   settings.load = module->settings.load;
   settings.loads = module->settings.loads;
+  settings.gguf = module->settings.gguf;
+  settings.ggufs = module->settings.ggufs;
   settings.adapters = module->settings.adapters;
   settings.predict = module->settings.predict;
   for (const auto& [key, value] : module->settings.of_types)

@@ -70,6 +70,7 @@ bool adapts(const std::vector<LayerSpec>& layers);
 bool matches_glob(const std::string& pattern, const std::string& name);
 // [load]: what needs no parameters.
 void read_load(const Values& load, ir::Settings& settings, Diag& diag);
+void read_gguf(const Values& gguf, ir::Settings& settings, Diag& diag);
 // Gives each parameter its name in weights from elsewhere. A pattern that matches none is an error.
 void assign_loads(const ModelFile& model, const Parameters& parameters, ir::Module& module, Diag& diag);
 // Notes what weights from elsewhere must be like beyond their shapes, and which weights layers share.

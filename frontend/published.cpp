@@ -20,8 +20,11 @@ namespace {
 constexpr std::string_view kOpen = "${";
 // Keys of a family that are no model file's.
 constexpr std::string_view kMatch = "match", kBase = "base", kIgnored = "ignored", kRequire = "require",
-                           kPositions = "positions", kLet = "let";
-constexpr std::string_view kOwn[] = {kMatch, kBase, kIgnored, kRequire, kPositions, kLet};
+                           kPositions = "positions", kLet = "let", kArchitectures = "architectures",
+                           kMetadata = "metadata";
+constexpr std::string_view kOwn[] = {kMatch,     kBase, kIgnored,       kRequire,
+                                     kPositions, kLet,  kArchitectures, kMetadata};
+constexpr std::string_view kArchitecture = "general.architecture";
 constexpr std::string_view kNeutral[] = {
 #define GACC_NEUTRAL_KEY(name) name,
 #include "ir/config_keys.def"
@@ -54,15 +57,47 @@ class Reading {
     Node model = family;
     std::erase_if(model.entries, [](const Entry& entry) { return std::ranges::count(kOwn, entry.key) > 0; });
     fill(model);
-    std::vector<std::string> ignored = texts_of(family.find(kIgnored));
-    ignored.insert(ignored.end(), std::begin(kNeutral), std::end(kNeutral));
-    refuse_unread(ignored);
+    if (!options_.gguf) {  // else what it says was read before, as a config.json
+      std::vector<std::string> ignored = texts_of(family.find(kIgnored));
+      ignored.insert(ignored.end(), std::begin(kNeutral), std::end(kNeutral));
+      refuse_unread(ignored);
+    }
     return model;
+  }
+
+  // Reads what a GGUF says of itself as a config.json.
+  ConfigValues read_metadata(const Node& family) {
+    const Node* metadata = family.find(kMetadata);
+    if (metadata == nullptr) {
+      error(Kind::unsupported, "{} does not say what the metadata of a GGUF are; it needs [{}]", family_,
+            kMetadata);
+      return {};
+    }
+    for (const std::string& condition : texts_of(metadata->find(kRequire)))
+      require(condition, metadata->find(kRequire)->at);
+    Node config = *metadata;
+    std::erase_if(config.entries,
+                  [](const Entry& entry) { return entry.key == kRequire || entry.key == kIgnored; });
+    fill(config);
+    std::vector<std::string> ignored = texts_of(metadata->find(kIgnored));
+    ignored.insert(ignored.end(), {"tensors", std::string(kArchitecture)});
+    refuse_unread(ignored);
+    ConfigValues values;
+    add("", config, values);
+    return values;
   }
 
   const std::string& problems() const { return problems_; }
 
  private:
+  static void add(const std::string& prefix, const Node& table, ConfigValues& values) {
+    for (const Entry& entry : table.entries)
+      if (entry.value.is_table())
+        add(prefix + entry.key + ".", entry.value, values);
+      else
+        values.emplace_back(prefix + entry.key, to_value(entry.value));
+  }
+
   template <class... A>
   void error(Kind kind, fmt::format_string<A...> format, A&&... args) {
     problems_ += fmt::format("{}: error: {} [{}]\n", file_, fmt::format(format, std::forward<A>(args)...),
@@ -361,21 +396,31 @@ std::optional<std::string> published_model(std::string_view config, const std::s
   std::string problem;
   const std::optional<ConfigValues> values = parse_config(config, problem);
   if (!values) return fail(Kind::syntax, problem);
-  const auto type = std::ranges::find(*values, "model_type", &ConfigValues::value_type::first);
+  const std::string_view key = options.gguf ? kArchitecture : "model_type";
+  const auto type = std::ranges::find(*values, key, &ConfigValues::value_type::first);
   const std::string* name = type != values->end() ? type->second.get<std::string>() : nullptr;
   if (name == nullptr)
-    return fail(Kind::missing_key, "it has no `model_type`: which family is the model of?");
+    return fail(Kind::missing_key, fmt::format("it has no `{}`: which family is the model of?", key));
   std::vector<std::string> known;
   Families all(families, problems);
   for (const Family& family : families) {
     std::optional<Node> root = all.read(family);
     if (!root) return std::nullopt;
-    const std::vector<std::string> match = texts_of(root->find(kMatch));
+    const Node* architectures = options.gguf ? root->find(kArchitectures) : nullptr;
+    const std::vector<std::string> match =
+        texts_of(architectures != nullptr ? architectures : root->find(kMatch));
     known.insert(known.end(), match.begin(), match.end());
     if (std::ranges::count(match, *name) == 0) continue;
     root = all.with_bases(family, std::move(*root));
     if (!root) return std::nullopt;
-    Reading reading(file, *values, options, family.file);
+    ConfigValues said = *values;
+    if (options.gguf) {
+      Reading reading(file, *values, options, family.file);
+      said = reading.read_metadata(*root);
+      problems += reading.problems();
+      if (!reading.problems().empty()) return std::nullopt;
+    }
+    Reading reading(file, said, options, family.file);
     Node model = reading.run(*root);
     problems += reading.problems();
     if (!reading.problems().empty()) return std::nullopt;
@@ -389,8 +434,8 @@ std::optional<std::string> published_model(std::string_view config, const std::s
   const Words words(known.begin(), known.end());
   const std::string near = did_you_mean(*name, words);
   return fail(Kind::unknown_value,
-              fmt::format("no family has the `model_type` \"{}\"{}; {}; more come with --families", *name,
-                          near, "there are " + list_words(words)));
+              fmt::format("no family has the `{}` \"{}\"{}; {}; more come with --families", key, *name, near,
+                          "there are " + list_words(words)));
 }
 
 std::vector<Override> adapters_of_blocks(std::string_view model, int64_t rank) {

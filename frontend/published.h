@@ -1,5 +1,5 @@
-// Published models: a config.json, as Hugging Face writes it, to a model file by the table of its family
-// (docs/adding-a-family.md).
+// Published models: a config.json, as Hugging Face writes it, or what a GGUF says of itself, to a model file by the
+// table of its family (docs/adding-a-family.md).
 #pragma once
 #include <optional>
 #include <span>
@@ -23,6 +23,10 @@ struct PublishedOptions {
   std::optional<int64_t> context{};   // tokens of a window
   std::optional<int64_t> lora{};      // the rank of adapters
   std::vector<Override> overrides{};  // of the model file
+  // The "config" is what a GGUF says: general.architecture, the keys of its architecture without the name of that in
+  // front, "tensors.NAME": the rows of a tensor, of those of the blocks the first's ("tensors.blk.attn_q.weight"), and
+  // "values.NAME": the numbers of rope_*.
+  bool gguf = false;
 };
 
 // Returns the model file that a config.json is read as; nothing and whole lines in `problems` when it cannot be one.

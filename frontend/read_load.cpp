@@ -1,4 +1,4 @@
-// [load]: what parameters are called, and how they lie, in weights from elsewhere. Patterns are resolved
+// [load] and [gguf]: what parameters are called, and how they lie, in weights from elsewhere. Patterns are resolved
 // here, where the parameters are known: the module has the names of each one.
 #include <algorithm>
 #include <cstdlib>
@@ -190,10 +190,10 @@ void transpose(std::vector<Own>& all, const Node& pattern, Diag& diag) {
   });
 }
 
-// The table of an entry of `split`, or nothing where it is wrong and reported.
-std::optional<Values> read_split(const Entry& entry, Diag& diag) {
+// The table of an entry of TABLE.split, or nothing where it is wrong and reported.
+std::optional<Values> read_split(std::string_view table, const Entry& entry, Diag& diag) {
   const size_t reports = diag.reports().size();
-  const std::string path = fmt::format("load.split.\"{}\"", entry.key);
+  const std::string path = fmt::format("{}.split.\"{}\"", table, entry.key);
   if (!entry.value.is_table()) {
     diag.error(Kind::wrong_type, entry.value.at, "`{}` must be a table", path);
     return std::nullopt;
@@ -216,49 +216,85 @@ bool is_texts(const Node& node) {
          std::ranges::all_of(node.items, [](const Node& item) { return item.form == Node::Form::text; });
 }
 
-}  // namespace
+bool is_text(const Node& node) { return node.form == Node::Form::text; }
+bool is_head(const Node& node) {
+  return node.form == Node::Form::integer && node.integer > 0 && node.integer % 2 == 0;
+}
 
-void read_load(const Values& keys, ir::Settings& settings, Diag& diag) {
-  settings.load.prefix = keys.text("prefix");  // said, so that the module has a [load] at all
-  if (keys.flag("part")) settings.load.part = true;
-  if (keys.has("ignore")) settings.load.ignore = keys.get<ir::Texts>("ignore");
+// Checks the values of the tables of patterns that TABLE has.
+void check_patterns(std::string_view table, const Values& keys, Diag& diag) {
   if (keys.given("split") && keys["split"].good)
-    for (const Entry& entry : keys["split"].node->entries) read_split(entry, diag);
-  for (const auto& [key, form] :
-       {std::pair("rename", "a string"), std::pair("concat", "a list of strings")}) {
-    if (!keys.given(key) || !keys[key].good) continue;
-    for (const Entry& entry : keys[key].node->entries) {
-      const bool good =
-          key == std::string_view("rename") ? entry.value.form == Node::Form::text : is_texts(entry.value);
-      if (!good)
-        diag.error(Kind::wrong_type, entry.value.at, "`load.{}.\"{}\"` must be {}", key, entry.key, form);
-    }
+    for (const Entry& entry : keys["split"].node->entries) read_split(table, entry, diag);
+  const struct {
+    std::string_view key, form;
+    bool (*good)(const Node&);
+  } kForms[] = {{"rename", "a string", is_text},
+                {"concat", "a list of strings", is_texts},
+                {"interleave", "an even number of rows", is_head}};
+  for (const auto& [key, form, good] : kForms) {
+    if (!keys.lists(key) || !keys.given(key) || !keys[key].good) continue;
+    for (const Entry& entry : keys[key].node->entries)
+      if (!good(entry.value))
+        diag.error(Kind::wrong_type, entry.value.at, "`{}.{}.\"{}\"` must be {}", table, key, entry.key,
+                   form);
   }
 }
 
-// No two parameters have the same rows of a tensor. The module gets those that are called or lie otherwise than here.
-void assign_loads(const ModelFile& model, const Parameters& parameters, ir::Module& module, Diag& diag) {
-  if (diag.failed() || !model.file.given("load")) return;  // parameters may be missing
-  const Values& keys = *model.file.find("load");
+// Notes in which of its tensors rows of a head are interleaved. A pattern that names no tensor is an error.
+void interleave(std::vector<Own>& all, const Entry& entry, Diag& diag) {
+  Words names;
+  bool found = false;
+  for (Own& own : all)
+    for (size_t i = 0; i < own.load.tensors.size(); ++i) {
+      const std::string& tensor = own.load.tensors[i];
+      names.push_back(tensor);
+      Match match;
+      if (!matches(entry.key, tensor, match)) continue;
+      found = true;
+      own.load.interleave.resize(own.load.tensors.size());
+      own.load.interleave[i] = entry.value.integer;
+      const ir::Shape& shape = own.buffer.type.shape;
+      const int64_t rows = own.load.tensors.size() == 1 ? (shape.empty() ? 1 : shape.front())
+                           : own.load.parts.empty()     ? 0
+                                                        : own.load.parts[i];
+      if (own.split || own.load.transpose || rows == 0 || rows % entry.value.integer != 0)
+        diag.error(Kind::shape_mismatch, entry.value.at, "the {} rows of `{}`, of `{}`, are no heads of {}",
+                   rows, tensor, own.load.parameter, entry.value.integer);
+    }
+  if (!found)
+    diag.error(Kind::unknown_name, entry.key_at, "no tensor is named `{}`{}", entry.key,
+               did_you_mean(entry.key, names));
+}
+
+// Resolves the patterns of [TABLE]. No two parameters have the same rows of a tensor. Returns those that are called or
+// lie otherwise than here.
+std::vector<ir::LoadSettings> assign(std::string_view table, const ModelFile& model,
+                                     const Parameters& parameters, const ir::Module& module, Diag& diag) {
+  const Values& keys = *model.file.find(table);
+  const auto said = [&](std::string_view key) { return keys.lists(key) && keys.given(key); };
+  const std::string prefix = said("prefix") ? keys.text("prefix") : "";
   std::vector<Own> all = all_own(module, parameters);
   Diag reported;
   for (const std::string_view key : {"rename", "concat", "split"})
     if (keys.given(key))
       for (const Entry& entry : keys[key].node->entries) {
         const std::optional<Values> split =
-            key == "split" ? read_split(entry, reported) : std::optional<Values>();
+            key == "split" ? read_split(table, entry, reported) : std::optional<Values>();
         rename(all, entry, split ? &*split : nullptr, diag);
       }
-  for (const Node& pattern : keys.nodes("transpose")) transpose(all, pattern, diag);
-  for (const Node& pattern : keys.nodes("outside"))
-    each(all, pattern.text, pattern.at, diag, [](Own& own, const Match&) { own.outside = true; });
+  if (said("transpose"))
+    for (const Node& pattern : keys.nodes("transpose")) transpose(all, pattern, diag);
+  if (said("outside"))
+    for (const Node& pattern : keys.nodes("outside"))
+      each(all, pattern.text, pattern.at, diag, [](Own& own, const Match&) { own.outside = true; });
   std::map<std::string, std::vector<const Own*>> taken;
+  std::vector<bool> otherwise;
   for (Own& own : all) {
     ir::LoadSettings& load = own.load;
-    const bool otherwise = !load.tensors.empty() || load.transpose || own.outside;
+    otherwise.push_back(!load.tensors.empty() || load.transpose || own.outside);
     if (load.tensors.empty()) load.tensors.push_back(load.parameter);
     if (!own.outside)
-      for (std::string& tensor : load.tensors) tensor = *module.settings.load.prefix + tensor;
+      for (std::string& tensor : load.tensors) tensor = prefix + tensor;
     for (const std::string& tensor : load.tensors) {
       std::vector<const Own*>& others = taken[tensor];
       for (const Own* other : others)
@@ -273,8 +309,33 @@ void assign_loads(const ModelFile& model, const Parameters& parameters, ir::Modu
     if (!own.split && load.tensors.size() > 1 && parts != parameters.parts.end() &&
         parts->second.size() == load.tensors.size())
       load.parts = parts->second;
-    if (otherwise) module.settings.loads.push_back(load);
   }
+  if (said("interleave"))
+    for (const Entry& entry : keys["interleave"].node->entries) interleave(all, entry, diag);
+  std::vector<ir::LoadSettings> result;
+  for (size_t i = 0; i < all.size(); ++i)
+    if (otherwise[i]) result.push_back(std::move(all[i].load));
+  return result;
+}
+
+}  // namespace
+
+void read_load(const Values& keys, ir::Settings& settings, Diag& diag) {
+  settings.load.prefix = keys.text("prefix");  // said, so that the module has a [load] at all
+  if (keys.flag("part")) settings.load.part = true;
+  if (keys.has("ignore")) settings.load.ignore = keys.get<ir::Texts>("ignore");
+  check_patterns("load", keys, diag);
+}
+
+void read_gguf(const Values& keys, ir::Settings& settings, Diag& diag) {
+  if (keys.has("ignore")) settings.gguf.ignore = keys.get<ir::Texts>("ignore");
+  check_patterns("gguf", keys, diag);
+}
+
+void assign_loads(const ModelFile& model, const Parameters& parameters, ir::Module& module, Diag& diag) {
+  if (diag.failed()) return;  // parameters may be missing
+  if (model.file.given("load")) module.settings.loads = assign("load", model, parameters, module, diag);
+  if (model.file.given("gguf")) module.settings.ggufs = assign("gguf", model, parameters, module, diag);
 }
 
 }  // namespace gacc::frontend

@@ -264,6 +264,7 @@ void read_training(ModelFile& model, Diag& diag) {
   file.table("launch").store(model.settings);
   read_recompute(file.table("recompute"), budget, model, diag);
   if (const Values* keys = file.find("load")) read_load(*keys, model.settings, diag);
+  if (const Values* keys = file.find("gguf")) read_gguf(*keys, model.settings, diag);
 }
 
 bool matches_glob(const std::string& pattern, const std::string& name) {

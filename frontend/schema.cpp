@@ -13,6 +13,12 @@ namespace {
 
 const ir::Settings defaults;
 const Words automatic = {"auto"};
+const std::vector<Key> names_of_files = {
+    {"rename", Form::table, no_default, "our name = the file's"},
+    {"concat", Form::table, no_default,
+     "our name = a list of the file's, which lie behind each other along the first axis"},
+    {"split", Form::table, no_default, "our name = which parts of one of the file's it is, as below"},
+    {"ignore", Form::texts, no_default, "the file's names that are no parameters"}};
 const std::vector<Key> of_adapters = {
     {"rank", Form::integer, required, "the columns of B and the rows of A", extent},
     {"alpha", Form::real, no_default, "the product is multiplied by alpha / rank; default: rank", above(0)},
@@ -43,6 +49,7 @@ const Table tables::file{
              Key{"launch", Form::table, no_default, "how a GPU runs the step"}.of(launch),
              Key{"memory", Form::table, no_default, "how large the step may be"}.of(memory),
              Key{"load", Form::table, no_default, "what weights from elsewhere are called"}.of(load),
+             Key{"gguf", Form::table, no_default, "what weights of a GGUF are called"}.of(gguf),
              Key{"lora", Form::table, no_default, "low-rank adapters of many layers"}.of(adapters)}};
 
 const Table tables::model{
@@ -287,21 +294,37 @@ const Table tables::load{
         "How weights from elsewhere are called and lie in their file, for --load, and for --save-as "
         "published. In patterns `{i}` is a number and `*` any text; each means the same on both sides.",
     .keys =
-        {{"rename", Form::table, no_default, "our name = the file's"},
-         {"concat", Form::table, no_default,
-          "our name = a list of the file's, which lie behind each other along the first axis"},
-         {"split", Form::table, no_default, "our name = which parts of one of the file's it is, as below"},
+        {names_of_files[0],
+         names_of_files[1],
+         names_of_files[2],
          {"transpose", Form::texts, no_default,
           "our names of matrices whose axes are exchanged in the file; before `concat` and `split`"},
          {"prefix", Form::text, no_default, "what every name in the file begins with"},
          {"outside", Form::texts, no_default,
           "our names of parameters whose names in the file are without `prefix`"},
-         {"ignore", Form::texts, no_default, "the file's names that are no parameters"},
+         names_of_files[3],
          {"config", Form::table, no_default,
           "keys of a folder's config.json that this model file answers for, and their values: `--load` of "
           "the folder compares them"},
          {"part", Form::flag, defaults.load.part, "true: parameters that the file lacks keep their start"}},
     .example = "rename = { \"fc{i}.weight\" = \"layers.{i}.weight\" }\ntranspose = [\"fc1.weight\"]"};
+
+const Table tables::gguf{.path = "gguf",
+                         .says =
+                             "How weights are called and lie in a GGUF, for --load, --save and "
+                             "--save-adapter of such a file; patterns as "
+                             "those of `[load]`.",
+                         .keys = {names_of_files[0],
+                                  names_of_files[1],
+                                  names_of_files[2],
+                                  {"interleave", Form::table, no_default,
+                                   "the file's name = the rows of a head, in which row i of the second half "
+                                   "of ours follows row i of the "
+                                   "first"},
+                                  names_of_files[3]},
+                         .example =
+                             "rename = { \"fc{i}.weight\" = \"blk.{i}.ffn_up.weight\" }\n"
+                             "interleave = { \"blk.{i}.attn_q.weight\" = 64 }"};
 
 const Table tables::split{
     .path = "load.split.NAME",
@@ -329,9 +352,9 @@ const Table tables::adapters{
 const std::vector<const Table*>& all_tables() {
   using namespace tables;
   static const std::vector<const Table*> all = {
-      &file,         &model,     &input,     &normalize, &column,  &layer, &init,      &rope,
-      &rope_scaling, &qk_norm,   &lora,      &loss,      &predict, &train, &optimizer, &group,
-      &schedule,     &precision, &recompute, &launch,    &memory,  &load,  &split,     &adapters};
+      &file,      &model,  &input,  &normalize, &column, &layer,     &init,    &rope,     &rope_scaling,
+      &qk_norm,   &lora,   &loss,   &predict,   &train,  &optimizer, &group,   &schedule, &precision,
+      &recompute, &launch, &memory, &load,      &gguf,   &split,     &adapters};
   return all;
 }
 

@@ -18,7 +18,7 @@ inline const Words starts = {"default",         "zeros",         "ones",        
 
 namespace tables {
 extern const Table file, model, input, normalize, column, layer, init, rope, rope_scaling, qk_norm, lora,
-    loss, predict, train, optimizer, group, schedule, precision, recompute, launch, memory, load, split,
+    loss, predict, train, optimizer, group, schedule, precision, recompute, launch, memory, load, gguf, split,
     adapters;
 }
 const std::vector<const Table*>& all_tables();  // as they stand in docs/model.md

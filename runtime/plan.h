@@ -246,6 +246,9 @@ struct PlanLoad {
     std::vector<std::string> tensors;  // one, or several that follow each other along the first axis
     bool transpose = false;            // each lies in the file with its two axes exchanged
     std::vector<int64_t> parts{};      // the rows of each; of one tensor: see Split in weights.h
+    // The rows of a head of each, where rows of a head's second half lie between those of its first; 0: they lie as
+    // here. Empty: all do.
+    std::vector<int64_t> interleave{};
   };
   std::vector<Parameter> parameters{};  // those that are called or lie otherwise than here
   std::string prefix{};                 // before names in the file: in those of `parameters`, before ours
@@ -324,6 +327,7 @@ struct Plan {
   std::optional<SeedRules> seed_rules;
   PlanPredict predict;
   std::optional<PlanLoad> load;
+  std::optional<PlanLoad> gguf;  // the same in a GGUF: [gguf]
   std::vector<PlanAdapter> adapters;
   std::vector<PlanTie> ties;
   std::vector<std::string> presumes;  // "NAME=VALUE": what weights must be like beyond their shapes

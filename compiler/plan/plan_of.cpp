@@ -75,14 +75,26 @@ std::optional<PlanLength> length_of(const ir::Settings& settings) {
                     .epochs = *said.unit == "epochs"};
 }
 
+std::vector<PlanLoad::Parameter> parameters_of(const std::vector<ir::LoadSettings>& loads) {
+  std::vector<PlanLoad::Parameter> all;
+  for (const ir::LoadSettings& each : loads)
+    all.push_back({each.parameter, each.tensors, each.transpose, each.parts, each.interleave});
+  return all;
+}
+
 // Returns nothing where the model file has no [load].
 std::optional<PlanLoad> load_of(const ir::Settings& settings) {
   if (!settings.load.prefix.given()) return std::nullopt;
-  PlanLoad load{
-      .prefix = *settings.load.prefix, .ignore = *settings.load.ignore, .part = *settings.load.part};
-  for (const ir::LoadSettings& each : settings.loads)
-    load.parameters.push_back({each.parameter, each.tensors, each.transpose, each.parts});
-  return load;
+  return PlanLoad{.parameters = parameters_of(settings.loads),
+                  .prefix = *settings.load.prefix,
+                  .ignore = *settings.load.ignore,
+                  .part = *settings.load.part};
+}
+
+// Returns nothing where it has no [gguf].
+std::optional<PlanLoad> gguf_of(const ir::Settings& settings) {
+  if (settings.ggufs.empty()) return std::nullopt;
+  return PlanLoad{.parameters = parameters_of(settings.ggufs), .ignore = *settings.gguf.ignore};
 }
 
 std::vector<PlanAdapter> adapters_of(const ir::Settings& settings) {
@@ -220,6 +232,7 @@ Plan plan_of(const ir::Module& module) {
   plan.length = length_of(settings);
   plan.predict = predict_of(module);
   plan.load = load_of(settings);
+  plan.gguf = gguf_of(settings);
   plan.adapters = adapters_of(settings);
   plan.ties = ties_of(module.results);
   plan.presumes = *module.results.load_presumes;

@@ -94,6 +94,7 @@ template <class Group, class F>
 void each_list(Group& settings, const F& f) {
   f(settings.groups, ListNames{"optimizer.groups.", "a group", "a group"});
   f(settings.loads, ListNames{"load.parameters.", "a parameter", "a parameter that is loaded"});
+  f(settings.ggufs, ListNames{"gguf.parameters.", "a parameter", "a parameter that is loaded"});
   f(settings.adapters, ListNames{"adapters.", "an adapter", "an adapter"});
 }
 template <class Entry, class F>
@@ -116,6 +117,7 @@ void each_field(Entry& entry, const F& f) {
     f("tensors", entry.tensors);
     f("transpose", entry.transpose);
     f("parts", entry.parts);
+    f("interleave", entry.interleave);
   } else {
     f("name", entry.name);
     f("weight", entry.weight);

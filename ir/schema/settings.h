@@ -63,6 +63,9 @@ struct LoadSettings {  // what a parameter is called in weights from elsewhere
   Texts tensors{};               // one, or several that lie behind each other along the first axis
   bool transpose = false;        // each of them is the transposed one
   std::vector<int64_t> parts{};  // the rows of each; of one tensor: of its parts, others' below 0
+  // The rows of a head of each tensor in which rows of a head's second half lie between those of its first; 0: they
+  // lie as here. Empty: all do.
+  std::vector<int64_t> interleave{};
 };
 
 struct AdapterSettings {  // NAME.lora_A.weight and NAME.lora_B.weight
@@ -82,6 +85,7 @@ struct Settings {
   std::map<std::string, InputSettings, std::less<>> inputs{};
   std::vector<GroupSettings> groups{};
   std::vector<LoadSettings> loads{};  // of the parameters that are called or lie otherwise
+  std::vector<LoadSettings> ggufs{};  // the same in a GGUF
   std::vector<AdapterSettings> adapters{};
   // Keys that the type of the optimizer, the schedule or the loss adds: "optimizer.beta1".
   Attrs of_types{};

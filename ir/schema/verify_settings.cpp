@@ -26,7 +26,8 @@ class SettingsVerifier {
     schedule();
     plateau();
     for (const Buffer& buffer : module_.buffers) given_list(buffer);
-    for (const LoadSettings& each : settings_.loads) load(each);
+    for (const LoadSettings& each : settings_.loads) load("load.parameters", each);
+    for (const LoadSettings& each : settings_.ggufs) load("gguf.parameters", each);
     for (const AdapterSettings& each : settings_.adapters) adapter(each);
     for (const std::string& name : *module_.results.load_owners)
       if (parameter(name) == nullptr) broken("load.owners names `{}`, which is no parameter", name);
@@ -168,16 +169,31 @@ class SettingsVerifier {
     return std::ranges::count(*module_.results.load_tied, name) > 0;
   }
 
-  void load(const LoadSettings& load) {
-    if (!is_loaded(load.parameter))
-      broken("load.parameters names `{}`, which is no parameter", load.parameter);
-    if (load.tensors.empty()) broken("load.parameters has no tensors for `{}`", load.parameter);
+  void load(std::string_view list, const LoadSettings& load) {
+    if (!is_loaded(load.parameter)) broken("{} names `{}`, which is no parameter", list, load.parameter);
+    if (load.tensors.empty()) broken("{} has no tensors for `{}`", list, load.parameter);
     const bool split = load.tensors.size() == 1 && !load.parts.empty();
     if (!load.parts.empty() && !split && load.parts.size() != load.tensors.size())
-      broken("load.parameters has {} tensors and {} parts for `{}`", load.tensors.size(), load.parts.size(),
+      broken("{} has {} tensors and {} parts for `{}`", list, load.tensors.size(), load.parts.size(),
              load.parameter);
     if (split && !splits(load))
-      broken("load.parameters splits a tensor otherwise than the rows of `{}`", load.parameter);
+      broken("{} splits a tensor otherwise than the rows of `{}`", list, load.parameter);
+    if (!load.interleave.empty() && !interleaves(load, split))
+      broken("{} interleaves rows of `{}` that are no whole heads", list, load.parameter);
+  }
+
+  // Returns whether each tensor has whole heads of an even number of rows, where it has heads.
+  bool interleaves(const LoadSettings& load, bool split) const {
+    const std::optional<BufferId> id = module_.find_buffer(load.parameter);
+    if (!id || module_[*id].type.shape.empty() || split || load.transpose ||
+        load.interleave.size() != load.tensors.size() || (load.tensors.size() > 1 && load.parts.empty()))
+      return false;
+    for (size_t i = 0; i < load.interleave.size(); ++i) {
+      const int64_t head = load.interleave[i],
+                    rows = load.parts.empty() ? module_[*id].type.shape[0] : load.parts[i];
+      if (head < 0 || head % 2 != 0 || (head > 0 && rows % head != 0)) return false;
+    }
+    return true;
   }
 
   // Returns whether a parameter's parts of a tensor, those above zero, are its rows once or several times.
