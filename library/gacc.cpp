@@ -301,8 +301,9 @@ gacc_error gacc_open(const char* path, gacc_step** step) {
 gacc_error gacc_compile_file(const char* path, const gacc_compile_options* options, gacc_step** step) {
   return guarded({path, step}, "gacc_compile_file: the path or the step is null", [&]() -> Answer {
     std::error_code ignored;
+    const std::string_view file = path;
     const bool published =
-        std::string_view(path).ends_with(".json") || std::filesystem::is_directory(path, ignored);
+        file.ends_with(".json") || file.ends_with(".gguf") || std::filesystem::is_directory(path, ignored);
     if (published) return compile(std::nullopt, path, options, step);
     return compile(GACC_TRY(read_input(path, kModelLimit)), path, options, step);
   });
@@ -426,9 +427,7 @@ gacc_error gacc_session_expect(gacc_session* session, int64_t updates, char* rem
 gacc_error gacc_session_load(gacc_session* session, const char* path) {
   return with_session(session, "gacc_session_load", true, [&](gacc_session& run) -> Answer {
     if (path == nullptr) return wrong_call("gacc_session_load: the path is null");
-    const AdapterFiles files = adapter_files(path);
-    std::error_code ignored;
-    if (!files.configuration.empty() && std::filesystem::exists(files.configuration, ignored)) {
+    if (is_adapter(path)) {
       Adapter adapter;
       GACC_TRY(adapter.open(path, run.plan));
       return after(run, adapter.write(*run.session));

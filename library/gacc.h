@@ -82,7 +82,7 @@ typedef struct gacc_compile_options {
   const char* families; /* a folder with more families of published models */
 } gacc_compile_options;
 
-/* Compiles a model file, the folder of a published model or its config.json, or the text of a model file, which
+/* Compiles a model file, a GGUF, the folder of a published model or its config.json, or the text of a model file, which
  * messages call `name` ("model" when null). Takes as long as gaccc does, and needs libgacc-compiler.so. `options` may
  * be null. A wrong model gives GACC_FAILED with the lines that gaccc prints, and the place of the first. */
 gacc_error gacc_compile_file(const char* path, const gacc_compile_options* options, gacc_step** step);
@@ -150,7 +150,7 @@ gacc_error gacc_session_init(gacc_session* session, int64_t seed, int64_t epoch_
 gacc_error gacc_session_expect(gacc_session* session, int64_t updates, char* remark, size_t size);
 
 /* Replaces all parameters by those of a safetensors file, or of the folder of a published model, and the adapters by
- * those of a folder with adapter_config.json. After init. */
+ * those of a folder with adapter_config.json, or of a GGUF that is an adapter. After init. */
 gacc_error gacc_session_load(gacc_session* session, const char* path);
 
 typedef struct gacc_array {

@@ -350,7 +350,7 @@ std::vector<OptionRow> option_table(Arguments& to) {
   using enum AmongRanks;
   const Modes always = {train, evaluate, init_only, predict, generate, verify};
   const Modes starts = {train, init_only}, gives_parameters = {train, init_only, evaluate, predict, generate};
-  const Endings parameters = {".safetensors"};
+  const Endings parameters = {".safetensors"}, models = {".safetensors", ".gguf"};
   const OptionForm flag = any("");
   // clang-format off
   return {
@@ -415,12 +415,19 @@ std::vector<OptionRow> option_table(Arguments& to) {
        "choose among the fewest tokens whose probabilities make X", no_file(), own, {}, {generate}},
 
       {"Parameters", "--load", &to.load, any("FILE"),
-       "parameters to begin with: safetensors, an index of shards,\nor a folder that has one",
+       "parameters to begin with: safetensors, a GGUF, an index of\nshards, or a folder that has one",
        reads(the_file), compared, {}, always},
       {"Parameters", "--save", &to.save, any("FILE"),
        "write the parameters at the end (safetensors); FOLDER/: with\nconfig.json and the tokenizer's files of the "
-       "folder of --load",
-       writes(the_saved, parameters, "--load"), given, {}, starts},
+       "folder of --load;\nFILE.gguf: with all that --like has",
+       writes(the_saved, models, "--load"), given, {}, starts},
+      {"Parameters", "--like", &to.like, any("BASE.gguf"),
+       "the GGUF whose metadata, names and types of tensors those\nget that --save writes; the base of an adapter",
+       reads(the_file), own, {"--save", "--save-adapter"}, starts},
+      {"Parameters", "--check", &to.check, count(1),
+       "compare what the written files compute with the run's\nparameters, on the first N samples of --eval or --data; "
+       "exit 1\nbeyond 1e-6, in half precision 2^-7, of the largest output",
+       no_file(), same, {"--save", "--save-adapter"}, {train}},
       {"Parameters", "--save-as", &to.save_as, words({"published"}),
        "names and layout of --save and --save-best: those of [load]\nin the model file, as in every FOLDER/",
        no_file(), own, {"--save", "--save-best"}, starts},
@@ -431,11 +438,12 @@ std::vector<OptionRow> option_table(Arguments& to) {
        "add the adapters (lora) to the weights that --save and\n--save-best write",
        no_file(), own, {"--save", "--save-best"}, starts},
       {"Parameters", "--load-adapter", &to.load_adapter, any("FOLDER"),
-       "adapters to begin with, as PEFT writes them; also a file\nof their tensors, NAME.safetensors",
+       "adapters to begin with, as PEFT writes them; also a file\nof their tensors, NAME.safetensors, or llama.cpp's, "
+       "NAME.gguf",
        reads(the_adapter), compared, {}, gives_parameters},
       {"Parameters", "--save-adapter", &to.save_adapter, any("FOLDER"),
-       "write the adapters at the end, as PEFT reads them",
-       writes(the_adapter, parameters, "--load-adapter"), given, {}, starts},
+       "write the adapters at the end, as PEFT reads them; NAME.gguf:\nas llama.cpp does",
+       writes(the_adapter, models, "--load-adapter"), given, {}, starts},
       {"Parameters", "--save-best", &to.save_best, any("FILE"),
        "write the parameters of the best evaluation so far; also a\nFOLDER/, as --save",
        writes(the_saved, parameters), given, {"--eval"}, {train}},

@@ -25,8 +25,8 @@ enum class Mode : uint8_t { train, evaluate, init_only, predict, generate, verif
 
 struct Arguments {
   std::string artifact, data, eval, device = "auto", load, save, log, dump_grads, gemm = "auto", tune_gemm;
-  std::string save_as, save_type = "f32", save_best, save_best_adapter, save_adapter, load_adapter, predict,
-                       checkpoint, tensorboard, profile;
+  std::string like, save_as, save_type = "f32", save_best, save_best_adapter, save_adapter, load_adapter,
+                             predict, checkpoint, tensorboard, profile;
   TrainOptions train;    // limits, evaluations, how often a checkpoint is written, and what is the best
   GenerateOptions text;  // of --generate, but for the number of tokens
   std::string prompts;
@@ -37,6 +37,7 @@ struct Arguments {
   int threads = 0;               // 0: all cores
   bool no_shuffle = false, init_only = false, quiet = false, resume = false, verify = false, merge = false;
   int64_t recheck = 0;  // 0: none
+  int64_t check = 0;    // samples; 0: no check of what is written
   bool log_hash = false;
   std::vector<std::string> command;  // as it was typed
 

@@ -9,6 +9,7 @@
 #include "compiler/open_artifact.h"
 #include "runtime/atomic_file.h"
 #include "runtime/plugin.h"
+#include "runtime/run/export_check.h"
 #include "runtime/run/self_check.h"
 #include "runtime/store/finite.h"
 #include "runtime/tell/profile.h"
@@ -135,6 +136,26 @@ Status write_parameters(Run& run, Session& session) {
   return {};
 }
 
+// Puts what was written into the session, in the place of what it has, and compares what that computes. All files are
+// checked before one ends the run.
+Status check_written(Run& run, Session& session, const std::vector<float>& outputs) {
+  std::vector<std::string> wrong;
+  const Dataset& data = run.given.eval.empty() ? run.data : run.eval;
+  for (const SaveForm& form : run.saved_at_end()) {
+    const ExportCheck check = GACC_TRY(check_export(session, run.artifact.plan, data, form,
+                                                    run.given.load.empty() ? nullptr : &run.loaded, outputs));
+    GACC_TRY(run.log.write(check_line(check.file, check.samples, check.difference, check.bound)));
+    print_text(
+        fmt::format("check: {}: {} computed from it alone; largest difference {:.3g} of the largest output\n",
+                    check.file, counted(check.samples, "sample"), check.difference));
+    if (!check.holds())
+      wrong.push_back(
+          fmt::format("{}: what it computes is off by {:.3g} of the largest output, and {:.3g} is rounding",
+                      check.file, check.difference, check.bound));
+  }
+  return wrong.empty() ? Status() : Status::error(problem_list("--check", wrong));
+}
+
 Status write_profile(Run& run) {
   if (run.given.profile.empty()) return {};
   std::vector<Timing> timings;
@@ -194,12 +215,19 @@ Status train_parameters(Run& run, Session& session) {
     GACC_TRY(status);
   }
   GACC_TRY(write_gradients(run));
+  const bool checks = run.given.check > 0 && !run.result.interrupted;
+  std::vector<float> outputs;
+  if (checks)
+    outputs = GACC_TRY(first_outputs(session, run.artifact.plan, run.given.eval.empty() ? run.data : run.eval,
+                                     run.given.check));
   GACC_TRY(write_parameters(run, session));
   GACC_TRY(write_profile(run));
   say_what_is_kept(run);
   say_costs(run, progress);
   GACC_TRY(run.events.close());
-  return run.log.write(end_line(run.result, run.device->peak_bytes(), session.rechecked()));
+  const Status agrees = checks ? check_written(run, session, outputs) : Status();
+  GACC_TRY(run.log.write(end_line(run.result, run.device->peak_bytes(), session.rechecked())));
+  return agrees;
 }
 
 Status evaluate_parameters(Run& run, Session& session) {

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <bit>
 #include <cctype>
+#include <map>
 
 #include "compiler/open_artifact.h"
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
+#include "runtime/blocks.h"
 #include "runtime/run/begin.h"
 #include "runtime/run/open_device.h"
 #include "runtime/run/plateau.h"
@@ -21,6 +23,17 @@ namespace {
 
 // Fails where a file could not be put in place later, long before there is anything to write.
 Status check_writable(const std::string& path) { return path.empty() ? Status() : AtomicFile().open(path); }
+
+// Returns how many of a file's tensors lie in which blocks: "210 tensors of Q4_1, 1 tensor of Q8_0".
+std::string blocks_text(const std::vector<StoredTensor>& tensors) {
+  std::map<std::string_view, int64_t> counts;
+  for (const StoredTensor& tensor : tensors)
+    if (block_format(tensor.dtype) != nullptr) ++counts[tensor.dtype];
+  std::string text;
+  for (const auto& [type, count] : counts)
+    text += fmt::format("{}{} of {}", text.empty() ? "" : ", ", counted(count, "tensor"), type);
+  return text;
+}
 
 }  // namespace
 
@@ -104,7 +117,10 @@ Status Run::prepare_together() {
 std::vector<SaveForm> Run::saved_at_end() const {
   std::vector<SaveForm> forms;
   if (!given.save_adapter.empty())
-    forms.push_back({.option = "--save-adapter", .path = given.save_adapter, .adapter = true});
+    forms.push_back({.option = "--save-adapter",
+                     .path = given.save_adapter,
+                     .adapter = true,
+                     .like = is_gguf(given.save_adapter) ? given.like : ""});
   if (!given.save.empty()) forms.push_back(form_of("--save", given.save));
   return forms;
 }
@@ -123,7 +139,10 @@ SaveForm Run::form_of(const char* option, const std::string& path) const {
           .path = path,
           .merge = given.merge,
           .published = !given.save_as.empty(),
-          .dtype = dtype};
+          .dtype = dtype,
+          .like = option == std::string_view("--save") && (is_gguf(path) || !is_gguf(given.save_adapter))
+                      ? given.like
+                      : ""};
 }
 
 Status Run::prepare() {
@@ -138,7 +157,9 @@ Status Run::prepare() {
 
   GACC_TRY(check_ranks(plan, given.mode(), ranks.size()));
   GACC_TRY(check_best());
-  if (given.mode() == Mode::predict) GACC_TRY(check_predict(plan));
+  if (given.mode() == Mode::predict || given.check > 0) GACC_TRY(check_predict(plan));
+  if (given.check > 0 && ranks.size() > 1)
+    return Status::error("--check works in one process: start it without a launcher");
   if (given.mode() == Mode::generate) {
     text.tokens = *given.generate;
     text.seed = options.seed;
@@ -230,6 +251,8 @@ Status Run::load_parameters() {
   if (!file.empty()) {
     GACC_TRY(loaded.open(file, plan));
     metadata = loaded.metadata();
+    if (const std::string blocks = blocks_text(loaded.tensors()); !blocks.empty() && !given.quiet)
+      say("gacc-exec: {}: {}: read as the numbers that they stand for\n", file, blocks);
     if (const size_t kept = loaded.missing().size(); kept > 0)
       say("gacc-exec: {} lacks {}, which keep{} their start: {}\n", file, counted(kept, "parameter"),
           kept == 1 ? "s" : "", fmt::join(loaded.missing(), ", "));

@@ -118,6 +118,11 @@ std::string recheck_line(const RecheckCounts& recheck) {
                      json_string(recheck.difference));
 }
 
+std::string check_line(std::string_view file, int64_t samples, double difference, double bound) {
+  return fmt::format(R"({{"event":"check","file":{},"samples":{},"check":{},"bound":{}}})", json_string(file),
+                     samples, number(difference), number(bound));
+}
+
 std::vector<std::string> log_files(const std::string& path) {
   struct stat info {};
   const bool exists = stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);

@@ -34,6 +34,8 @@ std::string eval_line(const EvaluationReport& report, const Plan& plan, bool kee
 std::string end_line(const TrainResult& result, int64_t peak_bytes, const RecheckCounts& recheck = {});
 // Instead of the end of a run that a recheck has ended.
 std::string recheck_line(const RecheckCounts& recheck);
+// Tells how far what a written file computes is from the run's parameters.
+std::string check_line(std::string_view file, int64_t samples, double difference, double bound);
 
 // The file. A new one is written in place, so it can be followed while the run goes on. Where a log already
 // exists the new one grows beside it as F.partial and replaces it when the run ends (done, failed or

@@ -1,6 +1,7 @@
 #include "runtime/weights/adapters.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -22,7 +23,13 @@ constexpr int64_t kMostConfiguration = 1'000'000;        // bytes
 
 constexpr const char *kA = ".lora_A.weight", *kB = ".lora_B.weight";  // of an adapter's name
 
-bool is_folder(const std::string& path) { return !path.ends_with(".safetensors"); }
+bool is_folder(const std::string& path) { return !path.ends_with(".safetensors") && !is_gguf(path); }
+FileKind kind_of(const std::string& path) { return is_gguf(path) ? FileKind::gguf : FileKind::published; }
+
+// What llama.cpp says of an adapter, and calls its matrices.
+constexpr std::string_view kType = "general.type", kArchitecture = "general.architecture",
+                           kLora = "adapter.type", kAlpha = "adapter.lora.alpha";
+constexpr const char *kGgufA = ".weight.lora_a", *kGgufB = ".weight.lora_b";
 
 // The path of a tensor's module: "h.0.fc" of "h.0.fc.weight".
 std::string module_of(std::string_view tensor) { return std::string(tensor.substr(0, tensor.rfind('.'))); }
@@ -33,14 +40,17 @@ bool ends_in(const std::string& module, const std::string& part) {
 
 // What a layer's weight is called in the published weights; an error where the layer shares another's and
 // [load] has no name for it.
-Result<PublishedName> name_of(const Plan& plan, const std::string& weight) {
+Result<PublishedName> name_of(const Plan& plan, const std::string& weight, FileKind kind) {
   const bool tied = std::ranges::count(plan.ties, weight, &PlanTie::name) > 0;
+  if (tied && kind == FileKind::gguf)
+    return Status::error("llama.cpp has no name for an adapter of {}: the layer is tied to another one",
+                         weight);
   if (tied && plan.load && std::ranges::count(plan.load->parameters, weight, &PlanLoad::Parameter::name) == 0)
     return Status::error(
         "PEFT's name for {} is not known: the layer is tied, and the published weights have no such tensor. "
         "[load.rename] \"{}\" = \"lm_head.weight\" gives it one",
         weight, weight);
-  return published_name(plan, weight);
+  return published_name(plan, weight, kind);
 }
 
 // A matrix of the published model that has adapters here. PEFT has one adapter for all of its rows: the ranks of ours
@@ -60,6 +70,7 @@ struct Module {
     for (const Part& part : parts) sum += part.rank;
     return sum;
   }
+  double scale() const { return parts.front().adapter->alpha / static_cast<double>(parts.front().rank); }
   double alpha() const {
     return parts.front().adapter->alpha *
            (static_cast<double>(rank()) / static_cast<double>(parts.front().rank));
@@ -87,19 +98,20 @@ std::vector<RowRun> some_of(const std::vector<RowRun>& runs, int64_t begin, int6
 }
 
 // The module that an adapter belongs to, with this part alone: that of the published weight that its rows are of.
-Result<Module> module_of(const Plan& plan, const PlanAdapter& adapter) {
+Result<Module> module_of(const Plan& plan, const PlanAdapter& adapter, FileKind kind) {
   const std::string own = adapter.name + ".weight";
   const bool tied = std::ranges::count(plan.ties, own, &PlanTie::name) > 0;
-  const PublishedName as = GACC_TRY(name_of(plan, tied ? own : adapter.weight));
+  const PublishedName as = GACC_TRY(name_of(plan, tied ? own : adapter.weight, kind));
   const std::vector<int64_t>& b = plan.find(adapter.name + kB)->shape;
   const int64_t all = plan.find(adapter.weight)->shape[0], rows = b[0], rank = b[1];
-  if (!plan.load) return Module{adapter.name, rows, {{&adapter, rank, {{0, rows}}}}};
+  if (kind == FileKind::published && !plan.load)
+    return Module{adapter.name, rows, {{&adapter, rank, {{0, rows}}}}};
   const std::vector<int64_t> parts = as.tensors.size() == 1 ? std::vector{all} : as.parts;
   int64_t begin = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     if (adapter.begin >= begin && adapter.begin + rows <= begin + parts[i]) {
       const std::optional<Split> split = split_of(as, all);
-      const std::vector<RowRun> runs = split ? runs_of(*split) : std::vector{RowRun{0, parts[i]}};
+      const std::vector<RowRun> runs = runs_of(as, i, split ? all : parts[i]);
       return Module{module_of(as.tensors[i]),
                     split ? rows_of(*split) : parts[i],
                     {{&adapter, rank, some_of(runs, adapter.begin - begin, rows)}}};
@@ -107,18 +119,19 @@ Result<Module> module_of(const Plan& plan, const PlanAdapter& adapter) {
     begin += parts[i];
   }
   return Status::error(
-      "PEFT cannot name the adapter {}: it is of {} of the {} rows of {}, which is {} in the published "
+      "{} cannot name the adapter {}: it is of {} of the {} rows of {}, which is {} in the published "
       "weights; `on` of `lora` says which products are adapted",
-      adapter.name, rows, all, adapter.weight, fmt::join(as.tensors, ", "));
+      kind == FileKind::gguf ? "llama.cpp" : "PEFT", adapter.name, rows, all, adapter.weight,
+      fmt::join(as.tensors, ", "));
 }
 
 // The modules that have adapters, in the order of the plan's first adapter of each.
-Result<std::vector<Module>> modules_of(const Plan& plan) {
+Result<std::vector<Module>> modules_of(const Plan& plan, FileKind kind = FileKind::published) {
   if (plan.adapters.empty())
     return Status::error("the model has no adapters; `lora` of a layer, or [lora], adds them");
   std::vector<Module> modules;
   for (const PlanAdapter& adapter : plan.adapters) {
-    Module one = GACC_TRY(module_of(plan, adapter));
+    Module one = GACC_TRY(module_of(plan, adapter, kind));
     const auto known = std::ranges::find(modules, one.path, &Module::path);
     if (known == modules.end()) {
       modules.push_back(std::move(one));
@@ -128,7 +141,8 @@ Result<std::vector<Module>> modules_of(const Plan& plan) {
     if (adapter.alpha * static_cast<double>(first.rank) !=
         first.adapter->alpha * static_cast<double>(one.parts.front().rank))
       return Status::error(
-          "the adapters {} and {} are one of PEFT's, of {}, and differ in alpha / rank; give them the same",
+          "the adapters {} and {} are one of the file's, of {}, and differ in alpha / rank; give them the "
+          "same",
           first.adapter->name, adapter.name, one.path);
     known->parts.push_back(std::move(one.parts.front()));
   }
@@ -374,13 +388,25 @@ AdapterFiles adapter_files(const std::string& path) {
   return {inside + std::string(kTensors), inside + std::string(kConfiguration)};
 }
 
-Status check_adapters(const Plan& plan, const Weights& loaded) {
-  GACC_TRY(modules_of(plan).status());
+bool is_adapter(const std::string& path) {
+  std::error_code ignored;
+  if (!is_gguf(path)) {
+    const std::string configuration = adapter_files(path).configuration;
+    return !configuration.empty() && std::filesystem::exists(configuration, ignored);
+  }
+  WeightFile file;
+  return file.open(path) && file.gguf() != nullptr && file.gguf()->text(kType) == "adapter";
+}
+
+Status check_adapters(const Plan& plan, const Weights& loaded, FileKind kind) {
+  GACC_TRY(modules_of(plan, kind).status());
   std::vector<std::string> beside;
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_trained_beside(plan, buffer)) continue;
+    if (kind == FileKind::gguf)
+      return Status::error("llama.cpp's file has adapters alone, and {} is trained beside them", buffer.name);
     beside.push_back(buffer.name);
-    for (const std::string& name : names_of(plan, buffer.name)) GACC_TRY(name_of(plan, name).status());
+    for (const std::string& name : names_of(plan, buffer.name)) GACC_TRY(name_of(plan, name, kind).status());
   }
   GACC_TRY(check_whole(plan, beside));
   return beside.empty() ? Status() : check_published(plan, loaded);
@@ -396,6 +422,34 @@ Status check_merge(const Plan& plan) {
   return {};
 }
 
+namespace {
+
+// A module's matrices, of all parts. B has zeros where rows are of others.
+struct Matrices {
+  NamedTensor a{}, b{};
+};
+Matrices matrices_of(const Module& module, const std::vector<NamedTensor>& parameters) {
+  const auto find = [&](const std::string& name) -> const NamedTensor& {
+    return *std::ranges::find(parameters, name, &NamedTensor::name);
+  };
+  Matrices made{.a = {"", {module.rank(), 0}, {}}, .b = {"", {module.rows, module.rank()}, {}}};
+  made.b.data.resize(static_cast<size_t>(module.rows * module.rank()));
+  int64_t column = 0;
+  for (const Module::Part& part : module.parts) {
+    const NamedTensor& ours = find(part.adapter->name + kA);
+    made.a.shape[1] = ours.shape[1];
+    made.a.data.insert(made.a.data.end(), ours.data.begin(), ours.data.end());
+    auto from = find(part.adapter->name + kB).data.begin();
+    for (const RowRun& run : part.runs)
+      for (int64_t row = run.begin; row < run.begin + run.count; ++row, from += part.rank)
+        std::copy_n(from, part.rank, made.b.data.begin() + row * module.rank() + column);
+    column += part.rank;
+  }
+  return made;
+}
+
+}  // namespace
+
 Result<std::vector<NamedTensor>> adapter_tensors(const Plan& plan, const Weights& loaded,
                                                  const std::vector<NamedTensor>& parameters) {
   const std::vector<Module> modules = GACC_TRY(modules_of(plan));
@@ -405,22 +459,11 @@ Result<std::vector<NamedTensor>> adapter_tensors(const Plan& plan, const Weights
   };
   std::vector<NamedTensor> tensors;
   for (const Module& module : modules) {
-    NamedTensor a{std::string(kRoot) + module.path + kA, {module.rank(), 0}, {}};
-    NamedTensor b{std::string(kRoot) + module.path + kB, {module.rows, module.rank()}, {}};
-    b.data.resize(static_cast<size_t>(module.rows * module.rank()));
-    int64_t column = 0;
-    for (const Module::Part& part : module.parts) {
-      const NamedTensor& ours = find(part.adapter->name + kA);
-      a.shape[1] = ours.shape[1];
-      a.data.insert(a.data.end(), ours.data.begin(), ours.data.end());
-      auto from = find(part.adapter->name + kB).data.begin();
-      for (const RowRun& run : part.runs)
-        for (int64_t row = run.begin; row < run.begin + run.count; ++row, from += part.rank)
-          std::copy_n(from, part.rank, b.data.begin() + row * module.rank() + column);
-      column += part.rank;
-    }
-    tensors.push_back(std::move(a));
-    tensors.push_back(std::move(b));
+    Matrices made = matrices_of(module, parameters);
+    made.a.name = std::string(kRoot) + module.path + kA;
+    made.b.name = std::string(kRoot) + module.path + kB;
+    tensors.push_back(std::move(made.a));
+    tensors.push_back(std::move(made.b));
   }
   std::vector<NamedTensor> more;
   for (const PlanBuffer& buffer : plan.buffers)
@@ -435,13 +478,57 @@ Result<std::vector<NamedTensor>> adapter_tensors(const Plan& plan, const Weights
   return tensors;
 }
 
+// llama.cpp multiplies by alpha / rank with one alpha for all. Where ours differ it is 0, which drops that factor, and
+// each B has its own.
+Result<std::string> adapter_gguf(const Plan& plan, std::string_view architecture,
+                                 const std::vector<NamedTensor>& parameters) {
+  const std::vector<Module> modules = GACC_TRY(modules_of(plan, FileKind::gguf));
+  const double first = modules.front().alpha();
+  const bool alike =
+      std::ranges::all_of(modules, [&](const Module& module) { return module.alpha() == first; });
+  GgufMetadata metadata;
+  metadata.add(kType, "adapter");
+  metadata.add(kArchitecture, architecture);
+  metadata.add(kLora, "lora");
+  metadata.add(kAlpha, alike ? static_cast<float>(first) : 0.0f);
+  std::vector<GgufOutput> tensors;
+  for (const Module& module : modules) {
+    Matrices made = matrices_of(module, parameters);
+    if (!alike)
+      for (float& number : made.b.data) number = static_cast<float>(number * module.scale());
+    for (const auto& [suffix, tensor] : {std::pair(kGgufA, &made.a), {kGgufB, &made.b}})
+      tensors.push_back({module.path + suffix, "F32", tensor->shape,
+                         GACC_TRY(gguf_data("F32", tensor->data, module.path))});
+  }
+  return gguf_bytes(metadata, tensors);
+}
+
+namespace {
+
+// What of its metadata is not llama.cpp's adapter.
+void check_metadata(const Gguf& gguf, std::vector<std::string>& problems) {
+  for (const auto& [key, wanted] : {std::pair(kType, "adapter"), {kLora, "lora"}})
+    if (const auto text = gguf.text(key); text != wanted)
+      problems.push_back(fmt::format("{} is {}; that of an adapter is \"{}\"", key,
+                                     text ? shown_name(*text) : "missing", wanted));
+  if (!gguf.number(kAlpha)) problems.push_back(fmt::format("{} is missing", kAlpha));
+}
+
+}  // namespace
+
 Status Adapter::open(const std::string& path, const Plan& plan) {
   *this = Adapter();
   std::vector<std::string> problems;
-  const std::vector<Module> modules = GACC_TRY(modules_of(plan));
+  const FileKind kind = kind_of(path);
+  if (kind == FileKind::gguf && !plan.gguf) return Status::error("{}: {}", path, kNoGguf);
+  const std::vector<Module> modules = GACC_TRY(modules_of(plan, kind));
   const std::vector<std::string> paths = paths_of(modules);
   const AdapterFiles files = adapter_files(path);
   GACC_TRY(file_.open(files.tensors));
+  const Gguf* gguf = file_.gguf();
+  if ((gguf != nullptr) != (kind == FileKind::gguf))
+    return Status::error("{}: is {}a GGUF, and its name says the other", path, gguf == nullptr ? "not " : "");
+  if (gguf != nullptr) check_metadata(*gguf, problems);
   ordered_json config;
   if (!files.configuration.empty()) {
     const std::string text = GACC_TRY(read_file(files.configuration, kMostConfiguration));
@@ -467,7 +554,7 @@ Status Adapter::open(const std::string& path, const Plan& plan) {
                         const std::vector<std::string>& names) {
     WeightSource source{&buffer, {}, as.transpose};
     const std::optional<Split> split = split_of(as, buffer.shape.empty() ? 0 : buffer.shape.front());
-    if (split) source.runs = runs_of(*split);
+    if (split) source.runs = {runs_of(*split)};
     for (const std::string& name : names)
       if (const StoredTensor* tensor = look(name, buffer.shape)) source.tensors.push_back(tensor);
     if (source.tensors.size() < names.size()) return;
@@ -477,8 +564,9 @@ Status Adapter::open(const std::string& path, const Plan& plan) {
     sources_.push_back(std::move(source));
   };
   for (const Module& module : modules) {
-    const std::string a_name = std::string(kRoot) + module.path + kA,
-                      b_name = std::string(kRoot) + module.path + kB;
+    const std::string path_of = gguf != nullptr ? module.path : std::string(kRoot) + module.path,
+                      a_name = path_of + (gguf != nullptr ? kGgufA : kA),
+                      b_name = path_of + (gguf != nullptr ? kGgufB : kB);
     const int64_t in = plan.find(module.parts.front().adapter->name + kA)->shape[1];
     std::vector<int64_t> a_shape = {module.rank(), in}, b_shape = {module.rows, module.rank()};
     const StoredTensor *a = look(a_name, a_shape), *b = look(b_name, b_shape);
@@ -489,12 +577,15 @@ Status Adapter::open(const std::string& path, const Plan& plan) {
     if (a->shape != a_shape) differs(a_name, *a, a_shape);
     if (b->shape != b_shape) differs(b_name, *b, b_shape);
     if (problems.size() > before) continue;
+    const double alpha = gguf != nullptr ? gguf->number(kAlpha).value_or(0) : 0;
+    const double scale = alpha == 0 ? 1 : alpha / static_cast<double>(b_shape.back());
     int64_t column = 0;
     for (const Module::Part& part : module.parts) {
       WeightSource of_a{plan.find(part.adapter->name + kA), {a}},
           of_b{plan.find(part.adapter->name + kB), {b}};
-      if (!shared) of_a.runs = {{column, part.rank}};
-      of_b.runs = part.runs;
+      if (!shared) of_a.runs = {{{column, part.rank}}};
+      of_b.runs = {part.runs};
+      if (gguf != nullptr) of_b.factor = static_cast<float>(scale / module.scale());
       of_b.column = shared ? 0 : column;
       sources_.push_back(std::move(of_a));
       sources_.push_back(std::move(of_b));

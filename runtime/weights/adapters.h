@@ -1,7 +1,7 @@
-// Low-rank adapters on the disk, as PEFT keeps them: a folder with adapter_model.safetensors and
-// adapter_config.json. A path that ends in .safetensors is such a file of tensors; only beside one that is
-// called adapter_model.safetensors there is a configuration. What is trained beside the adapters goes with them:
-// whole modules, which are PEFT's modules_to_save, with the statistics of batch norms.
+// Low-rank adapters on the disk. As llama.cpp has them they are a file NAME.gguf. As PEFT keeps them they are a folder
+// with adapter_model.safetensors and adapter_config.json; a path that ends in .safetensors is such a file of tensors,
+// and only beside one that is called adapter_model.safetensors there is a configuration. What is trained beside the
+// adapters goes with PEFT's: whole modules, which are its modules_to_save, with the statistics of batch norms.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -16,16 +16,21 @@ struct AdapterFiles {
   std::string tensors, configuration;
 };
 AdapterFiles adapter_files(const std::string& path);
+// Returns true for a folder or file beside which an adapter_config.json is, and for a GGUF that says it is one.
+bool is_adapter(const std::string& path);
 
 // Fails where PEFT has no name for an adapter, which is of one whole matrix of the published weights, or for
 // what is trained beside it.
-Status check_adapters(const Plan& plan, const Weights& loaded);
+Status check_adapters(const Plan& plan, const Weights& loaded, FileKind kind);
 // Fails where a weight with an adapter is read by more layers than the adapter's.
 Status check_merge(const Plan& plan);
 // Takes the adapters, and what is trained beside them, from among the parameters, named as ours. `loaded`: the
 // weights that the run began with (or none).
 Result<std::vector<NamedTensor>> adapter_tensors(const Plan& plan, const Weights& loaded,
                                                  const std::vector<NamedTensor>& parameters);
+// Returns the whole GGUF of an adapter for a base of that architecture.
+Result<std::string> adapter_gguf(const Plan& plan, std::string_view architecture,
+                                 const std::vector<NamedTensor>& parameters);
 // Returns the text of their adapter_config.json, which names the folder that they were trained on.
 Result<std::string> adapter_configuration(const Plan& plan, const Weights& loaded);
 

@@ -82,6 +82,17 @@ const std::map<std::string_view, std::string_view> kActivations = {{"gelu_fast",
                                                                    {"gelu_pytorch_tanh", "gelu_tanh"},
                                                                    {"swish", "silu"}};
 
+// What a GGUF calls them, behind the name of its architecture.
+const struct {
+  std::string_view theirs, key;
+} kMetadata[] = {{"attention.head_count", "num_attention_heads"},
+                 {"attention.head_count_kv", "num_key_value_heads"},
+                 {"attention.key_length", "head_dim"},
+                 {"attention.layer_norm_epsilon", "layer_norm_eps"},
+                 {"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
+                 {"attention.sliding_window", "sliding_window"},
+                 {"rope.freq_base", "rope_theta"}};
+
 bool says_nothing(const json& value) {
   return value.is_null() || value == false || (value.is_structured() && value.empty());
 }
@@ -298,6 +309,19 @@ Result<std::string> config_for(const std::string& folder, const Plan& plan, std:
         if (is_other(key, [&](int64_t positions) { return positions >= logits[0]; })) config[key] = logits[0];
   }
   return config == before ? text : config.dump(2) + "\n";
+}
+
+Status compare_metadata(const Gguf& gguf, std::string_view file, const Plan& plan) {
+  if (plan.presumes.empty()) return {};
+  const std::string prefix = std::string(gguf.text("general.architecture").value_or("")) + ".";
+  json config = json::object();
+  for (const auto& [theirs, key] : kMetadata)
+    if (const GgufEntry* entry = gguf.find(prefix + std::string(theirs)))
+      config[key] = json::parse(json_of(*entry), nullptr, /*allow_exceptions=*/false);
+  const std::vector<std::string> problems = Comparison(config, plan).problems();
+  return problems.empty()
+             ? Status()
+             : Status::error(problem_list(fmt::format("{} is of another model", file), problems));
 }
 
 Status compare_config(const std::string& folder, const Plan& plan) {

@@ -7,6 +7,7 @@
 #include "runtime/atomic_file.h"
 #include "runtime/weights/adapters.h"
 #include "runtime/weights/config.h"
+#include "runtime/weights/gguf_template.h"
 
 namespace gacc {
 namespace {
@@ -61,9 +62,47 @@ Status write_all_of(const SaveForm& form, const Plan& plan, const Weights& loade
 
 // ---- what can be known before there are parameters
 
+// Says what an adapter's base is, or a GGUF's pattern: the file of --like, else for adapters the one that was loaded.
+Status open_like(const SaveForm& form, const Plan& plan, const Weights& loaded, GgufTemplate& like) {
+  const auto refuse = [&](std::string_view why) {
+    return Status::error("{} {}: {}", form.option, form.path, why);
+  };
+  if (!plan.gguf) return refuse(kNoGguf);
+  const bool takes_loaded =
+      form.adapter && form.like.empty() && loaded.is_open() && loaded.kind() == FileKind::gguf;
+  if (form.like.empty() && !takes_loaded)
+    return refuse(form.adapter
+                      ? "--like BASE.gguf says which model it is an adapter of"
+                      : "--like BASE.gguf names the file that gives it metadata and types of tensors");
+  // The types of a base do not matter to its adapter.
+  return like.open(takes_loaded ? loaded.file().path() : form.like, plan, form.merge, !form.adapter);
+}
+
+Status check_gguf(const SaveForm& form, const Plan& plan, const Weights& loaded) {
+  GgufTemplate like;
+  GACC_TRY(open_like(form, plan, loaded, like));
+  if (!form.adapter && !plan.adapters.empty() && !form.merge)
+    return Status::error(
+        "{} {}: the model has adapters. --merge adds them to the weights, --save-adapter writes them alone",
+        form.option, form.path);
+  if (form.adapter && like.architecture().empty())
+    return Status::error("{} {}: its base has no general.architecture", form.option, form.path);
+  return AtomicFile().open(form.path);
+}
+
+Status write_gguf(const SaveForm& form, const Plan& plan, const Weights& loaded,
+                  std::vector<NamedTensor>& tensors) {
+  GgufTemplate like;
+  GACC_TRY(open_like(form, plan, loaded, like));
+  if (!form.adapter) return like.write(form.path, plan, tensors);
+  return write_file_atomically(form.path, GACC_TRY(adapter_gguf(plan, like.architecture(), tensors)));
+}
+
 Status check_adapter(const SaveForm& form, const Plan& plan, const Weights& loaded) {
-  if (const Status status = check_adapters(plan, loaded); !status)
+  const FileKind kind = is_gguf(form.path) ? FileKind::gguf : FileKind::published;
+  if (const Status status = check_adapters(plan, loaded, kind); !status)
     return Status::error("{}: {}", form.option, status.text());
+  if (kind == FileKind::gguf) return check_gguf(form, plan, loaded);
   if (!form.path.ends_with(".safetensors") && !is_there(form.path)) return AtomicFile().open(form.path);
   const AdapterFiles files = adapter_files(form.path);
   for (const std::string& file : {files.tensors, files.configuration})
@@ -110,6 +149,10 @@ Status check_save(const SaveForm& form, const Plan& plan, const Weights& loaded)
   const bool adapts = !plan.adapters.empty();
   if (form.merge && !adapts) return Status::error("--merge: the model has no adapters");
   if (form.merge) GACC_TRY(check_merge(plan));
+  if (is_gguf(form.path)) return check_gguf(form, plan, loaded);
+  if (!form.like.empty())
+    return Status::error("--like {}: {} {} is no GGUF, and only a file NAME.gguf is written like another one",
+                         form.like, form.option, form.path);
   if (form.names_published()) {
     if (adapts && !form.merge)
       return Status::error(
@@ -122,6 +165,10 @@ Status check_save(const SaveForm& form, const Plan& plan, const Weights& loaded)
 
 Status save_parameters(const SaveForm& form, const Plan& plan, const Weights& loaded,
                        std::vector<NamedTensor>& tensors, Metadata metadata, std::string* kept) {
+  if (is_gguf(form.path)) {
+    if (form.merge) merge_adapters(plan, tensors);
+    return write_gguf(form, plan, loaded, tensors);
+  }
   std::vector<NamedTensor> adapters;
   if (form.adapter) {
     adapters = GACC_TRY(adapter_tensors(plan, loaded, tensors));

@@ -1,5 +1,5 @@
 // What --save, --save-best and their like write: parameters in a file, in the whole folder of a published model, or
-// adapters alone.
+// adapters alone; as safetensors, or as a GGUF where the path says so.
 #pragma once
 #include <string>
 #include <vector>
@@ -16,7 +16,8 @@ struct SaveForm {
   bool adapter = false;       // the adapters alone, as PEFT has them; the path is theirs (adapters.h)
   bool merge = false;         // adds the adapters to the weights
   bool published = false;     // under the names of [load], as in every folder
-  std::string dtype = "F32";  // of the numbers, but for adapters: "F32", "F16" or "BF16"
+  std::string dtype = "F32";  // of the numbers, but for adapters and GGUFs: "F32", "F16" or "BF16"
+  std::string like{};         // the GGUF after whose pattern one is written
 
   bool is_folder() const;
   bool names_published() const { return published || is_folder(); }

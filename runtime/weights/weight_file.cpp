@@ -86,6 +86,13 @@ const StoredTensor* WeightFile::find(std::string_view name) const {
 
 Status WeightFile::add(const std::string& path, std::vector<StoredTensor>& tensors) {
   files_.push_back(GACC_TRY(FileBytes::open(path, 1)));
+  if (const std::string_view bytes = files_.back()->text(); bytes.starts_with(kGgufMagic)) {
+    GACC_TRY(parse_gguf(bytes, path, gguf_.emplace()));
+    for (const GgufTensor& tensor : gguf_->tensors)
+      tensors.push_back({tensor.name, tensor.type, tensor.shape, bytes.substr(tensor.begin, tensor.size)});
+    std::ranges::sort(tensors, {}, &StoredTensor::name);
+    return {};
+  }
   Metadata metadata;
   GACC_TRY(parse_stored(files_.back()->text(), path, tensors, &metadata));
   metadata_.merge(metadata);

@@ -16,9 +16,10 @@ namespace {
 constexpr size_t kBlock = size_t{1} << 20;  // elements that are converted at once
 constexpr std::string_view kNames = "gacc.names", kOwn = "own";
 
-const PlanLoad& table_of(const Plan& plan) {
+const PlanLoad& table_of(const Plan& plan, FileKind kind = FileKind::published) {
   static const PlanLoad kNone;
-  return plan.load ? *plan.load : kNone;
+  const std::optional<PlanLoad>& table = kind == FileKind::gguf ? plan.gguf : plan.load;
+  return table ? *table : kNone;
 }
 
 std::vector<int64_t> transposed_if(std::vector<int64_t> shape, bool transpose) {
@@ -73,10 +74,11 @@ std::vector<std::string> shared_as(const Plan& plan, std::string_view parameter)
   return names;
 }
 
-PublishedName published_name(const Plan& plan, const std::string& parameter, bool with_prefix) {
+PublishedName published_name(const Plan& plan, const std::string& parameter, FileKind kind,
+                             bool with_prefix) {
   PublishedName result{.name = parameter, .tensors = {parameter}};
   if (is_of_adapter(plan, parameter)) return result;
-  const PlanLoad& table = table_of(plan);
+  const PlanLoad& table = table_of(plan, kind);
   const auto found = std::ranges::find(table.parameters, parameter, &PlanLoad::Parameter::name);
   if (found != table.parameters.end())
     result = *found;
@@ -113,6 +115,17 @@ std::vector<RowRun> runs_of(const Split& split) {
     for (int64_t group = 0; group < split.groups; ++group)
       runs.push_back({group * all + first, split.sizes[static_cast<size_t>(part)]});
   }
+  return runs;
+}
+
+std::vector<RowRun> runs_of(const PublishedName& as, size_t tensor, int64_t rows) {
+  if (const std::optional<Split> split = split_of(as, rows)) return runs_of(*split);
+  const int64_t head = tensor < as.interleave.size() ? as.interleave[tensor] : 0;
+  if (head == 0) return {{0, rows}};
+  std::vector<RowRun> runs;
+  for (int64_t first = 0; first < rows; first += head)
+    for (int64_t half = 0; half < 2; ++half)
+      for (int64_t row = 0; row < head / 2; ++row) runs.push_back({first + 2 * row + half, 1});
   return runs;
 }
 
@@ -185,7 +198,7 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
   // Of one model there are files with the prefix and without it: transformers writes it for a model with a
   // head, and takes both.
   const auto is_prefixed = [&](const StoredTensor& tensor) {
-    return tensor.name.starts_with(table_of(plan).prefix);
+    return tensor.name.starts_with(table_of(plan, kind()).prefix);
   };
   has_prefix_ = std::ranges::any_of(tensors(), is_prefixed);
   std::set<std::string_view> wanted;
@@ -194,7 +207,7 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_saved(buffer)) continue;
     all.emplace_back(&buffer, own_names ? PublishedName{.name = buffer.name, .tensors = {buffer.name}}
-                                        : published_name(plan, buffer.name, has_prefix_));
+                                        : published_name(plan, buffer.name, kind(), has_prefix_));
     has_adapters |= is_of_adapter(plan, buffer.name) && file_.find(buffer.name) != nullptr;
   }
   for (const auto& [_, as] : all) wanted.insert(as.tensors.begin(), as.tensors.end());
@@ -211,7 +224,6 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
             ? buffer->name
             : fmt::format("{} ({}{})", buffer->name, fmt::join(as.tensors, ", "), split_text(split));
     WeightSource source{buffer, {}, as.transpose};
-    if (split) source.runs = runs_of(*split);
     std::vector<std::string> absent;
     for (const std::string& name : as.tensors) {
       const StoredTensor* tensor = file_.find(name);
@@ -227,7 +239,7 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
     const std::vector<int64_t> shape = absent.empty() ? joined_shape(source, as) : std::vector<int64_t>();
     if (absent.size() == as.tensors.size()) {
       missing_.push_back(buffer->name);
-      if (!table_of(plan).part)
+      if (!table_of(plan, kind()).part)
         problems.push_back(fmt::format("{} {} is missing{}", called, shape_text(buffer->shape),
                                        nearest_name(as.tensors.front(), others)));
     } else if (!absent.empty()) {
@@ -248,6 +260,13 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
                       : shape.size() == 2 ? "; load.transpose exchanges its axes"
                                           : ""));
     } else {
+      for (size_t i = 0; i < source.tensors.size(); ++i) {
+        const std::vector<int64_t> of_file = transposed_if(source.tensors[i]->shape, as.transpose);
+        source.runs.push_back(runs_of(as, i,
+                                      split             ? buffer->shape.front()
+                                      : of_file.empty() ? 1
+                                                        : of_file.front()));
+      }
       sources_.push_back(std::move(source));
     }
   }
@@ -259,7 +278,7 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
 // Whether a tensor is what the file calls a shared weight by another of its layers, with the same numbers.
 bool Weights::is_copy_of_shared(const Plan& plan, const StoredTensor& tensor) const {
   for (const PlanTie& tie : plan.ties) {
-    if (published_name(plan, tie.name, has_prefix_).tensors.front() != tensor.name) continue;
+    if (published_name(plan, tie.name, kind(), has_prefix_).tensors.front() != tensor.name) continue;
     const auto owner = std::ranges::find_if(
         sources_, [&](const WeightSource& source) { return source.buffer->name == tie.weight; });
     if (owner != sources_.end() && owner->tensors.front()->dtype == tensor.dtype &&
@@ -276,14 +295,14 @@ std::vector<std::string> Weights::left_over(const Plan& plan) {
   for (const WeightSource& source : sources_) taken.insert(source.tensors.begin(), source.tensors.end());
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_saved(buffer)) continue;
-    for (const std::string& name : published_name(plan, buffer.name, has_prefix_).tensors)
+    for (const std::string& name : published_name(plan, buffer.name, kind(), has_prefix_).tensors)
       looked_for.insert(name);
   }
   std::vector<std::string> problems;
   for (const StoredTensor& tensor : file_.tensors()) {
     const auto named = [&](const std::string& pattern) { return matches_pattern(pattern, tensor.name); };
     if (taken.contains(&tensor) || looked_for.contains(tensor.name) || tensor.counts_batches()) continue;
-    const bool ignored = std::ranges::any_of(table_of(plan).ignore, named);
+    const bool ignored = std::ranges::any_of(table_of(plan, kind()).ignore, named);
     if (ignored && (tensor.shape.size() != 2 || !tensor.is_real())) continue;
     if (std::ranges::any_of(taken, [&](const StoredTensor* one) { return same_matrix(*one, tensor); }))
       continue;
@@ -304,7 +323,14 @@ Status Weights::open(const std::string& path, const Plan& plan) {
   GACC_TRY(file_.open(path));
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) folder_ = std::filesystem::canonical(path, ignored);
-  if (!path.ends_with(".json") && !path.ends_with(".safetensors")) GACC_TRY(compare_config(path, plan));
+  if (const Gguf* gguf = file_.gguf()) {
+    if (gguf->text("general.type") == "adapter")
+      return Status::error("{}: is an adapter, which --load-adapter takes; --load takes the model", path);
+    if (!plan.gguf) return Status::error("{}: {}", path, kNoGguf);
+    GACC_TRY(compare_metadata(*gguf, path, plan));
+  } else if (!path.ends_with(".json") && !path.ends_with(".safetensors")) {
+    GACC_TRY(compare_config(path, plan));
+  }
   std::vector<std::string> problems = find_sources(plan);
   for (std::string& more : left_over(plan)) problems.push_back(std::move(more));
   if (!problems.empty())
@@ -314,42 +340,74 @@ Status Weights::open(const std::string& path, const Plan& plan) {
   return {};
 }
 
+namespace {
+
+// Reads rows of a parameter, those that the runs name, from a tensor of its `rows`. Of a transposed one [rows, columns]
+// of the parameter is [columns, rows] in the file: a run of rows is then a piece of every row of the file.
+void read_rows(const WeightSource& source, const StoredTensor& tensor, int64_t rows,
+               std::span<const RowRun> runs, int64_t columns, std::vector<float>& block) {
+  const int64_t width = elements_of(tensor) / std::max<int64_t>(rows, 1);
+  const auto each = static_cast<size_t>(columns);
+  std::vector<float> line;
+  float* to = block.data();
+  for (const RowRun& run : runs) {
+    if (source.transpose) {
+      line.resize(static_cast<size_t>(run.count));
+      for (int64_t column = 0; column < columns; ++column) {
+        read_elements(tensor, (source.column + column) * rows + run.begin, line);
+        for (int64_t r = 0; r < run.count; ++r) to[r * columns + column] = line[static_cast<size_t>(r)];
+      }
+    } else if (columns == width) {
+      read_elements(tensor, run.begin * width, {to, static_cast<size_t>(run.count) * each});
+    } else {
+      for (int64_t r = 0; r < run.count; ++r)
+        read_elements(tensor, (run.begin + r) * width + source.column, {to + r * columns, each});
+    }
+    to += run.count * columns;
+  }
+}
+
+// Cuts the runs off the front that have at most so many rows together.
+std::vector<RowRun> take_rows(std::span<const RowRun>& runs, int64_t& done, int64_t most) {
+  std::vector<RowRun> some;
+  while (!runs.empty() && most > 0) {
+    const int64_t now = std::min(most, runs.front().count - done);
+    some.push_back({runs.front().begin + done, now});
+    most -= now, done += now;
+    if (done == runs.front().count) runs = runs.subspan(1), done = 0;
+  }
+  return some;
+}
+
+}  // namespace
+
 Status write_sources(const std::vector<WeightSource>& sources, Session& session) {
-  std::vector<float> block, line;
+  std::vector<float> block;
   for (const WeightSource& source : sources) {
+    const std::vector<int64_t>& ours = source.buffer->shape;
     int64_t at = 0;  // in the parameter
-    for (const StoredTensor* tensor : source.tensors) {
-      const std::vector<int64_t> shape = transposed_if(tensor->shape, source.transpose);
+    for (size_t i = 0; i < source.tensors.size(); ++i) {
+      const StoredTensor& tensor = *source.tensors[i];
+      const std::vector<int64_t> shape = transposed_if(tensor.shape, source.transpose);
       const int64_t rows = shape.empty() ? 1 : shape.front(),
-                    width = elements_of(*tensor) / std::max<int64_t>(rows, 1);
-      const std::vector<int64_t>& ours = source.buffer->shape;
-      const int64_t columns = ours.size() == 2 ? ours[1] : width;
-      const int64_t rows_at_once =
+                    columns = ours.size() == 2 ? ours[1] : elements_of(tensor) / std::max<int64_t>(rows, 1);
+      const int64_t at_once =
           std::max<int64_t>(static_cast<int64_t>(kBlock) / std::max<int64_t>(columns, 1), 1);
-      for (const RowRun& run : source.runs.empty() ? std::vector{RowRun{0, rows}} : source.runs)
-        for (int64_t done = 0; done < run.count; done += rows_at_once) {
-          const int64_t now = std::min(rows_at_once, run.count - done), row = run.begin + done;
-          block.resize(static_cast<size_t>(now * columns));
-          if (source.transpose) {
-            // [rows, columns] of the parameter is [columns, rows] in the file: a block of whole rows is a piece of
-            // every row of the file.
-            line.resize(static_cast<size_t>(now));
-            for (int64_t column = 0; column < columns; ++column) {
-              read_elements(*tensor, (source.column + column) * rows + row, line);
-              for (int64_t r = 0; r < now; ++r)
-                block[static_cast<size_t>(r * columns + column)] = line[static_cast<size_t>(r)];
-            }
-          } else if (columns == width) {
-            read_elements(*tensor, row * width, block);
-          } else {
-            for (int64_t r = 0; r < now; ++r)
-              read_elements(
-                  *tensor, (row + r) * width + source.column,
-                  std::span(block).subspan(static_cast<size_t>(r * columns), static_cast<size_t>(columns)));
-          }
-          GACC_TRY(session.write_parameter(*source.buffer, at, block));
-          at += now * columns;
-        }
+      const std::vector<RowRun> whole = {{0, rows}};
+      std::span<const RowRun> left = source.runs.empty() ? whole : source.runs[i];
+      int64_t done = 0;  // of the first run that is left
+      while (!left.empty()) {
+        const std::vector<RowRun> some = take_rows(left, done, at_once);
+        int64_t count = 0;
+        for (const RowRun& run : some) count += run.count;
+        if (count == 0) continue;
+        block.resize(static_cast<size_t>(count * columns));
+        read_rows(source, tensor, rows, some, columns, block);
+        if (source.factor != 1)
+          for (float& number : block) number *= source.factor;
+        GACC_TRY(session.write_parameter(*source.buffer, at, block));
+        at += count * columns;
+      }
     }
   }
   return {};
@@ -370,7 +428,7 @@ Status Weights::check_same_model(const Plan& plan) const {
   std::vector<std::string> problems;
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_saved(buffer) || is_of_adapter(plan, buffer.name)) continue;
-    for (const std::string& name : published_name(plan, buffer.name, has_prefix_).tensors)
+    for (const std::string& name : published_name(plan, buffer.name, kind(), has_prefix_).tensors)
       if (file_.find(name) == nullptr) problems.push_back(fmt::format("it lacks {}", name));
   }
   for (const std::string& name : left_out_)
@@ -379,10 +437,10 @@ Status Weights::check_same_model(const Plan& plan) const {
   return Status::error(problem_list(fmt::format("{} is of another model", folder_), problems));
 }
 
-Status check_whole(const Plan& plan, std::span<const std::string> parameters) {
+Status check_whole(const Plan& plan, std::span<const std::string> parameters, FileKind kind) {
   std::map<std::string, Split> tensors;  // with all parts that are taken
   for (const std::string& parameter : parameters) {
-    const PublishedName as = published_name(plan, parameter);
+    const PublishedName as = published_name(plan, parameter, kind);
     const std::optional<Split> split = split_of(as, 1);
     if (!split) continue;
     Split& parts = tensors[as.tensors.front()];
@@ -399,9 +457,9 @@ Status check_whole(const Plan& plan, std::span<const std::string> parameters) {
   return {};
 }
 
-Status check_published(const Plan& plan, const Weights& loaded) {
+Status check_published(const Plan& plan, const Weights& loaded, FileKind kind) {
   std::vector<std::string> all;
-  for (const PlanLoad::Parameter& each : table_of(plan).parameters) {
+  for (const PlanLoad::Parameter& each : table_of(plan, kind).parameters) {
     if (plan.find(each.name) != nullptr) all.push_back(each.name);
     if (each.tensors.size() > 1 && each.parts.empty() &&
         loaded.parts_of(each.name).size() != each.tensors.size())
@@ -410,7 +468,7 @@ Status check_published(const Plan& plan, const Weights& loaded) {
           "says; --load it",
           each.name, fmt::join(each.tensors, ", "));
   }
-  return check_whole(plan, all);
+  return check_whole(plan, all, kind);
 }
 
 namespace {
@@ -430,15 +488,16 @@ void put_rows(std::vector<float>::const_iterator from, std::span<const RowRun> r
 
 }  // namespace
 
-Status to_published(const Plan& plan, const Weights& loaded, std::vector<NamedTensor>& tensors) {
-  GACC_TRY(check_published(plan, loaded));
+Status to_published(const Plan& plan, const Weights& loaded, std::vector<NamedTensor>& tensors,
+                    FileKind kind) {
+  GACC_TRY(check_published(plan, loaded, kind));
   std::vector<NamedTensor> result;
   std::map<std::string, size_t> places;  // of tensors that several parameters have rows of
   for (NamedTensor& tensor : tensors) {
-    const PublishedName as = published_name(plan, tensor.name);
+    const PublishedName as = published_name(plan, tensor.name, kind);
     const std::optional<Split> split = split_of(as, tensor.shape.empty() ? 0 : tensor.shape.front());
     const bool whole = as.tensors.size() == 1 && !split;
-    if (whole && !as.transpose) {
+    if (whole && !as.transpose && as.interleave.empty()) {
       result.push_back({as.tensors.front(), std::move(tensor.shape), std::move(tensor.data)});
       continue;
     }
@@ -457,7 +516,7 @@ Status to_published(const Plan& plan, const Weights& loaded, std::vector<NamedTe
         return Status::error(
             "the tensor {} would be {} for the rows of {}, and {} for those of another parameter",
             as.tensors[i], shape_text(shape), tensor.name, shape_text(result[place->second].shape));
-      const std::vector<RowRun> runs = split ? runs_of(*split) : std::vector{RowRun{0, parts[i]}};
+      const std::vector<RowRun> runs = runs_of(as, i, split ? tensor.shape.front() : parts[i]);
       put_rows(from, runs, as.transpose, result[place->second]);
       for (const RowRun& run : runs) from += run.count * row;
     }

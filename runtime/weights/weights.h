@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "runtime/data/file_bytes.h"
+#include "runtime/gguf.h"
 #include "runtime/safetensors.h"
 #include "runtime/session/session.h"
 
 namespace gacc {
 
-// One safetensors file, or `model.safetensors.index.json` with the shards that it names, or the folder that
+// One safetensors file or GGUF, or `model.safetensors.index.json` with the shards that it names, or the folder that
 // holds either; of both, the file. The files are mapped, not read: a tensor's bytes come into memory where they
 // are looked at.
 class WeightFile {
@@ -24,6 +25,10 @@ class WeightFile {
   const std::vector<StoredTensor>& tensors() const { return tensors_; }  // sorted by name
   const StoredTensor* find(std::string_view name) const;
   const Metadata& metadata() const { return metadata_; }
+  // Returns what a GGUF says of itself; null for other files. Of its tensors it has the order.
+  const Gguf* gguf() const { return gguf_ ? &*gguf_ : nullptr; }
+  // Returns the bytes of a file that is no index.
+  std::string_view bytes() const { return files_.front()->text(); }
 
  private:
   Status add(const std::string& path, std::vector<StoredTensor>& tensors);
@@ -33,6 +38,7 @@ class WeightFile {
   std::vector<SharedFile> files_;
   std::vector<StoredTensor> tensors_;
   Metadata metadata_;
+  std::optional<Gguf> gguf_;
 };
 
 // Which shard has which tensor: {"weight_map": {"NAME": "FILE", ...}}, sorted by name. A shard is a file in
@@ -45,9 +51,12 @@ Result<std::vector<ShardOf>> parse_index(std::string_view text, std::string_view
 // "NAME has N faults:" and a line for each one.
 std::string problem_list(std::string_view what, const std::vector<std::string>& problems);
 
+// Kinds of files by what names their tensors: published weights by [load], a GGUF by [gguf].
+enum class FileKind : uint8_t { published, gguf };
 // Names the tensors of a parameter, with the prefix, as the plan's table has them.
 using PublishedName = PlanLoad::Parameter;
-PublishedName published_name(const Plan& plan, const std::string& parameter, bool with_prefix = true);
+PublishedName published_name(const Plan& plan, const std::string& parameter,
+                             FileKind kind = FileKind::published, bool with_prefix = true);
 // The layers that share a parameter, as the names that it would have of each: none where one layer reads it.
 std::vector<std::string> shared_as(const Plan& plan, std::string_view parameter);
 bool is_of_adapter(const Plan& plan, std::string_view parameter);
@@ -66,14 +75,18 @@ struct Split {
 std::optional<Split> split_of(const PublishedName& as, int64_t rows);
 // Returns the rows of the tensor in the parameter's order.
 std::vector<RowRun> runs_of(const Split& split);
+// Returns those of a tensor of so many rows, by its number among the parameter's. `rows` of a split one: the
+// parameter's.
+std::vector<RowRun> runs_of(const PublishedName& as, size_t tensor, int64_t rows);
 
 // The tensors of a file that make a parameter, one after the other along the first axis.
 struct WeightSource {
   const PlanBuffer* buffer = nullptr;
   std::vector<const StoredTensor*> tensors{};
   bool transpose = false;
-  std::vector<RowRun> runs{};  // of its one tensor; empty: all rows of every tensor
-  int64_t column = 0;          // where the parameter's first column is in them
+  std::vector<std::vector<RowRun>> runs{};  // of each tensor; empty: all rows of every tensor
+  int64_t column = 0;                       // where the parameter's first column is in them
+  float factor = 1;                         // of the file's numbers
 };
 // Returns the shape that the tensors have together; none where they do not fit each other, or not the rows that
 // the name says of each.
@@ -84,6 +97,13 @@ int64_t rows_of(const Split& split);
 std::string split_text(const std::optional<Split>& split);
 // Overwrites those parameters of an initialised session.
 Status write_sources(const std::vector<WeightSource>& sources, Session& session);
+
+// Returns true for the path of a GGUF that is written or is an adapter.
+inline bool is_gguf(std::string_view path) { return path.ends_with(".gguf"); }
+// Ends a message about a GGUF for a plan without names for it.
+inline constexpr std::string_view kNoGguf =
+    "the model file has no [gguf], which says what its parameters are called in a GGUF; that of a published "
+    "model has one (gaccc FOLDER --emit toml prints it)";
 
 // A pattern of [load]: `*` is any text, {NAME} a number.
 bool matches_pattern(std::string_view pattern, std::string_view name);
@@ -96,6 +116,8 @@ class Weights {
   // Returns the folder that was given, as an absolute path; "" where it was a file.
   const std::string& folder() const { return folder_; }
   const Metadata& metadata() const { return file_.metadata(); }
+  const WeightFile& file() const { return file_; }
+  FileKind kind() const { return file_.gguf() == nullptr ? FileKind::published : FileKind::gguf; }
   // All of the file, also what the plan's table ignores.
   const std::vector<StoredTensor>& tensors() const { return file_.tensors(); }
   // Parameters that the file lacks: with `part` they keep their start. Adapters may all be missing in any case.
@@ -122,11 +144,13 @@ class Weights {
 };
 
 // Fails where --save-as published cannot be done, with the weights that the run begins with (or none).
-Status check_published(const Plan& plan, const Weights& loaded);
+Status check_published(const Plan& plan, const Weights& loaded, FileKind kind = FileKind::published);
 // Fails where these parameters are some parts of a tensor, without the others.
-Status check_whole(const Plan& plan, std::span<const std::string> parameters);
+Status check_whole(const Plan& plan, std::span<const std::string> parameters,
+                   FileKind kind = FileKind::published);
 // Gives parameters the names, order and axes of the file that the plan's table describes.
-Status to_published(const Plan& plan, const Weights& loaded, std::vector<NamedTensor>& tensors);
+Status to_published(const Plan& plan, const Weights& loaded, std::vector<NamedTensor>& tensors,
+                    FileKind kind = FileKind::published);
 // Notes in the metadata of a file that its names are ours, where the plan has others.
 void mark_own_names(const Plan& plan, Metadata& metadata);
 

@@ -262,4 +262,5 @@ def test_an_adapter_opens_in_peft_by_itself(folder):
     expect(far < 1e-5, far)
 
 
-harness.main(globals())
+if __name__ == "__main__":
+    harness.main(globals())
