@@ -149,7 +149,7 @@ def compile(model: str | os.PathLike | Mapping, *, set: Mapping[str, Any] | None
             memory: str | int | None = None, target: str | None = None, lora: int | None = None,
             context: int | None = None, families: str | os.PathLike | None = None) -> Step:
     """Compiles a model: a path, text with a line break in it, or a dict that says what a model file says. A path may be
-    the folder of a published model, as Hugging Face writes it, or its config.json.
+    the folder of a published model, as Hugging Face writes it, its config.json, or a GGUF.
 
     set       keys of the model file and their values, as gaccc's --set: {"train.micro_batch": 64}
     memory    the most that a step may take: "2GiB", or bytes
