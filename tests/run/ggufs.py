@@ -270,7 +270,7 @@ def checked(python, export, artifact, data, *words):
                                 "PATH": f"{harness.BIN}:{os.environ['PATH']}"}
     done = subprocess.run([python, "-m", "gacc.check", export, artifact, data, *map(str, words)], capture_output=True, text=True, env=environment, timeout=300)
     expect(done.returncode in (0, 1) and "Traceback" not in done.stderr, f"{done.returncode}: {done.stdout}{done.stderr}")
-    expect((done.returncode == 0) == (not done.stderr), done.stderr)
+    expect((done.returncode == 1) == ("gacc.check: error: " in done.stderr), done.stderr)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -395,6 +395,22 @@ def test_planted_faults_in_exports_are_found(folder):
     expect(code == 1 and "--of WEIGHTS names the weights that were trained" in said, said)
     code, said = checked(python, folder / "a.gguf", lora, data)
     expect(code == 1 and "--base says of which model" in said, said)
+
+
+def test_transformers_and_peft_compute_what_was_exported(folder):
+    python = harness.peer("transformers", "torch", "peft", "numpy")
+    base, artifact = base_of(folder, LLAMA, dtype="float32")
+    lora = compiled(base, folder / "lora.ptx", "--lora", 2)
+    trained(folder, artifact, "--load", base, "--save", folder / "own")
+    trained(folder, artifact, "--load", base, "--save", f"{folder}/out/")
+    trained(folder, lora, "--load", base, "--lr", 0.1, "--save-adapter", folder / "peft", "--save", folder / "own_lora")
+    for export, step, of, by in ("out", artifact, "own", "transformers"), ("peft", lora, "own_lora", "peft"):
+        code, said = checked(python, folder / export, step, tokens(folder), "--of", folder / of)
+        expect(code == 0 and f"4 samples in {by}: largest difference " in said, said)
+    (folder / "w").mkdir()
+    other, _ = base_of(folder / "w", LLAMA, seed=9, dtype="float32")
+    code, said = checked(python, folder / "peft", lora, tokens(folder), "--of", folder / "own_lora", "--base", other)
+    expect(code == 1 and "is off by" in said, said)
 
 
 if __name__ == "__main__":
