@@ -117,6 +117,9 @@ class KernelBuilder {
         if (ops_.size() > 1) return refuse(fmt::format("`{}` stands alone in its kernel", op.info->name));
         kernel_.form = *own;
       }
+      if (ops_.size() > 1 && !op.operands.empty() && op.info->is_written(0) &&
+          is_blocks(operand_type(module_, region_, op.operands[0]).dtype))
+        return refuse(fmt::format("`{}` writes blocks, and stands alone in its kernel", op.info->name));
       row = row || lowering == Lowering::row_reduce;
       column = column || lowering == Lowering::column_reduce;
       total = total || lowering == Lowering::total_reduce;

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -85,6 +86,7 @@ struct Table {
       view.recorder.repeat(0);
     };
     made.half_copy = false;
+    made.blocks = 0;
     made.half_of = &info;
     ops.push_back(&made);
     by_name.emplace(made.name, &made);
@@ -152,7 +154,13 @@ void FormulaView::result(Scalar value) const {
 
 std::optional<Types> infer_types(const OpView& op, Diag& diag) {
   try {
-    return op.op.info->infer(op);
+    for (size_t i = 0; i < op.op.operands.size(); ++i)
+      if (is_blocks(op.operand(i).dtype) && !op.op.info->takes_blocks(i))
+        refuse(op, Kind::type_mismatch, {i}, "it reads no blocks; `dequantize` does");
+    Types types = op.op.info->infer(op);
+    if (std::ranges::any_of(types, [](const Type& type) { return is_blocks(type.dtype); }))
+      refuse(op, Kind::type_mismatch, "only frozen parameters are in blocks");
+    return types;
   } catch (const WrongOp& wrong) {
     diag.error(wrong.kind, op.op.at, "{}", wrong.text);
     return std::nullopt;

@@ -100,7 +100,9 @@ struct OpInfo {
   bool is_written(size_t operand) const { return (writes >> operand & 1U) != 0; }
   bool is_read(size_t operand) const { return (discards >> operand & 1U) == 0; }
   bool keeps_f32(size_t operand) const { return (keeps >> operand & 1U) != 0; }
+  bool takes_blocks(size_t operand) const { return (blocks >> operand & 1U) != 0; }
   uint32_t keeps = 0;   // operand_bits: stay f32 where the op computes in half precision (statistics)
+  uint32_t blocks = 0;  // operand_bits: may have a quantised type (R31)
   bool copies = false;  // every element of the result is one of the operands', as it was
   // Composite and handwritten: what the results have at an index of their first two axes follows from what the
   // operands have there, where those axes are theirs (ir/positions.h).

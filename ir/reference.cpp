@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "ir/blocks.h"
 #include "ir/kernel.h"
 
 namespace gacc::ir {
@@ -129,6 +130,7 @@ void run(const OpView& op, int64_t batch, const std::vector<const Tensor*>& oper
 
 void round(DType dtype, std::vector<double>& values) {
   if (!is_narrow(dtype)) return;
+  if (is_blocks(dtype)) return round_blocks(dtype, values);
   for (double& value : values) value = rounded(dtype, value);
 }
 

@@ -7,7 +7,8 @@ namespace gacc::ir {
 int64_t room_bytes(const Buffer& buffer) {
   const Type& type = buffer.type;
   const int64_t bytes = type_bytes(type, 1);
-  const bool takes_part = is_narrow(type.dtype) || buffer.kind == BufferKind::accum;
+  const bool takes_part =
+      (is_narrow(type.dtype) && !is_blocks(type.dtype)) || buffer.kind == BufferKind::accum;
   if (type.shape.size() != 2 || !takes_part || wanted_pitch(type.shape[0]) == 0) return bytes;
   return bytes / type.shape[0] * aligned(type.shape[0], kLibraryStep);
 }

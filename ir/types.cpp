@@ -95,8 +95,8 @@ int64_t row_pitch(const Type& type) {
 }
 
 int64_t type_bytes(const Type& type, int64_t batch) {
-  if (type.pitch != 0) return matrix_extents(type.shape, batch).rows * type.pitch * dtype_bytes(type.dtype);
-  return elements(type.shape, batch) * dtype_bytes(type.dtype);
+  if (type.pitch != 0) return matrix_extents(type.shape, batch).rows * dtype_bytes(type.dtype, type.pitch);
+  return dtype_bytes(type.dtype, elements(type.shape, batch));
 }
 
 }  // namespace gacc::ir

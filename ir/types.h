@@ -16,20 +16,28 @@ enum class DType : uint8_t {
 // The properties of an element type. Code asks for these and not for a type, so that a further type is a further row.
 struct DTypeInfo {
   std::string_view text;  // in IR, plans and PTX
-  int bits;               // in memory
+  int block;              // elements that lie in memory together: 1, but for quantised types ...
+  int bytes;              // ... and what they take
   DType computes_in;      // the type of its values in registers, and of their sums
   // Floating point: explicit bits of the significand, the exponent of the smallest normal number, and that of the first
   // power of two beyond its range.
   int mantissa, smallest, beyond;
 };
 inline constexpr DTypeInfo kDTypes[] = {
-#define GACC_DTYPE(name, bits, computes_in, mantissa, smallest, beyond) \
-  {#name, bits, DType::computes_in, mantissa, smallest, beyond},
+#define GACC_DTYPE(name, block, bytes, computes_in, mantissa, smallest, beyond) \
+  {#name, block, bytes, DType::computes_in, mantissa, smallest, beyond},
 #include "ir/dtypes.def"
 };
 constexpr const DTypeInfo& dtype_info(DType dtype) { return kDTypes[static_cast<size_t>(dtype)]; }
 constexpr std::string_view dtype_text(DType dtype) { return dtype_info(dtype).text; }
-constexpr int64_t dtype_bytes(DType dtype) { return dtype_info(dtype).bits / 8; }
+// Returns the bytes of so many elements in memory: whole blocks, of a type that has blocks.
+constexpr int64_t dtype_bytes(DType dtype, int64_t elements = 1) {
+  const DTypeInfo& info = dtype_info(dtype);
+  return (elements + info.block - 1) / info.block * info.bytes;
+}
+// Returns true for a quantised type, whose elements lie in blocks along the last axis. Frozen parameters alone have
+// such types (R31).
+constexpr bool is_blocks(DType dtype) { return dtype_info(dtype).block > 1; }
 constexpr bool is_float(DType dtype) { return dtype_info(dtype).computes_in == DType::f32; }
 // Returns true for a type whose values are widened when they are loaded and rounded when they are stored.
 constexpr bool is_narrow(DType dtype) { return dtype_info(dtype).computes_in != dtype; }

@@ -90,6 +90,10 @@ class Verifier {
       if (is_narrow(buffer.type.dtype) && buffer.kind != BufferKind::state && !frozen)
         broken("R13", buffer.at, "`@{}` is {}; trained parameters and accumulators are f32", buffer.name,
                dtype_text(buffer.type.dtype));
+      if (is_blocks(buffer.type.dtype) && (buffer.role != BufferRole::weight || !frozen ||
+                                           columns(buffer.type.shape) % block_of(buffer) != 0))
+        broken("R31", buffer.at, "`@{}` is {}; a frozen parameter of rows of whole blocks may be",
+               buffer.name, type_text(buffer.type));
       place(buffer.at, "@" + buffer.name, room_bytes(buffer), buffer.offset, at_least(Phase::planned),
             alignment(buffer));
       role(buffer);
@@ -97,6 +101,8 @@ class Verifier {
     if (at_least(Phase::planned) != module_.arena_bytes.has_value())
       broken("R15", {}, "a module has an arena size in phase planned, and only then");
   }
+
+  static int64_t block_of(const Buffer& buffer) { return dtype_info(buffer.type.dtype).block; }
 
   // R1: messages show names
   void shown(const Location& at, const std::string& name) {
@@ -199,6 +205,9 @@ class Verifier {
       const bool table = region.kind == RegionKind::answer && input == region.inputs.front();
       if (has_batch(shape) == table)
         broken("R8", region.at, "input `%{}` has {} batch extent B", region[input].name, table ? "a" : "no");
+      if (is_blocks(region[input].type.dtype))
+        broken("R31", region.at, "input `%{}` is {}; only a frozen parameter is in blocks",
+               region[input].name, type_text(region[input].type));
       if (!fits(shape, module_.micro_batch()))
         broken("R9", region.at, "input `%{}` of shape {} is empty or too large", region[input].name,
                shape_text(shape));

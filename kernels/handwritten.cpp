@@ -36,6 +36,7 @@ constexpr Handwritten kHandwritten[] = {
     {&ir::op_permute, describe_permute},
     {&ir::op_concat, describe_concat},
     {&ir::op_slice, describe_slice},
+    {&ir::op_dequantize, describe_dequantize},
     {&ir::op_embedding, describe_embedding},
     {&ir::op_embedding_grad, describe_embedding_gradient},
     {&ir::op_embedding_grad_acc, describe_embedding_gradient},

@@ -38,6 +38,9 @@ void moves(const Asked& a, int64_t vector, double instructions) {
 
 void move_work(const Asked& a) { moves(a, a.body.vector, 20); }
 
+// A thread has some numbers of one block, whose scale and bytes it takes apart.
+void dequantize_work(const Asked& a) { moves(a, a.body.vector, 30 + 3 * a.body.vector); }
+
 // An element's window: what it reads of it lies near what its neighbours read.
 void pool_work(const Asked& a) {
   const WindowShape window = a.body.shape.as<PoolShape>().window;
@@ -180,17 +183,13 @@ struct Family {
   const ir::OpInfo* forward;
   void (*work)(const Asked& asked);
 };
-constexpr Family kFamilies[] = {{&ir::op_attention, attention_work},
-                                {&ir::op_attention_dropout, attention_work},
-                                {&ir::op_rope, rope_work},
-                                {&ir::op_max_pool2d, pool_work},
-                                {&ir::op_avg_pool2d, pool_work},
-                                {&ir::op_conv2d, conv_work},
-                                {&ir::op_permute, move_work},
-                                {&ir::op_concat, move_work},
-                                {&ir::op_slice, move_work},
-                                {&ir::op_embedding, embedding_work},
-                                {&ir::op_batch_matmul, batch_product_work}};
+constexpr Family kFamilies[] = {
+    {&ir::op_attention, attention_work}, {&ir::op_attention_dropout, attention_work},
+    {&ir::op_rope, rope_work},           {&ir::op_max_pool2d, pool_work},
+    {&ir::op_avg_pool2d, pool_work},     {&ir::op_conv2d, conv_work},
+    {&ir::op_permute, move_work},        {&ir::op_concat, move_work},
+    {&ir::op_slice, move_work},          {&ir::op_dequantize, dequantize_work},
+    {&ir::op_embedding, embedding_work}, {&ir::op_batch_matmul, batch_product_work}};
 
 }  // namespace
 

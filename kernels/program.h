@@ -100,6 +100,11 @@ struct Body {
   std::string name{};  // for people: "add_relu"; unique by a number in ModuleKernels::functions
   int cost = 0;        // rough scalar operations for an element: chooses unrolling and tiles
 
+  // Returns true if its one op, which is pointwise, writes a parameter in blocks: then rows are blocks.
+  bool blocks() const {
+    return form == ir::KernelForm::pointwise && members.size() == 1 && !members[0].stores.empty() &&
+           members[0].stores[0] >= 0 && ir::is_blocks(slots[static_cast<size_t>(members[0].stores[0])].dtype);
+  }
   // Returns the stage in which a member stores. Later stages compute values again from memory, so a store that
   // overwrites an operand waits for the last stage.
   int stage_of(const Member& member) const;

@@ -176,6 +176,11 @@ class BodyBuilder {
     const bool one_pass =
         (body_.form == KernelForm::pointwise || body_.form == KernelForm::total_reduce) && !uses_column_;
     row_size_ = columns;
+    if (body_.blocks()) {
+      const int64_t block = ir::dtype_info(body_.members[0].types[0]).block;
+      call_.extents = {{rows * columns / block, false}, {block, false}};
+      return;
+    }
     body_.flat = one_pass && flat;
     const bool whole = body_.form == KernelForm::pointwise || !has_parts();
     if (body_.flat) {
@@ -275,6 +280,11 @@ class BodyBuilder {
         std::ranges::any_of(body_.slots, [](const Slot& s) { return ir::dtype_bytes(s.dtype) == 2; });
     switch (body_.form) {
       case KernelForm::pointwise: {
+        if (body_.blocks()) {
+          call_.items = rows;
+          call_.block = call_.per_block = kBlockThreads;
+          break;
+        }
         body_.vector = eights ? kEight : fours && body_.cost < kMostCostOfFour ? kFour : 1;
         const Extent along = body_.flat ? columns : rows;
         const int64_t other = body_.flat ? 1 : ceil_divide(columns.factor, body_.vector) * body_.vector;

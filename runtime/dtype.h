@@ -19,12 +19,23 @@ constexpr std::string_view dtype_text(DType type) {
   return texts[static_cast<size_t>(type)];
 }
 
-constexpr int64_t dtype_bytes(DType type) {
-  constexpr int64_t sizes[] = {
-#define GACC_DTYPE(name, bits, ...) bits / 8,
+// Returns the elements that lie in memory together: 1, but for quantised types.
+constexpr int64_t dtype_block(DType type) {
+  constexpr int64_t blocks[] = {
+#define GACC_DTYPE(name, block, ...) block,
 #include "ir/dtypes.def"
   };
-  return sizes[static_cast<size_t>(type)];
+  return blocks[static_cast<size_t>(type)];
+}
+
+// Returns the bytes of so many elements: whole blocks, of a type that has blocks.
+constexpr int64_t dtype_bytes(DType type, int64_t elements = 1) {
+  constexpr int64_t sizes[] = {
+#define GACC_DTYPE(name, block, bytes, ...) bytes,
+#include "ir/dtypes.def"
+  };
+  const int64_t block = dtype_block(type);
+  return (elements + block - 1) / block * sizes[static_cast<size_t>(type)];
 }
 
 }  // namespace gacc

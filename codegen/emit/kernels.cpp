@@ -2,6 +2,7 @@
 //
 // Order: at every point all memory is read before anything is written, because a result may lie in the bytes
 // of an operand (ir::may_reuse).
+#include "codegen/emit/blocks.h"
 #include "codegen/emit/evaluator.h"
 #include "codegen/emit/handwritten/emitters.h"
 
@@ -29,6 +30,7 @@ constexpr Emitter kEmitters[] = {
     {&ir::op_permute, emit_permute},
     {&ir::op_concat, emit_concat},
     {&ir::op_slice, emit_slice},
+    {&ir::op_dequantize, emit_dequantize},
     {&ir::op_embedding, emit_embedding},
     {&ir::op_embedding_grad, emit_embedding_gradient},
     {&ir::op_embedding_grad_acc, emit_embedding_gradient},
@@ -49,7 +51,10 @@ class KernelEmitter {
     e_.begin_function();
     switch (body_.form) {
       case ir::KernelForm::pointwise:
-        pointwise();
+        if (body_.blocks())
+          quantize();
+        else
+          pointwise();
         break;
       case ir::KernelForm::rowwise:
         rowwise();
@@ -110,6 +115,18 @@ class KernelEmitter {
   void pointwise() {
     const Stage all = stage(0);
     t_.points([&](Value* row) { e_.begin_row(row); }, [&](const Point& point) { visit(all, point); });
+  }
+
+  // An op whose result lies in blocks: an item is a block, a row of the domain.
+  void quantize() {
+    const Member& only = member(0);
+    t_.items([&](Value* block) {
+      e_.begin_row(block);
+      store_block(t_, only.stores[0], block, [&](Value* column) {
+        e_.begin_point({block, column, nullptr, 1});
+        return e_.result(0, 0);
+      });
+    });
   }
 
   void rowwise() {

@@ -5,6 +5,8 @@
 #include <llvm/Analysis/VectorUtils.h>
 #include <llvm/IR/Module.h>
 
+#include "codegen/emit/blocks.h"
+
 namespace gacc::codegen {
 
 using llvm::BasicBlock;
@@ -113,6 +115,7 @@ std::vector<Value*> Target::load_pair(int32_t slot, Value* index, unsigned lanes
 
 Value* Target::load(int32_t slot, Value* index, const Point& point) {
   const ir::DType dtype = body.slots[static_cast<size_t>(slot)].dtype;
+  if (ir::is_blocks(dtype)) return load_numbers(*this, slot, index, point.lanes);
   Type* type = Math::with_lanes(memory_type(dtype), point.lanes);
   Value* address = b.CreateInBoundsGEP(memory_type(dtype), operands[static_cast<size_t>(slot)], index);
   const llvm::Align align = alignment(point, dtype);

@@ -91,7 +91,8 @@ class Target {
   // Both sides give values of the same types.
   Carried either(Value* condition, const std::function<Carried()>& yes, const std::function<Carried()>& no);
 
-  // Slots of half type are read as f32, and written rounded to nearest even.
+  // Slots of half type are read as f32, and written rounded to nearest even. Those in blocks are read as f32, lanes of
+  // one block.
   Value* load(int32_t slot, Value* index, const Point& point);                   // lanes side by side
   Value* load_one(int32_t slot, Value* index) { return load(slot, index, {}); }  // a scalar
   // Host, bf16: the neighbours at index and index + 1, each in all lanes.
@@ -116,7 +117,10 @@ class Target {
   const Threads& threads() const { return *instructions->threads(); }  // of a GPU
 
   // Returns the value as a result of this type holds it: of half types the nearest one, as f32.
-  Value* round(Value* value, ir::DType dtype) { return is_narrow(dtype) ? half.round(value, dtype) : value; }
+  // A block rounds its numbers together, when it is stored.
+  Value* round(Value* value, ir::DType dtype) {
+    return is_narrow(dtype) && !ir::is_blocks(dtype) ? half.round(value, dtype) : value;
+  }
 
   // Returns the type of values in registers: float for all reals.
   llvm::Type* type_of(ir::DType dtype) {
@@ -155,7 +159,7 @@ class Target {
   // The lanes of `point`, each `count` times.
   Point spread(const Point& point, unsigned count);
   llvm::Type* memory_type(ir::DType dtype) {
-    return is_narrow(dtype) ? b.getIntNTy(static_cast<unsigned>(ir::dtype_info(dtype).bits)) : type_of(dtype);
+    return is_narrow(dtype) ? b.getIntNTy(8 * static_cast<unsigned>(ir::dtype_bytes(dtype))) : type_of(dtype);
   }
   virtual llvm::Align alignment(const Point& point, ir::DType dtype) const = 0;
   unsigned lanes_ = 1, copies_ = 1;  // of accumulators

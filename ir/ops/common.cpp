@@ -99,6 +99,13 @@ Types infer_compare(const OpView& op) {
   return types;
 }
 
+DType read_as(const OpView& op) {
+  const std::optional<DType> to = parse_dtype(op.text("to"));
+  if (!to || !is_float(*to) || is_blocks(*to))
+    refuse(op, Kind::unknown_value, "`to` is \"{}\", not \"f32\", \"f16\" or \"bf16\"", op.text("to"));
+  return *to;
+}
+
 void expect_write(const OpView& op, size_t last) {
   if (as_buffer(op.op.operands[0]) == nullptr)
     refuse(op, Kind::invalid_ir, {0}, "it writes its first operand, which must be a buffer");

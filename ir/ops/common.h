@@ -41,6 +41,8 @@ Shape common_shape(const OpView& op, size_t first);
 DType common_dtype(const OpView& op, size_t first);
 // The dtype of a result made of operands that share `dtype`: f32 for floats where the op has Precision::f32.
 DType result_dtype(const OpView& op, DType dtype);
+// Returns the type of numbers that `to` asks for of an operand in blocks: f32 or a half type.
+DType read_as(const OpView& op);
 // Refuses an operand i that may not be written or added to a buffer of that dtype; floats are rounded to it.
 void expect_writable(const OpView& op, size_t i, DType dtype);
 

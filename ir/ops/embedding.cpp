@@ -23,7 +23,9 @@ Types infer_embedding(const OpView& op) {
     refuse(op, Kind::shape_mismatch, {1}, "a table is a matrix [rows, features]");
   Shape shape = op.operand(0).shape;
   shape.push_back(table.shape.back());
-  return {{table.dtype, std::move(shape)}};
+  if (!is_blocks(table.dtype) && op.op.attrs.contains("to"))
+    refuse(op, Kind::type_mismatch, {1}, "`to` is for a table in blocks");
+  return {{is_blocks(table.dtype) ? read_as(op) : table.dtype, std::move(shape)}};
 }
 
 // dy [.., C] at operand i belongs to the tokens [..] at operand i - 1.
@@ -73,11 +75,15 @@ extern const OpInfo op_embedding{
     .name = "embedding",
     .summary =
         "row token of a table [rows, C] for every token: [..] to [.., C]; operands: tokens i32, table. "
-        "Tokens outside of 0 .. rows - 1 must not occur: the runtime checks the data",
+        "Tokens outside of 0 .. rows - 1 must not occur: the runtime checks the data. Of a table in blocks "
+        "the rows are "
+        "read as `to`",
     .operands = 2,
+    .blocks = operand_bits({1}),
     .local = true,
     .numbers = 0,
     .numbered = [](const OpView& op) { return op.operand(1).shape.front(); },
+    .attrs = {{"to", std::string("f32")}},
     .infer = infer_embedding,
     .lowering = Lowering::handwritten,
     // d_table[r] = sum of dy over the tokens that are r
@@ -92,8 +98,10 @@ extern const OpInfo op_embedding{
     .cost =
         [](const OpView& op) {
           const int64_t batch = op.module.micro_batch();
+          const Type rows{op.operand(1).dtype, op.result().shape};
           return Cost{.flops = 0,
-                      .bytes = type_bytes(op.operand(0), batch) + 2 * type_bytes(op.result(), batch)};
+                      .bytes = type_bytes(op.operand(0), batch) + type_bytes(rows, batch) +
+                               type_bytes(op.result(), batch)};
         },
     .saves = Saves::operands,
     .precision = Precision::half,

@@ -51,6 +51,7 @@ extern const OpInfo op_fill{
     .operands = 1,
     .writes = operand_bits({0}),
     .discards = operand_bits({0}),
+    .blocks = operand_bits({0}),
     .attrs = {{"value", 0.0}},
     .infer = [](const OpView& op) -> Types {
       expect_write(op, 0);
@@ -70,6 +71,7 @@ extern const OpInfo op_random_uniform{
     .operands = 3,
     .writes = operand_bits({0}),
     .discards = operand_bits({0}),
+    .blocks = operand_bits({0}),
     .attrs = {{"bound", 1.0}, {"stream", int64_t{0}}},
     .infer = infer_random,
     .formula = [](const FormulaView& view) { view.result(view.op.real("bound") * symmetric(view)); },
@@ -85,6 +87,7 @@ extern const OpInfo op_random_normal{
     .operands = 3,
     .writes = operand_bits({0}),
     .discards = operand_bits({0}),
+    .blocks = operand_bits({0}),
     .attrs = {{"std", 1.0}, {"stream", int64_t{0}}},
     .infer = infer_random,
     .formula =

@@ -111,6 +111,9 @@ struct SliceShape {
   int64_t length, begin;  // of the operand's rows; of the result in each
 };
 
+// dequantize: a parameter's blocks as numbers.
+Specialisation describe_dequantize(const ir::OpView& op, Purpose purpose);
+
 // embedding: rows of a table by number, and the sums of their gradients.
 Specialisation describe_embedding(const ir::OpView& op, Purpose purpose);
 Specialisation describe_embedding_gradient(const ir::OpView& op, Purpose purpose);

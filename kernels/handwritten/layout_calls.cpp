@@ -1,4 +1,4 @@
-// Calls of permute, concat, slice, the embedding ops and products of many matrices.
+// Calls of permute, concat, slice, dequantize, the embedding ops and products of many matrices.
 #include <algorithm>
 #include <bit>
 #include <numeric>
@@ -15,6 +15,7 @@ constexpr int64_t kWarp = 32;       // threads
 constexpr int64_t kPiece = 2048;    // elements of a row that one task of concat moves, about
 // Scalar operations for an element: a copy with its indices, and one whose address is of its own.
 constexpr int kCopyCost = 4, kGatherCost = 16;
+constexpr int kBlockCost = 8;  // of an element in a block, with its scale
 // The gradient of an embedding on the host. Columns of a task: about four vectors of the widest CPU, and with fewer
 // than one of them there is one task. Operations for a token: its number, its row, the sum and its way back.
 constexpr int64_t kTaskColumns = 64, kLeastTaskColumns = 16, kTokenOperations = 4;
@@ -132,6 +133,13 @@ Specialisation describe_slice(const ir::OpView& op, Purpose purpose) {
                                    vector_of(op, purpose, std::gcd(columns, std::gcd(from, begin))));
   made.body.shape = CompiledShape(SliceShape{from, begin});
   return made;
+}
+
+Specialisation describe_dequantize(const ir::OpView& op, Purpose purpose) {
+  const ir::Shape shape = op.result().shape;
+  const int64_t columns = shape.back();
+  return by_vectors(point_items(op, purpose, {ir::elements(shape, 1) / columns, false}, columns, kBlockCost),
+                    vector_of(op, purpose, columns));
 }
 
 Specialisation describe_embedding(const ir::OpView& op, Purpose purpose) {

@@ -23,17 +23,27 @@ std::string name_of(Program program, int64_t number) {
   return fmt::format("{} {}", name, number);
 }
 
-// The value of an element, and its bits.
+// Returns the bytes that a difference is told by: an element's, or one of a block's.
+int64_t told_bytes(DType dtype) { return dtype_block(dtype) > 1 ? 1 : dtype_bytes(dtype); }
+
+// The value of an element, and its bits; a block's byte.
 std::string value_text(DType dtype, const std::byte* element) {
   uint32_t bits = 0;
-  std::memcpy(&bits, element, static_cast<size_t>(dtype_bytes(dtype)));
+  std::memcpy(&bits, element, static_cast<size_t>(told_bytes(dtype)));
+  if (dtype_block(dtype) > 1) return fmt::format("0x{:02x}", bits);
   if (dtype == DType::i32) return fmt::format("{}", std::bit_cast<int32_t>(bits));
   float value = std::bit_cast<float>(bits);
   if (dtype != DType::f32) widen(half_type(dtype), element, &value, 1);
   return fmt::format("{} (0x{:0{}x})", value, bits, 2 * dtype_bytes(dtype));
 }
 
-std::string element_name(const PlanBuffer& buffer, int64_t element) {
+// Names the element, or the block, that has byte `at` of the buffer.
+std::string element_name(const PlanBuffer& buffer, int64_t at) {
+  const int64_t block = dtype_block(buffer.dtype), bytes = dtype_bytes(buffer.dtype),
+                element = at / bytes * block;
+  if (block > 1)
+    return fmt::format("byte {} of the block at {}{}", at % bytes, buffer.name,
+                       index_text(buffer.shape, element));
   return buffer.name + (buffer.shape.empty() ? "" : index_text(buffer.shape, element));
 }
 
@@ -120,9 +130,9 @@ Result<std::string> Recheck::change(const PlanBuffer& buffer, const Parity& befo
     std::memcpy(was.data() + kWordBytes * column, &word, kWordBytes);
   }
   GACC_TRY(device_.write(buffer.offset + begin, std::span(was).first(size)));
-  const int64_t each = dtype_bytes(buffer.dtype);
+  const int64_t each = told_bytes(buffer.dtype);
   const int64_t element = (std::ranges::mismatch(is, was).in1 - is.begin()) / each;
-  const std::string name = element_name(buffer, begin / each + element);
+  const std::string name = element_name(buffer, begin + element * each);
   return fmt::format("{}, which it only reads, was {} before, and is {} after", name,
                      value_text(buffer.dtype, was.data() + element * each),
                      value_text(buffer.dtype, is.data() + element * each));
@@ -142,9 +152,9 @@ Result<std::string> Recheck::difference(const PlanProgram& program, std::span<co
       const PlanBuffer& buffer = plan_.buffers[static_cast<size_t>(number)];
       const int64_t begin = buffer.offset - range.offset;
       if (at < begin || at >= begin + buffer.bytes) continue;
-      const int64_t each = dtype_bytes(buffer.dtype), element = (at - begin) / each;
+      const int64_t each = told_bytes(buffer.dtype), element = (at - begin) / each;
       const auto place = static_cast<size_t>(begin + element * each);
-      return fmt::format("{} is {} the first time and {} the second", element_name(buffer, element),
+      return fmt::format("{} is {} the first time and {} the second", element_name(buffer, element * each),
                          value_text(buffer.dtype, then.data() + place),
                          value_text(buffer.dtype, now.data() + place));
     }

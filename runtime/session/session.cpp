@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/blocks.h"
 #include "runtime/half.h"
 
 namespace gacc {
@@ -169,17 +170,21 @@ Result<std::vector<NamedTensor>> Session::parameters() {
 
 Status Session::write_parameter(const PlanBuffer& parameter, int64_t first, std::span<const float> values) {
   std::vector<uint16_t> halves;
+  std::vector<std::byte> blocks;
   // By its name: it may be another plan's of the same model, where it lies elsewhere and has another type.
   for (const PlanBuffer* buffer :
        {plan_.find(parameter.name), plan_.find(BufferRole::half, parameter.name)}) {
     if (buffer == nullptr) continue;
     std::span<const std::byte> bytes = std::as_bytes(values);
-    if (buffer->dtype != DType::f32) {
+    if (const BlockFormat* format = block_format(dtype_text(buffer->dtype))) {
+      blocks.resize(static_cast<size_t>(dtype_bytes(buffer->dtype, std::ssize(values))));
+      GACC_TRY(quantize(*format, values, blocks.data(), parameter.name, first));
+      bytes = blocks;
+    } else if (buffer->dtype != DType::f32) {
       round_to_half(bytes, half_type(buffer->dtype), halves);
       bytes = std::as_bytes(std::span(halves));
     }
-    const int64_t each = static_cast<int64_t>(bytes.size() / std::max<size_t>(values.size(), 1));
-    GACC_TRY(update_.write(*buffer, first * each, bytes));
+    GACC_TRY(update_.write(*buffer, dtype_bytes(buffer->dtype, first), bytes));
   }
   return {};
 }

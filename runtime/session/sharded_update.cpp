@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/blocks.h"
 #include "runtime/half.h"
 
 namespace gacc {
@@ -105,6 +106,8 @@ Result<std::vector<float>> ShardedUpdate::read_floats(const PlanBuffer& buffer) 
   std::vector<float> values(static_cast<size_t>(elements));
   if (buffer.dtype == DType::f32)
     std::memcpy(values.data(), bytes.data(), bytes.size());
+  else if (const BlockFormat* format = block_format(dtype_text(buffer.dtype)))
+    dequantize(*format, bytes.data(), 0, values);
   else  // a frozen parameter
     widen(half_type(buffer.dtype), bytes.data(), values.data(), elements);
   return values;

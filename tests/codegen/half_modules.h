@@ -4,6 +4,7 @@
 #include <optional>
 #include <random>
 
+#include "ir/blocks.h"
 #include "ir/reference.h"
 #include "tests/codegen/half_values.h"
 #include "tests/numeric/examples.h"
@@ -37,6 +38,7 @@ inline std::optional<ir::Module> to_half(ir::Module module, ir::DType dtype) {
 
 // Inputs as their types hold them.
 inline void as_stored(ir::Tensor& tensor, ir::DType dtype) {
+  if (ir::is_blocks(dtype)) return ir::round_blocks(dtype, tensor.data);
   for (double& x : tensor.data) x = is_narrow(dtype) ? nearest_half(x, dtype) : static_cast<float>(x);
 }
 

@@ -1,4 +1,5 @@
 // Memory, matrix products and comparisons for the code generators' tests.
+#include "runtime/blocks.h"
 #include "tests/codegen/groups.h"
 #include "tests/codegen/half_values.h"
 
@@ -33,6 +34,12 @@ uint32_t as_word(double value, ir::DType dtype) {
 
 double Machine::get(const Memory& memory, size_t i) {
   const ir::DType dtype = memory.type.dtype;
+  if (const BlockFormat* format = block_format(ir::dtype_text(dtype))) {
+    float number = 0;
+    dequantize(*format, reinterpret_cast<const std::byte*>(memory.words.data() + kGuard),
+               static_cast<int64_t>(i), std::span(&number, 1));
+    return number;
+  }
   if (!is_narrow(dtype)) return as_double(memory.words[kGuard + i], dtype);
   return half_value(static_cast<uint16_t>(memory.words[kGuard + i / 2] >> (i % 2 * 16)), dtype);
 }
@@ -64,7 +71,8 @@ Machine::Memory& Machine::memory(const Operand& operand) {
     memory.name = ir::operand_text(module_, region_, root);
     // Not zero, so that a missing store is seen.
     memory.elements = static_cast<size_t>(ir::elements(memory.type.shape, batch_));
-    const size_t words = is_narrow(memory.type.dtype) ? (memory.elements + 1) / 2 : memory.elements;
+    const int64_t bytes = ir::dtype_bytes(memory.type.dtype, static_cast<int64_t>(memory.elements));
+    const auto words = static_cast<size_t>((bytes + 3) / 4);
     memory.words.assign(words + 2 * kGuard, kNothing);
     std::fill_n(memory.words.begin(), kGuard, kGuardWord);
     std::fill_n(memory.words.end() - kGuard, kGuard, kGuardWord);
@@ -73,6 +81,13 @@ Machine::Memory& Machine::memory(const Operand& operand) {
 }
 
 void Machine::fill(Memory& memory, const Tensor& tensor) {
+  if (const BlockFormat* format = block_format(ir::dtype_text(memory.type.dtype))) {
+    const std::vector<float> numbers(tensor.data.begin(), tensor.data.end());
+    const Status done =
+        quantize(*format, numbers, reinterpret_cast<std::byte*>(memory.words.data() + kGuard), memory.name);
+    EXPECT_TRUE(done) << done.text();
+    return;
+  }
   for (size_t i = 0; i < tensor.data.size(); ++i) put(memory, i, tensor.data[i]);
 }
 

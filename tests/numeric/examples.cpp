@@ -7,6 +7,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "ir/blocks.h"
 #include "ir/text/text.h"
 
 namespace gacc::ir {
@@ -96,9 +97,11 @@ Tensor random_tensor(const Type& type, int64_t batch, bool positive, std::mt1993
   std::uniform_real_distribution<double> magnitude(0.3, 1.7);
   for (int64_t i = 0; i < elements(type.shape, batch); ++i) {
     const double sign = positive || random() % 2 == 0 ? 1 : -1;
-    result.data.push_back(is_float(type.dtype) ? rounded(type.dtype, sign * magnitude(random))
+    result.data.push_back(is_float(type.dtype) ? rounded(is_blocks(type.dtype) ? DType::f32 : type.dtype,
+                                                         sign * magnitude(random))
                                                : static_cast<double>(random() % 4));
   }
+  if (is_blocks(type.dtype)) round_blocks(type.dtype, result.data);
   return result;
 }
 

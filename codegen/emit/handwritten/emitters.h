@@ -30,6 +30,7 @@ void emit_batch_product(Target& t);
 void emit_permute(Target& t);
 void emit_concat(Target& t);
 void emit_slice(Target& t);
+void emit_dequantize(Target& t);
 void emit_embedding(Target& t);
 
 // embedding: the sums of their gradients.

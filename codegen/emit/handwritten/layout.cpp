@@ -117,6 +117,10 @@ void emit_slice(Target& t) {
   });
 }
 
+void emit_dequantize(Target& t) {
+  copy_rows(t, 0, 1, [&](Value* row) { return t.b.CreateMul(row, t.column_count()); });
+}
+
 void emit_embedding(Target& t) {
   copy_rows(t, 1, 1, [&](Value* row) {
     return t.b.CreateMul(t.b.CreateZExtOrTrunc(t.load_one(0, row), t.index_type), t.column_count());
