@@ -193,6 +193,7 @@ void read_precision(const Values& keys, ModelFile& model, Diag& diag) {
   const std::string compute = keys.text("compute"), reaction = keys.text("on_nonfinite");
   const bool dynamic = keys.has("loss_scale") ? keys.text("loss_scale") == "dynamic" : compute == "f16";
   settings.compute = ir::parse_dtype(compute).value_or(ir::DType::f32);
+  if (const std::string frozen = keys.text("frozen"); frozen != *settings.frozen) settings.frozen = frozen;
   if (dynamic)
     settings.loss_scale = "dynamic";
   else if (keys.has("loss_scale") && keys.text("loss_scale") != "none")

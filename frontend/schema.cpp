@@ -246,6 +246,12 @@ const Table tables::precision{
     .says = "Half precision between ops; weights, sums of gradients and optimizer state stay f32.",
     .keys = {word("compute", defaults.precision.compute, {"f32", "f16", "bf16"},
                   "the type of what lies between ops"),
+             word("frozen", defaults.precision.frozen, {"compute", "q8_0", "q4_0", "q4_1"},
+                  "the type of frozen matrices of linear and attention in memory: that of `compute`, or "
+                  "ggml's blocks "
+                  "of 32 along the last axis. Frozen embeddings, and heads tied to them, are then in q8_0, "
+                  "vectors in "
+                  "f32. What is trained is the function of the quantised numbers"),
              Key{"loss_scale", Form::real, no_default, "default: \"dynamic\" with f16, else \"none\"",
                  between(0x1p-100, 0x1p100)}
                  .or_one_of({"dynamic", "none"}),

@@ -1,5 +1,6 @@
 #include "passes/answer.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -19,7 +20,14 @@ bool is_matrix(const Type& type, int64_t positions) {
   return type.shape.size() == 3 && has_rows(type.shape, positions);
 }
 
+// Tells whether it makes the same for all samples and rows: numbers out of a parameter's blocks.
+bool is_shared(const OpView& op) {
+  return op.op.info->writes == 0 && op.op.results.size() == 1 && !has_batch(op.result().shape) &&
+         std::ranges::none_of(op.op.operands, [](const Operand& o) { return as_value(o) != nullptr; });
+}
+
 bool may_move(const OpView& op, int64_t positions) {
+  if (is_shared(op)) return true;
   return works_by_row(op, positions) && op.op.results.size() == 1 && is_matrix(op.result(), positions);
 }
 
@@ -72,7 +80,7 @@ void cut_predict(Module& module, const RowCut& cut, int64_t size, Diag& diag) {
       if (const ValueId* value = as_value(operand)) operand = moved[index(*value)];
     for (ValueId& result : op.results) {
       Type type = predict[result].type;
-      type.shape[1] = size;
+      if (has_batch(type.shape)) type.shape[1] = size;
       result = moved[index(result)] = answer.add_value(predict[result].name, std::move(type));
     }
     if (const auto shape = op.attrs.find("shape"); shape != op.attrs.end())

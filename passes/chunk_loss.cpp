@@ -28,6 +28,7 @@
 #include "ir/kernel.h"
 #include "passes/analysis/by_row.h"
 #include "passes/analysis/rewrite.h"
+#include "passes/frozen_blocks.h"
 #include "passes/pass.h"
 
 namespace gacc::passes {
@@ -203,10 +204,11 @@ class Loss {
 
   // As one rank has them that shares nothing: the number of ranks must not change a bit.
   int64_t buffer_bytes() const {
+    const std::vector<Type> stored = stored_types(module_);
     int64_t bytes = 0;
-    for (const Buffer& buffer : module_.buffers)
-      if (role_info(buffer.role).combine != RankCombine::per_rank)
-        bytes += type_bytes(full_length_type(module_, buffer).value_or(buffer.type), 1);
+    for (size_t i = 0; i < stored.size(); ++i)
+      if (const Buffer& buffer = module_.buffers[i]; role_info(buffer.role).combine != RankCombine::per_rank)
+        bytes += type_bytes(full_length_type(module_, buffer).value_or(stored[i]), 1);
     return bytes;
   }
 

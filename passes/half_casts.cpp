@@ -14,7 +14,8 @@
 //   4. The half copies @w.h are state. Whatever sets @w in `init` and `update` becomes its NAME.half, which
 //      writes both: once per update, not per micro-batch, and in the same kernel. The runtime writes the
 //      copy where it writes the parameter (Session::write_parameter).
-//   5. A frozen parameter that is read as half alone has no copy: it is half itself.
+//   5. A frozen parameter that is read as half alone has no copy: it is half itself. Vectors stay f32 where
+//      precision.frozen asks for blocks.
 #include <algorithm>
 #include <utility>
 
@@ -56,8 +57,10 @@ class HalfCasts {
 
   // Who reads a parameter how is known once all is converted: so that is done to another module first.
   void halve_frozen() {
-    const auto frozen = [](const Buffer& buffer) {
-      return buffer.kind == BufferKind::param && !buffer.trainable && buffer.type.dtype == DType::f32;
+    const bool blocks = *module_.settings.precision.frozen != "compute";
+    const auto frozen = [&](const Buffer& buffer) {
+      return buffer.kind == BufferKind::param && !buffer.trainable && buffer.type.dtype == DType::f32 &&
+             !(blocks && buffer.type.shape.size() < 2);
     };
     if (std::ranges::none_of(module_.buffers, frozen)) return;
     Module other = module_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -65,6 +66,33 @@ Share share_of(const Plan& plan, bool trained) {
     if (names.contains(buffer.of) && buffer.in.empty()) share.bytes += buffer.bytes;
   return share;
 }
+
+// The frozen matrices of each type, and those that precision.frozen leaves because of their rows.
+struct Matrices {
+  std::map<DType, int64_t> of_type{};
+  int64_t left = 0;
+};
+Matrices frozen_matrices(const Plan& plan) {
+  Matrices found;
+  for (const PlanBuffer& buffer : plan.buffers) {
+    if (buffer.kind() != BufferKind::param || buffer.trainable || buffer.shape.size() != 2) continue;
+    ++found.of_type[buffer.dtype];
+    if (buffer.shape[1] % dtype_block(DType::q8_0) != 0) ++found.left;
+  }
+  return found;
+}
+std::string blocks_text(const Matrices& found) {
+  std::string text;
+  for (const auto& [type, count] : found.of_type)
+    if (dtype_block(type) > 1)
+      text +=
+          fmt::format("{}{} in {}", text.empty() ? "" : ", ", ir::counted(count, "tensor"), dtype_text(type));
+  if (found.left > 0)
+    text += fmt::format("{}rows of {} are no whole blocks", text.empty() ? "" : "; ",
+                        ir::counted(found.left, "tensor"));
+  return text;
+}
+
 nlohmann::ordered_json share_json(const Share& share) {
   return {{"parameters", share.parameters}, {"bytes", share.bytes}};
 }
@@ -185,6 +213,8 @@ std::string plan_text(const Plan& plan, const ir::Module& module, const passes::
                        trained ? " with gradients and moments" : ""));
     }
   }
+  if (*module.settings.precision.frozen != "compute")
+    if (const std::string said = blocks_text(frozen_matrices(plan)); !said.empty()) line("", said);
   if (plan.exact) line("equivalence", "exact: an update equals that of the one big batch");
   for (const std::string& because : plan.because) line("equivalence", "not exact: " + because);
   text += "memory\n";

@@ -63,6 +63,9 @@ class SettingsVerifier {
 
   void precision() {
     const auto& said = settings_.precision;
+    const std::optional<DType> frozen = parse_dtype(*said.frozen);
+    if (*said.frozen != "compute" && !(frozen && is_blocks(*frozen)))
+      broken("precision.frozen is \"{}\", neither \"compute\" nor a type of blocks", *said.frozen);
     for (const Buffer& buffer : module_.buffers)
       if (buffer.role == BufferRole::half && buffer.type.dtype != *said.compute)
         broken("precision.compute is {}, and `@{}` {}", dtype_text(*said.compute), buffer.name,

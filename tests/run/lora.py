@@ -490,4 +490,5 @@ def test_weights_with_some_adapters_are_refused(folder):
     expect("h.0.mix.attn.q.lora_A.weight [4, 24] is missing" in done.stderr, done.stderr)
 
 
-harness.main(globals())
+if __name__ == "__main__":
+    harness.main(globals())
