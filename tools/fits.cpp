@@ -52,7 +52,8 @@ class Model {
  public:
   using Trouble = std::optional<CompileTrouble>;
 
-  Model(const FitsRequest& request, const PublishedOptions& how) : request_(request), how_(how) {}
+  Model(const FitsRequest& request, const PublishedOptions& how, std::string_view frozen)
+      : request_(request), how_(how), frozen_(frozen) {}
 
   // Reads it with more overrides.
   Trouble read(const std::vector<Override>& more, int effort) {
@@ -60,6 +61,7 @@ class Model {
     std::vector<Override> overrides;
     if (Trouble trouble = request_.read(how_, source, overrides)) return trouble;
     overrides.push_back({"memory.budget", bytes_word(request_.cards.back())});
+    if (!frozen_.empty()) overrides.push_back({"precision.frozen", fmt::format("\"{}\"", frozen_)});
     overrides.insert(overrides.end(), more.begin(), more.end());
     compiler_ = std::make_unique<StepCompiler>(source.text, source.file, overrides);
     compiler_->strict = request_.strict;
@@ -82,6 +84,7 @@ class Model {
  private:
   const FitsRequest& request_;
   PublishedOptions how_;
+  std::string_view frozen_;
   passes::Options options_;
   std::unique_ptr<StepCompiler> compiler_;
   CompileUnchunked compile_;
@@ -94,10 +97,11 @@ class Search {
  public:
   using Trouble = std::optional<CompileTrouble>;
 
-  Search(const FitsRequest& request, std::optional<int64_t> lora) : request_(request), lora_(lora) {}
+  Search(const FitsRequest& request, std::optional<int64_t> lora, std::string_view frozen)
+      : request_(request), lora_(lora), frozen_(frozen) {}
 
   Trouble run(Fits& fits, FitsWay& way) {
-    Model model(request_, how(request_.context));
+    Model model(request_, how(request_.context), frozen_);
     if (Trouble trouble = model.read({}, 1)) return trouble;
     const auto& train = model.module().settings.train;
     if (*train.ranks == 0)
@@ -131,7 +135,7 @@ class Search {
   // What the model is, and what it needs at least with one sample in memory: the loss is then cut as for no memory at
   // all.
   Trouble describe(Fits& fits, FitsWay& way) {
-    Model model(request_, how(request_.context));
+    Model model(request_, how(request_.context), frozen_);
     std::vector<Override> least = one_sample();
     least.push_back({"memory.budget", bytes_word(1)});
     if (Trouble trouble = model.read(least, 1)) return trouble;
@@ -223,7 +227,7 @@ class Search {
   Model* window(int64_t context) {
     const auto [at, fresh] = windows_.try_emplace(context);
     if (fresh) {
-      at->second = std::make_unique<Model>(request_, how(context));
+      at->second = std::make_unique<Model>(request_, how(context), frozen_);
       if (at->second->read(one_sample(), large_ ? 0 : 1)) at->second = nullptr;
     }
     return at->second.get();
@@ -231,6 +235,7 @@ class Search {
 
   const FitsRequest& request_;
   std::optional<int64_t> lora_;
+  std::string_view frozen_;  // precision.frozen; "" for what the model says
   int64_t batch_ = 1;
   bool large_ = false;  // the longest window is looked for with less effort
   std::map<int64_t, std::unique_ptr<Model>> windows_;
@@ -258,21 +263,31 @@ std::optional<CompileTrouble> find_fits(const FitsRequest& request, Fits& fits) 
   fits.target = request.target;
   fits.cards = request.cards;
   FitsWay full{.key = "full", .name = "full"};
-  if (auto trouble = Search(request, std::nullopt).run(fits, full)) return trouble;
+  if (auto trouble = Search(request, std::nullopt, "").run(fits, full)) return trouble;
   const bool adapted = full.adapters;
-  if (adapted) {
-    full.key = "lora";
-    full.name = "the model's own adapters";
+  std::optional<int64_t> rank;
+  if (!adapted) {
+    fits.ways.push_back(std::move(full));
+    rank = request.lora.value_or(kUsualRank);
   }
-  fits.ways.push_back(std::move(full));
-  if (adapted) return {};
-  const int64_t rank = request.lora.value_or(kUsualRank);
-  FitsWay lora{.key = "lora", .name = fmt::format("LoRA of rank {}", rank)};
-  if (auto trouble = Search(request, rank).run(fits, lora)) {
-    if (trouble->bug || request.lora) return trouble;
-    lora = {.key = lora.key, .name = lora.name, .refused = trouble->text};
+  // Adapters, beside matrices in the type of `compute` and in blocks.
+  for (const std::string_view frozen : {"", "q8_0", "q4_0"}) {
+    FitsWay lora{.key = "lora",
+                 .name = rank ? fmt::format("LoRA of rank {}", *rank) : "the model's own adapters"};
+    if (!frozen.empty()) {
+      lora.key += fmt::format("_{}", frozen);
+      lora.name = fmt::format("{} on {}", rank ? "LoRA" : "adapters", frozen);
+    }
+    const FitsWay none = lora;
+    if (auto trouble = Search(request, rank, frozen).run(fits, lora)) {
+      if (trouble->bug || request.lora || adapted) return trouble;
+      lora = none;
+      lora.refused = trouble->text;
+      fits.ways.push_back(std::move(lora));
+      break;  // blocks change nothing about it
+    }
+    fits.ways.push_back(std::move(lora));
   }
-  fits.ways.push_back(std::move(lora));
   return {};
 }
 
