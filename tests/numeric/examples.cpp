@@ -71,7 +71,9 @@ std::vector<Example> examples(const OpInfo& info) {
 }
 
 bool has_half(const Example& example) {
-  const auto half = [](const auto& typed) { return is_narrow(typed.type.dtype); };
+  const auto half = [](const auto& typed) {
+    return is_narrow(typed.type.dtype) && !is_blocks(typed.type.dtype);
+  };
   const Module& module = example.module;
   return std::any_of(module.buffers.begin(), module.buffers.end(), half) ||
          std::any_of(module.eval.values.begin(), module.eval.values.end(), half);

@@ -49,9 +49,11 @@ def test_every_cell_is_what_plan_says(folder):
     auto = ["--set", "train.micro_batch=auto", "--set", "train.accumulate=auto", "--set", f"train.effective_batch={batch}"]
     one = ["--set", "train.micro_batch=1", "--set", f"train.accumulate={batch}"]
     expect([row["bytes"] for row in table["cards"]] == sizes and table["context"] == 128, table)
-    chosen = {way: set() for way in table["ways"]}
+    ways = {"full": [], "lora": ["--lora", 4], "lora_q4_0": ["--lora", 4, "--set", "precision.frozen=q4_0"]}
+    expect(list(table["ways"]) == ["full", "lora", "lora_q8_0", "lora_q4_0"], list(table["ways"]))
+    chosen = {way: set() for way in ways}
     for row in table["cards"]:
-        for way, adapters in ("full", []), ("lora", ["--lora", 4]):
+        for way, adapters in ways.items():
             cell, size = row[way], ["--memory", f"{row['bytes']}B"]
             said = plan(model, "--context", 128, *adapters, *auto, *size)
             expect(cell["fits"] == (said is not None), f"{way} in {size}: {cell}")
@@ -91,7 +93,7 @@ def test_the_table_says_what_bounds_the_least(folder):
     expect([line.split()[:2] for line in lines if line.startswith(("512", "1.00"))] == [["512", "KiB"], ["1.00", "GiB"]], done.stdout)
     expect("256+" in done.stdout, "all positions fit")
     least = [line for line in lines if "at least, most of it" in line]
-    expect(len(least) == 2 and "state" in least[0], done.stdout)
+    expect(len(least) == 4 and "state" in least[0], done.stdout)
     way = fits(model, "--fits", "1")["ways"]["full"]
     expect(way["least"] == way["weights"] + way["state"] + way["values"], way)
 
@@ -117,7 +119,7 @@ def test_the_adapters_of_a_model_file_are_its_own(folder):
     model = folder_of(folder, **SMALL)
     expect(gaccc(model, "--lora", 4, "--emit", "toml", "-o", folder / "model.toml").returncode == 0, "")
     table = fits(folder / "model.toml", "--fits", "1")
-    expect(list(table["ways"]) == ["lora"] and "own" in table["ways"]["lora"]["name"], table)
+    expect(list(table["ways"]) == ["lora", "lora_q8_0", "lora_q4_0"] and "own" in table["ways"]["lora"]["name"], table)
     expect(table["ways"]["lora"]["trained"] == fits(model, "--lora", 4, "--fits", "1")["ways"]["lora"]["trained"], table)
 
 
