@@ -2,7 +2,9 @@
 #include "compiler/published_source.h"
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "runtime/atomic_file.h"
@@ -55,12 +57,27 @@ std::optional<CompileTrouble> read_families(const std::string& folder, std::vect
   return {};
 }
 
-// Returns what a GGUF says of itself as PublishedOptions::gguf has it.
-Result<std::string> said_by_gguf(const std::string& path) {
+// Returns the type of blocks that most numbers of the file's matrices have, where parameters can be kept in it: "q4_1";
+// "" where most have another.
+std::string type_of_blocks(const Gguf& gguf) {
+  std::map<std::string, uint64_t> bytes;
+  for (const GgufTensor& tensor : gguf.tensors)
+    if (tensor.shape.size() == 2) bytes[tensor.type] += tensor.size;
+  const auto most = std::ranges::max_element(bytes, {}, [](const auto& each) { return each.second; });
+  if (most == bytes.end()) return "";
+  std::string name = most->first;
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::optional<ir::DType> type = ir::parse_dtype(name);
+  return type && ir::dtype_info(*type).block > 1 ? name : "";
+}
+
+// Returns what a GGUF says of itself as PublishedOptions::gguf has it, and in `blocks` its type_of_blocks.
+Result<std::string> said_by_gguf(const std::string& path, std::string& blocks) {
   using nlohmann::ordered_json;
   const SharedFile file = GACC_TRY(FileBytes::open(path, 1));
   Gguf gguf;
   GACC_TRY(parse_gguf(file->text(), path, gguf));
+  blocks = type_of_blocks(gguf);
   const std::string_view architecture = gguf.text("general.architecture").value_or("");
   if (const auto type = gguf.text("general.type"); type && *type != "model")
     return Status::error("its general.type is \"{}\"; only a model is compiled", *type);
@@ -113,7 +130,9 @@ std::optional<CompileTrouble> read_published(const std::string& path, const std:
   const std::string config = folder ? (fs::path(path) / "config.json").string() : path;
   if (folder && !has(path, "config.json")) return wrong(path, "there is no config.json; " + what_it_is(path));
   options.gguf = !folder && path.ends_with(kGguf);
-  const Result<std::string> text = options.gguf ? said_by_gguf(path) : read_input(config, kMostBytes);
+  std::string blocks;
+  const Result<std::string> text =
+      options.gguf ? said_by_gguf(path, blocks) : read_input(config, kMostBytes);
   if (!text) {
     std::string why = text.status().text();
     if (why.starts_with(path + ": ")) why.erase(0, path.size() + 2);
@@ -123,6 +142,11 @@ std::optional<CompileTrouble> read_published(const std::string& path, const std:
   if (std::optional<CompileTrouble> trouble = read_families(families, all)) return trouble;
   all.insert(all.end(), built_in_families().begin(), built_in_families().end());
   options.folder = published_name(path);
+  // Adapters are trained on the matrices as the file has them.
+  constexpr std::string_view kFrozen = "precision.frozen";
+  if (options.lora && !blocks.empty() &&
+      std::ranges::find(options.overrides, kFrozen, &Override::key) == options.overrides.end())
+    options.overrides.push_back({std::string(kFrozen), fmt::format("\"{}\"", blocks)});
   std::string problems;
   std::optional<std::string> model = published_model(*text, config, all, options, problems);
   if (!model) return CompileTrouble{false, problems};

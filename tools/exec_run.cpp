@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <bit>
 #include <cctype>
-#include <map>
 
 #include "compiler/open_artifact.h"
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
-#include "runtime/blocks.h"
 #include "runtime/run/begin.h"
 #include "runtime/run/open_device.h"
 #include "runtime/run/plateau.h"
@@ -23,17 +21,6 @@ namespace {
 
 // Fails where a file could not be put in place later, long before there is anything to write.
 Status check_writable(const std::string& path) { return path.empty() ? Status() : AtomicFile().open(path); }
-
-// Returns how many of a file's tensors lie in which blocks: "210 tensors of Q4_1, 1 tensor of Q8_0".
-std::string blocks_text(const std::vector<StoredTensor>& tensors) {
-  std::map<std::string_view, int64_t> counts;
-  for (const StoredTensor& tensor : tensors)
-    if (block_format(tensor.dtype) != nullptr) ++counts[tensor.dtype];
-  std::string text;
-  for (const auto& [type, count] : counts)
-    text += fmt::format("{}{} of {}", text.empty() ? "" : ", ", counted(count, "tensor"), type);
-  return text;
-}
 
 }  // namespace
 
@@ -251,8 +238,8 @@ Status Run::load_parameters() {
   if (!file.empty()) {
     GACC_TRY(loaded.open(file, plan));
     metadata = loaded.metadata();
-    if (const std::string blocks = blocks_text(loaded.tensors()); !blocks.empty() && !given.quiet)
-      say("gacc-exec: {}: {}: read as the numbers that they stand for\n", file, blocks);
+    if (const std::string blocks = loaded.blocks_text(); !blocks.empty() && !given.quiet)
+      say("gacc-exec: {}: {}\n", file, blocks);
     if (const size_t kept = loaded.missing().size(); kept > 0)
       say("gacc-exec: {} lacks {}, which keep{} their start: {}\n", file, counted(kept, "parameter"),
           kept == 1 ? "s" : "", fmt::join(loaded.missing(), ", "));

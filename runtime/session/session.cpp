@@ -189,4 +189,8 @@ Status Session::write_parameter(const PlanBuffer& parameter, int64_t first, std:
   return {};
 }
 
+Status Session::write_blocks(const PlanBuffer& parameter, int64_t first, std::span<const std::byte> blocks) {
+  return update_.write(parameter, dtype_bytes(parameter.dtype, first), blocks);
+}
+
 }  // namespace gacc

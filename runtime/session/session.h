@@ -117,6 +117,8 @@ class Session {
   Result<std::vector<NamedTensor>> parameters();
   // Overwrites elements of a parameter (or statistic) and of its half copy, from number `first` on.
   Status write_parameter(const PlanBuffer& parameter, int64_t first, std::span<const float> values);
+  // The same of a parameter that is kept in blocks (runtime/blocks.h), as they lie; `first` begins one.
+  Status write_blocks(const PlanBuffer& parameter, int64_t first, std::span<const std::byte> blocks);
 
  private:
   Result<float> read_scale(std::string_view name);

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "runtime/blocks.h"
 #include "runtime/text.h"
 #include "runtime/weights/config.h"
 
@@ -381,6 +382,13 @@ std::vector<RowRun> take_rows(std::span<const RowRun>& runs, int64_t& done, int6
 
 }  // namespace
 
+bool takes_blocks(const WeightSource& source, const StoredTensor& tensor) {
+  const BlockFormat* format = block_format(tensor.dtype);
+  const std::vector<int64_t>& ours = source.buffer->shape;
+  return format != nullptr && format == block_format(dtype_text(source.buffer->dtype)) && !source.transpose &&
+         source.factor == 1 && ours.size() == 2 && tensor.shape.size() == 2 && tensor.shape[1] == ours[1];
+}
+
 Status write_sources(const std::vector<WeightSource>& sources, Session& session) {
   std::vector<float> block;
   for (const WeightSource& source : sources) {
@@ -401,6 +409,16 @@ Status write_sources(const std::vector<WeightSource>& sources, Session& session)
         int64_t count = 0;
         for (const RowRun& run : some) count += run.count;
         if (count == 0) continue;
+        if (takes_blocks(source, tensor)) {
+          const int64_t row = dtype_bytes(source.buffer->dtype, columns);
+          for (const RowRun& run : some) {
+            const auto bytes = std::as_bytes(std::span(tensor.bytes)).subspan(
+                static_cast<size_t>(run.begin * row), static_cast<size_t>(run.count * row));
+            GACC_TRY(session.write_blocks(*source.buffer, at, bytes));
+            at += run.count * columns;
+          }
+          continue;
+        }
         block.resize(static_cast<size_t>(count * columns));
         read_rows(source, tensor, rows, some, columns, block);
         if (source.factor != 1)
@@ -411,6 +429,25 @@ Status write_sources(const std::vector<WeightSource>& sources, Session& session)
     }
   }
   return {};
+}
+
+std::string Weights::blocks_text() const {
+  std::map<std::string, int64_t> counts;  // by what is said
+  for (const WeightSource& source : sources_) {
+    const bool kept = block_format(dtype_text(source.buffer->dtype)) != nullptr;
+    for (const StoredTensor* tensor : source.tensors) {
+      const bool blocks = block_format(tensor->dtype) != nullptr;
+      if (takes_blocks(source, *tensor))
+        ++counts[fmt::format("of {} taken as they lie", tensor->dtype)];
+      else if (kept)
+        ++counts[fmt::format("of {} quantised to {}", tensor->dtype, dtype_text(source.buffer->dtype))];
+      else if (blocks)
+        ++counts[fmt::format("of {} read as the numbers that they stand for", tensor->dtype)];
+    }
+  }
+  std::vector<std::string> said;
+  for (const auto& [what, count] : counts) said.push_back(fmt::format("{} {}", counted(count, "tensor"), what));
+  return fmt::format("{}", fmt::join(said, ", "));
 }
 
 std::vector<int64_t> Weights::parts_of(std::string_view parameter) const {

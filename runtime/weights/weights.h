@@ -88,6 +88,8 @@ struct WeightSource {
   int64_t column = 0;                       // where the parameter's first column is in them
   float factor = 1;                         // of the file's numbers
 };
+// Returns true where the parameter is kept in the blocks that the tensor has, and takes them as they lie.
+bool takes_blocks(const WeightSource& source, const StoredTensor& tensor);
 // Returns the shape that the tensors have together; none where they do not fit each other, or not the rows that
 // the name says of each.
 std::vector<int64_t> joined_shape(const WeightSource& source, const PublishedName& as);
@@ -120,6 +122,9 @@ class Weights {
   FileKind kind() const { return file_.gguf() == nullptr ? FileKind::published : FileKind::gguf; }
   // All of the file, also what the plan's table ignores.
   const std::vector<StoredTensor>& tensors() const { return file_.tensors(); }
+  // Says what becomes of the file's blocks, and which of its numbers are quantised: "210 tensors of Q4_1 are taken as
+  // they lie; ..."; "" where there is neither.
+  std::string blocks_text() const;
   // Parameters that the file lacks: with `part` they keep their start. Adapters may all be missing in any case.
   const std::vector<std::string>& missing() const { return missing_; }
   // Overwrites the parameters of an initialised session that the file has.

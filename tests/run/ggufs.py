@@ -63,7 +63,7 @@ def test_blocks_are_the_numbers_that_they_stand_for(folder):
         got = predicted(here, artifact, "--load", path)
         expect(got == predicted(here, artifact, "--load", plain) != predicted(here, artifact, "--load", base), f"type {kind}")
     done = run("gacc-exec", artifact, "--init-only", "--load", folder / "0/base.gguf", "--device", "cpu")
-    expect("base.gguf: 15 tensors of Q8_0: read as the numbers that they stand for" in done.stderr, done.stderr)
+    expect("base.gguf: 15 tensors of Q8_0 read as the numbers that they stand for" in done.stderr, done.stderr)
 
 
 def _metadata(path):
