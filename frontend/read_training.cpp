@@ -137,7 +137,7 @@ void read_optimizer(const Values& keys, ModelFile& model, Diag& diag) {
 }
 
 // Returns the updates of the warm-up, of which a share of the run's is known to the runtime alone
-// (runtime/run/plateau.h, which rounds a share as this does).
+// (runtime/run/rates.h, which rounds a share as this does).
 int64_t read_warmup(const Values& keys, ModelFile& model, Diag& diag) {
   const double share = keys.real("warmup");
   if (share == 0) return keys.integer("warmup");

@@ -27,7 +27,7 @@
 #include "runtime/run/begin.h"
 #include "runtime/run/feed.h"
 #include "runtime/run/open_device.h"
-#include "runtime/run/plateau.h"
+#include "runtime/run/rates.h"
 #include "runtime/run/predict.h"
 #include "runtime/safetensors.h"
 #include "runtime/session/answers.h"
@@ -615,9 +615,7 @@ gacc_error gacc_session_save_as(gacc_session* session, const char* path, const g
                       .adapter = given.adapter != 0,
                       .merge = given.merge != 0,
                       .published = given.published != 0,
-                      .dtype = type == "f32"   ? "F32"
-                               : type == "f16" ? "F16"
-                                               : "BF16"});
+                      .dtype = stored_dtype(type)});
   });
 }
 

@@ -215,7 +215,7 @@ struct PlanBytes {  // of the arena, by category; they add up to peak together w
   int64_t lower_bound = 0;
 };
 
-// schedule.type = "plateau": when the evaluations cut the rate (runtime/run/plateau.h).
+// schedule.type = "plateau": when the evaluations cut the rate (runtime/run/rates.h).
 struct PlateauRules {
   std::string metric = "loss";  // or one of Plan::metrics
   int64_t patience = 10;        // evaluations in a row without progress, beyond which the rate is cut

@@ -3,6 +3,7 @@
 #include "runtime/safetensors.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -226,6 +227,12 @@ std::string shown_name(std::string_view name) {
 
 bool StoredTensor::is_real() const {
   return dtype == "F32" || dtype == "F16" || dtype == "BF16" || block_format(dtype) != nullptr;
+}
+
+std::string stored_dtype(std::string_view type) {
+  std::string name(type);
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::toupper(c); });
+  return name;
 }
 
 int64_t elements_of(const StoredTensor& tensor) {

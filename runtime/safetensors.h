@@ -28,6 +28,8 @@ struct StoredTensor {
   bool counts_batches() const { return dtype == "I64" && name.ends_with(".num_batches_tracked"); }
 };
 int64_t elements_of(const StoredTensor& tensor);
+// Returns what files call a type of elements: "F32" for "f32".
+std::string stored_dtype(std::string_view type);
 // Elements of a real one, from number `first` on, as f32.
 void read_elements(const StoredTensor& tensor, int64_t first, std::span<float> to);
 // Gives an error that begins with `file` where a number is not finite.

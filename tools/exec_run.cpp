@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <bit>
-#include <cctype>
 
 #include "compiler/open_artifact.h"
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
 #include "runtime/run/begin.h"
 #include "runtime/run/open_device.h"
-#include "runtime/run/plateau.h"
+#include "runtime/run/rates.h"
 #include "runtime/run/self_check.h"
 #include "runtime/text.h"
 
@@ -120,13 +119,11 @@ std::optional<SaveForm> Run::saved_as_best() const {
 }
 
 SaveForm Run::form_of(const char* option, const std::string& path) const {
-  std::string dtype = given.save_type;
-  std::ranges::transform(dtype, dtype.begin(), [](unsigned char c) { return std::toupper(c); });
   return {.option = option,
           .path = path,
           .merge = given.merge,
           .published = !given.save_as.empty(),
-          .dtype = dtype,
+          .dtype = stored_dtype(given.save_type),
           .like = option == std::string_view("--save") && (is_gguf(path) || !is_gguf(given.save_adapter))
                       ? given.like
                       : ""};

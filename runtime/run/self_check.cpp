@@ -20,7 +20,7 @@
 #include "runtime/atomic_file.h"
 #include "runtime/run/begin.h"
 #include "runtime/run/open_device.h"
-#include "runtime/run/plateau.h"
+#include "runtime/run/rates.h"
 #include "runtime/run/train.h"
 #include "runtime/store/checkpoint.h"
 

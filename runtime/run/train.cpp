@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "runtime/data/loader.h"
-#include "runtime/run/plateau.h"
+#include "runtime/run/rates.h"
 #include "runtime/session/window.h"
 
 namespace gacc {

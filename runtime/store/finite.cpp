@@ -23,11 +23,7 @@ Status check_finite(const std::vector<NamedTensor>& tensors, const std::string& 
 // Sums of an open window may be infinite, where a loss scale is too large; so may what follows from them.
 Status check_finite(const PlanBuffer& buffer, std::span<const std::byte> bytes, const std::string& path) {
   if ((!is_saved(buffer) && buffer.role != BufferRole::moment) || buffer.dtype == DType::i32) return {};
-  const std::string_view dtype = buffer.dtype == DType::f32    ? "F32"
-                                 : buffer.dtype == DType::f16  ? "F16"
-                                 : buffer.dtype == DType::bf16 ? "BF16"
-                                                               : dtype_text(buffer.dtype);
-  return check_tensor(buffer.name, std::string(dtype), whole_shape(buffer), bytes, path);
+  return check_tensor(buffer.name, stored_dtype(dtype_text(buffer.dtype)), whole_shape(buffer), bytes, path);
 }
 
 Result<std::vector<NamedTensor>> parameters_for(const std::string& path, Session& session) {

@@ -1,5 +1,5 @@
 // When a plateau is one: by hand, as PyTorch's ReduceLROnPlateau with a relative threshold counts.
-#include "runtime/run/plateau.h"
+#include "runtime/run/rates.h"
 
 #include <gtest/gtest.h>
 

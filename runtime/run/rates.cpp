@@ -1,4 +1,4 @@
-#include "runtime/run/plateau.h"
+#include "runtime/run/rates.h"
 
 #include <algorithm>
 #include <cmath>
