@@ -52,6 +52,8 @@ Flow LayerLowering::run() {
     if (inputs_.empty()) first = flow;
     inputs_.emplace(input.name, std::move(flow));
   }
+  const Node* documents = nullptr;
+  find_documents(model.layers, documents);
   if (*model.settings.recompute.policy == "sqrt") {  // about as many segments as each has units
     const double units = std::min(count_units(model.layers), static_cast<double>(kMaxLayers));
     units_per_segment_ = std::max(1, static_cast<int32_t>(std::ceil(units / std::ceil(std::sqrt(units)))));
@@ -59,6 +61,51 @@ Flow LayerLowering::run() {
   const Flow output = list(model.layers, first, top_);
   if (b.region().kind == ir::RegionKind::step) check_adapted();
   return output;
+}
+
+// Takes the input that attention layers name: one for all, since positions follow from it.
+void LayerLowering::find_documents(const std::vector<LayerSpec>& specs, const Node*& named) {
+  for (const LayerSpec& spec : specs) {
+    find_documents(spec.layers, named);
+    if (spec.type != &layers::attention || spec.keys.nodes("documents").empty()) continue;
+    const Node& name = spec.keys.nodes("documents").front();
+    if (named != nullptr) {
+      if (named->text != name.text)
+        diag_
+            .error(Kind::conflict, name.at,
+                   "documents are `{}` here and `{}` in another layer; a model has one input of them",
+                   name.text, named->text)
+            .note(named->at, "it is named here");
+      continue;
+    }
+    named = &name;
+    const Flow* found = input(name.text);
+    if (found == nullptr) {
+      Words known;
+      for (const InputSpec& input : model.inputs) known.push_back(input.name);
+      diag_.error(Kind::unknown_name, name.at, "there is no input `{}`{}", name.text,
+                  did_you_mean(name.text, known));
+    }
+    if (found == nullptr || !found->value) continue;
+    const ir::Type given = type(*found);
+    if (given.dtype != ir::DType::i32 || given.shape.size() != 2) {
+      diag_
+          .error(Kind::type_mismatch, name.at,
+                 "documents are i32 numbers, one for each position; {} is {} {}", found->label,
+                 ir::dtype_text(given.dtype), shape_of(*found))
+          .note(found->at, found->defined_here());
+      continue;
+    }
+    b.location = name.at;
+    const std::vector<ir::ValueId> made =
+        b.make_n("documents", {name.text + ".numbers", name.text + ".positions", name.text + ".reach"},
+                 {*found->value});
+    documents_ = Documents{.given = *found->value,
+                           .numbers = made[0],
+                           .positions = made[1],
+                           .spans = b.make("documents.spans", name.text + ".spans", {made[2]}),
+                           .length = given.shape[1]};
+  }
 }
 
 void LayerLowering::take_inputs() {

@@ -42,6 +42,13 @@ class LayerLowering {
   // The output of a top-level layer or input, for the loss. Reports unknown names.
   Flow output(const Node& name) const { return resolve(name, top_); }
   const Flow* input(std::string_view name) const;
+  // The documents of a window, as the input says that `attention.documents` names; null: no layer names one, or it is
+  // wrong, and reported.
+  struct Documents {
+    ir::ValueId given, numbers, positions, spans;
+    int64_t length;
+  };
+  const Documents* documents() const { return documents_ ? &*documents_ : nullptr; }
   ir::Type type(const Flow& flow) const { return b.type(*flow.value); }
   // How many rows the tables have that an input's numbers choose from; nothing when it goes into none.
   std::optional<int64_t> rows_of(std::string_view input) const;
@@ -63,6 +70,7 @@ class LayerLowering {
     std::map<std::string, Layer, std::less<>> layers{};
   };
 
+  void find_documents(const std::vector<LayerSpec>& specs, const Node*& named);
   Flow list(const std::vector<LayerSpec>& specs, Flow x, Scope& scope);
   Layer lower(const LayerSpec& spec, std::vector<Flow> inputs, const Scope& scope);
   int32_t segment_for(const LayerSpec& spec);
@@ -80,6 +88,7 @@ class LayerLowering {
   Diag& diag_;
   Scope top_;
   std::map<std::string, Flow, std::less<>> inputs_;
+  std::optional<Documents> documents_;
   std::map<std::string, int64_t, std::less<>> table_rows_;  // by input: of the smallest table
   std::vector<Inexact> inexact_ = model.inexact;
   struct Lowered {

@@ -72,6 +72,22 @@ ir::Operand LossContext::reshaped(std::string_view suffix, const ir::Shape& shap
                 {{"shape", shape}});
 }
 
+std::optional<ir::Operand> LossContext::in_document(const ir::Shape& shape) {
+  const LayerLowering::Documents* documents = layers.documents();
+  if (documents == nullptr || shape.size() < 2 || shape[1] != documents->length) return std::nullopt;
+  ir::Shape aligned(shape.size(), 1);
+  aligned[0] = ir::kBatch, aligned[1] = documents->length;
+  const std::string name = b.name(documents->given);
+  ir::Operand numbers = documents->given;
+  if (aligned.size() > 2) numbers = b.make("reshape", name + ".rows", {numbers}, {{"shape", aligned}});
+  return b.make("greater", name + ".counted", {numbers, -1.0});
+}
+
+ir::ValueId LossContext::counted(const std::string& name, ir::ValueId each) {
+  const std::optional<ir::Operand> where = in_document(b.type(each).shape);
+  return where ? b.make("select", name, {*where, each, 0.0}) : each;
+}
+
 void LossContext::need_count(int64_t per_sample) {
   const auto window = ir::checked_mul(model.micro_batch, model.accumulate);
   const auto total = window ? ir::checked_mul(*window, per_sample) : std::nullopt;
@@ -94,8 +110,8 @@ void LossContext::elements(Each each) {
   if (layers.type(target).dtype != ir::DType::f32)
     wanted = b.make("cast", keys.text("target") + ".real", {wanted});
   const ir::Operand x = this->x();
-  const ir::ValueId losses = each(*this, x, wanted);
-  sum(losses, b.make("ones_like", "loss.ones", {losses}));
+  const ir::ValueId losses = each(*this, x, wanted), ones = b.make("ones_like", "loss.ones", {losses});
+  sum(counted("loss.counted", losses), counted("loss.count", ones));
   if (!metrics) return;
   for (const Node& metric : model.metrics()) {
     b.location = metric.at;
@@ -112,13 +128,15 @@ void LossContext::measure(const std::string& metric, const ir::Operand& x, const
   if (metric == "accuracy") {  // the logit says what the target does; NaN says nothing
     const ir::ValueId said = each("greater", ".said", x, 0.0), meant = each("greater", ".meant", wanted, 0.5);
     const ir::ValueId hit = each("equal", ".hit", said, meant), number = each("equal", ".number", x, x);
-    add_metric(metric, each("mul", ".right", hit, number));
+    add_metric(metric, counted(metric + ".counted", each("mul", ".right", hit, number)));
   } else {
-    add_metric(metric, each(metric == "mae" ? "absolute_error" : "squared_error", ".each", x, wanted));
+    const ir::ValueId error = each(metric == "mae" ? "absolute_error" : "squared_error", ".each", x, wanted);
+    add_metric(metric, counted(metric + ".counted", error));
   }
   if (metric != "r2") return;
   // Targets less a number near their mean, which the runtime sets: their squares keep the digits.
-  const ir::ValueId shifted = each("sub", ".shifted", wanted, b.module().named(ir::Named::r2_shift));
+  const ir::ValueId shifted =
+      counted("r2.counted", each("sub", ".shifted", wanted, b.module().named(ir::Named::r2_shift)));
   add_metric("r2.targets", shifted);
   add_metric("r2.squares", b.make("square", "r2.square", {shifted}));
 }

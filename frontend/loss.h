@@ -26,6 +26,11 @@ struct LossContext : LoweringContext {
   void add_metric(const std::string& name, ir::Operand each);
   // The target under another shape.
   ir::Operand reshaped(std::string_view suffix, const ir::Shape& shape);
+  // 1 where a position belongs to a document, else 0, for values of this shape; nothing where none has positions of
+  // documents.
+  std::optional<ir::Operand> in_document(const ir::Shape& shape);
+  // The value, or 0 where the position belongs to no document.
+  ir::ValueId counted(const std::string& name, ir::ValueId each);
   // f32 state that the runtime fills with the setting of its name before `init`.
   ir::BufferId table(const std::string& name, const std::vector<double>& values, const Location& at);
   // Refuses a window whose count is no i32, a key that does not have one number for each of `columns`, metrics

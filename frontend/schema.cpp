@@ -202,6 +202,10 @@ const Table tables::train{
          {"epochs", Form::integer, defaults.train.epochs, "how often the data is gone through", extent},
          {"shuffle", Form::flag, defaults.train.shuffle, "another order of samples in each epoch"},
          {"clip_norm", Form::real, no_default, "the largest norm of the whole gradient", above(0)},
+         {"documents", Form::integer, no_default,
+          "for estimates: the positions of a document (attention.documents), on average; default: the "
+          "window's",
+          extent},
          word("require", no_default, {"exact"},
               "\"exact\": an update that is not the one big batch's is an error")},
     .example = "micro_batch = 32\naccumulate = 4\nepochs = 2"};

@@ -85,13 +85,17 @@ class Walk {
 }  // namespace
 
 std::optional<std::string> mixes_positions(const Module& module, const Region& region) {
-  if (region.inputs.size() != 1 || region.yields.size() != 1) return std::nullopt;
+  // Numbers of documents only say what attention does not see.
+  std::vector<ValueId> inputs = region.inputs;
+  for (const Op& op : region.ops)
+    if (op.info == &op_documents) std::erase(inputs, *as_value(op.operands.front()));
+  if (inputs.size() != 1 || region.yields.size() != 1) return std::nullopt;
   const ValueId* output = as_value(region.yields.front().what);
-  const Type& tokens = region[region.inputs.front()].type;
+  const Type& tokens = region[inputs.front()].type;
   if (output == nullptr || tokens.dtype != DType::i32 || tokens.shape.size() != 2) return std::nullopt;
   const Shape& logits = region[*output].type.shape;
   if (logits.size() != 3 || logits[1] != tokens.shape[1]) return std::nullopt;
-  return Walk(module, region).run(region.inputs.front(), *output);
+  return Walk(module, region).run(inputs.front(), *output);
 }
 
 }  // namespace gacc::ir

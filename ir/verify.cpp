@@ -536,19 +536,31 @@ class Verifier {
     }
   }
 
-  // ... and numbers that choose a row or class are elements of inputs whose range fits.
+  // ... and numbers that choose a row or class are elements of inputs whose range fits, positions in documents, or
+  // selected among such and a number.
+  struct Source {
+    std::optional<ValueId> input;
+    double least = 0, largest = 0;  // of what is none
+  };
+  using Sources = std::vector<Source>;
   void numbers(const Region& region) {
-    std::vector<std::vector<ValueId>> copied(region.values.size());  // by value: of which inputs; or none
-    for (const ValueId input : region.inputs) copied[index(input)] = {input};
+    std::vector<Sources> known(region.values.size());  // by value: what its elements come from; or none
+    for (const ValueId input : region.inputs) known[index(input)] = {{input}};
     const auto sources = [&](const Operand& operand) {
+      if (const double* number = as_number(operand)) return Sources{{{}, *number, *number}};
       const ValueId* value = as_value(operand);
-      return value != nullptr ? copied[index(*value)] : std::vector<ValueId>();
+      return value != nullptr ? known[index(*value)] : Sources();
     };
     for (const Op& op : region.ops) {
-      for (size_t i = 0; op.info->copies && i < op.operands.size(); ++i) {
-        const std::vector<ValueId> more = sources(op.operands[i]);
-        std::vector<ValueId>& all = copied[index(op.results.front())];
-        if (more.empty() || (i > 0 && all.empty())) {
+      if (op.info == &op_documents) {
+        const int64_t positions = OpView{module_, region, op}.operand(0).shape[1];
+        known[index(op.results[1])] = {{{}, 0, static_cast<double>(positions - 1)}};
+      }
+      const bool selects = op.info == &op_select;  // its first operand chooses
+      for (size_t i = selects ? 1 : 0; (selects || op.info->copies) && i < op.operands.size(); ++i) {
+        const Sources more = sources(op.operands[i]);
+        Sources& all = known[index(op.results.front())];
+        if (more.empty()) {
           all.clear();
           break;
         }
@@ -556,12 +568,26 @@ class Verifier {
       }
       if (op.info->numbers < 0) continue;
       const Operand& operand = op.operands[op.info->numbers];
-      const std::vector<ValueId> inputs = sources(operand);
-      if (inputs.empty())
+      const Sources from = sources(operand);
+      if (from.empty())
         broken("R17", op.at, "`{}` takes numbers from {}, which is no input", op.info->name,
                text(region, operand));
-      for (const ValueId input : inputs) number(region, op, region[input].name);
+      for (const Source& source : from) {
+        if (source.input)
+          number(region, op, region[*source.input].name);
+        else
+          number(region, op, source.least, source.largest);
+      }
     }
+  }
+  void number(const Region& region, const Op& op, double least, double largest) {
+    const auto rows = static_cast<double>(op.info->numbered(OpView{module_, region, op}));
+    const Attr* ignores = find_attr(op, "ignore_index");
+    const bool ignored =
+        ignores != nullptr && least == largest && static_cast<double>(std::get<int64_t>(*ignores)) == least;
+    if ((least < 0 || largest >= rows) && !ignored)
+      broken("R17", op.at, "numbers may be {} to {}; `{}` takes 0 to {}", least, largest, op.info->name,
+             rows - 1);
   }
   void number(const Region& region, const Op& op, const std::string& input) {
     const int64_t most = op.info->numbered(OpView{module_, region, op});

@@ -24,6 +24,8 @@ constexpr Handwritten kHandwritten[] = {
     {&ir::op_attention_dropout, describe_attention, describe_attention_mma},
     {&ir::op_attention_grad, describe_attention, describe_attention_mma},
     {&ir::op_attention_dropout_grad, describe_attention, describe_attention_mma},
+    {&ir::op_documents, describe_documents},
+    {&ir::op_documents_spans, describe_document_spans},
     {&ir::op_rope, describe_rope},
     {&ir::op_max_pool2d, describe_pool},
     {&ir::op_max_pool2d_grad, describe_pool},

@@ -120,7 +120,8 @@ void attention_work(const Asked& a) {
                            .causal = shape.causal != 0,
                            .gradient = gradient,
                            .fetched = shape.tile > 0 ? shape.fetched(gradient) : 0,
-                           .window = shape.window};
+                           .window = shape.window,
+                           .document = ir::estimated_document(a.op)};
   a.work.loads.add(16, a.work.moved);
   if (shape.tile > 0) {
     a.work.attention = work;
@@ -128,7 +129,8 @@ void attention_work(const Asked& a) {
   }
   // By multiply-adds; rows pass by in the first-level cache, a load for every four.
   const double channels = shape.channels;
-  const double met = ir::twice_seen_pairs(shape.length, work.causal, shape.window) / 2.0;  // of a head
+  const double met =
+      ir::twice_seen_pairs(shape.length, work.causal, shape.window, work.document) / 2.0;  // of a head
   const double pairs = work.heads * met;
   const double products = pairs * channels * (gradient ? 7 : 2);
   a.work.flops = 2 * products;
@@ -139,6 +141,14 @@ void attention_work(const Asked& a) {
   a.work.serial_loads =
       iterations * shape.step() * 2 * Team::share(shape.channels, std::max<int64_t>(shape.team, 1)) / 4;
   a.work.cached = a.work.transferred();
+}
+
+// A thread looks at all positions of its sample, which its warp shares.
+void documents_work(const Asked& a) {
+  const double positions = a.elements(a.op.operand(0).shape), met = a.op.operand(0).shape[1];
+  a.work.instructions = 14 * positions * met;
+  a.work.loads.add(4, a.work.moved);
+  a.work.rounds = a.work.serial_loads = met / 4;
 }
 
 // A thread has neighbouring pairs of channels of a position in all heads, some heads at a time.
@@ -185,10 +195,11 @@ struct Family {
 };
 constexpr Family kFamilies[] = {
     {&ir::op_attention, attention_work}, {&ir::op_attention_dropout, attention_work},
-    {&ir::op_rope, rope_work},           {&ir::op_max_pool2d, pool_work},
-    {&ir::op_avg_pool2d, pool_work},     {&ir::op_conv2d, conv_work},
-    {&ir::op_permute, move_work},        {&ir::op_concat, move_work},
-    {&ir::op_slice, move_work},          {&ir::op_dequantize, dequantize_work},
+    {&ir::op_documents, documents_work}, {&ir::op_rope, rope_work},
+    {&ir::op_max_pool2d, pool_work},     {&ir::op_avg_pool2d, pool_work},
+    {&ir::op_conv2d, conv_work},         {&ir::op_permute, move_work},
+    {&ir::op_concat, move_work},         {&ir::op_slice, move_work},
+    {&ir::op_dequantize, dequantize_work},
     {&ir::op_embedding, embedding_work}, {&ir::op_batch_matmul, batch_product_work}};
 
 }  // namespace

@@ -117,11 +117,19 @@ constexpr double kAttentionTileRows = 64;  // of a block
 double attention_area(const AttentionWork& a) {
   const double length = a.length;
   const double blocks = divided_up(length, kAttentionTileRows);
-  if (!a.causal) return a.heads * length * length;
-  // Of block n the blocks of keys before it, at most as many as its window reaches, and its own.
-  const double most =
-      a.window > 0 ? std::min(divided_up(a.window - 1, kAttentionTileRows) + 1, blocks) : blocks;
-  return a.heads * length * length * (most * (most + 1) / 2 + (blocks - most) * most) / (blocks * blocks);
+  // Blocks of keys that one of queries meets, on average: all; or of block n those before it, at most as many as its
+  // window reaches, and its own.
+  double met = blocks;
+  if (a.causal) {
+    const double most =
+        a.window > 0 ? std::min(divided_up(a.window - 1, kAttentionTileRows) + 1, blocks) : blocks;
+    met = (most * (most + 1) / 2 + (blocks - most) * most) / blocks;
+  }
+  // Of documents the part that it stands in, or that before it, and what the blocks at the ends reach beyond.
+  if (a.document > 0)
+    met = std::min(
+        met, a.causal ? a.document / (2 * kAttentionTileRows) + 1.5 : a.document / kAttentionTileRows + 2);
+  return a.heads * length * length * met / blocks;
 }
 
 ProductTime product_time(const Machine& machine, const ProductWork& product, Engine engine) {
@@ -257,7 +265,7 @@ Estimate estimate(const Machine& machine, const Work& work, Engine engine) {
     const AttentionWork& a = *work.attention;
     // The gradient does with five products what this one does with seven.
     const double products = a.gradient ? 5 : 2;
-    const double area = a.heads * ir::twice_seen_pairs(a.length, a.causal, a.window) / 2.0;
+    const double area = a.heads * ir::twice_seen_pairs(a.length, a.causal, a.window, a.document) / 2.0;
     result.seconds = attention_seconds(machine, a);
     result.use = {.sms = result.seconds * busy, .memory = work.moved / machine.copy};
     result.floor = std::max(result.floor, products * 2 * a.channels * area / machine.library_ceiling);

@@ -23,6 +23,8 @@ constexpr Emitter kEmitters[] = {
     {&ir::op_attention_dropout, emit_attention},
     {&ir::op_attention_grad, emit_attention_gradient},
     {&ir::op_attention_dropout_grad, emit_attention_gradient},
+    {&ir::op_documents, emit_documents},
+    {&ir::op_documents_spans, emit_document_spans},
     {&ir::op_rope, emit_rope},
     {&ir::op_max_pool2d, emit_max_pool},
     {&ir::op_max_pool2d_grad, emit_max_pool_gradient},

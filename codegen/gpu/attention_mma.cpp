@@ -51,7 +51,7 @@ class MmaAttention : AttentionTiles {
           each(row, scores.size(), [&](size_t i, size_t) { top = b.CreateMaxNum(top, scores[i]); });
           for (unsigned distance : {1, 2}) top = b.CreateMaxNum(top, gpu::exchange(b, top, distance));
           Value* base = top;
-          if (s_.window > 0)  // a query may have seen no key yet
+          if (s_.starts_blind())  // a query may have seen no key yet
             base = b.CreateSelect(b.CreateFCmpOEQ(top, minus_infinity()), real(0), top);
           Value* shift = b.CreateFNeg(b.CreateFMul(base, real(unit())));
           decay[row] = power(t_.math.fma(now[row], real(unit()), shift));
@@ -74,7 +74,7 @@ class MmaAttention : AttentionTiles {
       };
       const auto pass = [&] { return walk({part(1), part(2)}, first_keys(), visible_keys(), start, tile); };
       Values end = pass();
-      if (s_.causal) {
+      if (s_.masks()) {
         Value* again = any_nan(end.data() + sums, sums_of_channels());
         careful = true;
         end = t_.either(again, pass, [&] { return end; });
@@ -157,7 +157,7 @@ class MmaAttention : AttentionTiles {
         const size_t column = column_of(i, p.size());
         p[i] = probability(p[i], top[column], log[column]);
       }
-      if (s_.causal) p = masked(p, query, real(0), true);
+      if (s_.masks()) p = masked(p, query, real(0), true);
       Values kept(p.size(), real(1));
       drop(kept, query, true);
       if (wants_k) {
@@ -179,8 +179,8 @@ class MmaAttention : AttentionTiles {
         [&] {
           return std::array{part(0), output(kDy)};
         },
-        s_.causal ? first_ : word(0), seeing_queries(),
-        Values(sums_of_channels() * (wants_k && wants_v ? 2 : 1), real(0)), tile);
+        first_queries(), seeing_queries(), Values(sums_of_channels() * (wants_k && wants_v ? 2 : 1), real(0)),
+        tile);
     if (wants_k) store(end.data(), Values(rows_.size(), real(scale_)), part(1, result()));
     if (wants_v) store(end.data() + dv, Values(rows_.size(), real(1)), part(2, result()));
   }

@@ -54,6 +54,12 @@ class AttentionTiles : protected BlockCode {
   // The block's positions, and the rows of the thread's fragments: two for each 16 of the warp.
   void place(Value* block) {
     first_ = b.CreateMul(block, word(s_.block));
+    if (s_.documents != 0) {
+      for (const int64_t plane : {0, 1, 2, 3}) {  // [B,4,blocks]
+        Value* at = b.CreateAdd(b.CreateMul(sample_, wide(4 * s_.blocks())), wide(plane * s_.blocks()));
+        spans_[plane] = load_word(static_cast<size_t>(s_.documents) + 1, b.CreateAdd(at, wide(block)));
+      }
+    }
     warp_row_ = b.CreateMul(b.CreateLShr(thread_, 5), word(s_.warp_rows));
     Value* row = b.CreateAdd(first_, b.CreateAdd(warp_row_, b.CreateLShr(lane_, 2)));
     rows_.clear();
@@ -67,32 +73,62 @@ class AttentionTiles : protected BlockCode {
   Value* exists(size_t row) { return b.CreateICmpULT(rows_[row], word(s_.length)); }
   // The first tile with a key that one of the block's queries sees.
   Value* first_keys() {
-    if (s_.window == 0) return word(0);
-    Value* reach = word(s_.window - 1);
-    Value* key = b.CreateSelect(b.CreateICmpUGT(first_, reach), b.CreateSub(first_, reach), word(0));
+    Value* key = word(0);
+    if (s_.window > 0) {
+      Value* reach = word(s_.window - 1);
+      key = b.CreateSelect(b.CreateICmpUGT(first_, reach), b.CreateSub(first_, reach), key);
+    }
+    if (s_.documents != 0) key = larger(key, spans_[0]);
     return b.CreateMul(b.CreateUDiv(key, word(s_.tile)), word(s_.tile));
-  }
-  // Queries from here on see none of the block's keys.
-  Value* seeing_queries() {
-    if (s_.window == 0) return word(s_.length);
-    return min(b.CreateAdd(first_, word(s_.block - 1 + s_.window)), word(s_.length));
-  }
-  // The condition that a query sees a key; the query is causal.
-  Value* sees(Value* query, Value* key) {
-    if (s_.window == 0) return b.CreateICmpULE(key, query);
-    return b.CreateICmpULT(b.CreateSub(query, key), word(s_.window));
   }
   // Keys from here on are seen by none of the block's queries.
   Value* visible_keys() {
-    return s_.causal ? min(b.CreateAdd(first_, word(s_.block)), word(s_.length)) : word(s_.length);
+    return in_reach(s_.causal ? min(b.CreateAdd(first_, word(s_.block)), word(s_.length)) : word(s_.length));
+  }
+  // The first tile with a query that sees one of the block's keys.
+  Value* first_queries() {
+    if (s_.documents == 0) return s_.causal ? first_ : word(0);
+    Value* query = b.CreateMul(b.CreateUDiv(spans_[0], word(s_.tile)), word(s_.tile));
+    return s_.causal ? larger(first_, query) : query;
+  }
+  // Queries from here on see none of the block's keys.
+  Value* seeing_queries() {
+    if (s_.window == 0) return in_reach(word(s_.length));
+    return in_reach(min(b.CreateAdd(first_, word(s_.block - 1 + s_.window)), word(s_.length)));
+  }
+  Value* in_reach(Value* end) { return s_.documents != 0 ? min(end, spans_[1]) : end; }
+  Value* larger(Value* x, Value* y) { return b.CreateSelect(b.CreateICmpUGT(x, y), x, y); }
+
+  // The numbers of positions' documents, each loaded once.
+  using Numbers = std::map<Value*, Value*>;
+  Value* number_of(Value* position, Numbers& known) {
+    Value*& number = known[position];
+    if (number == nullptr) {
+      Value* there = min(position, word(s_.length - 1));
+      Value* at = b.CreateAdd(b.CreateMul(sample_, wide(s_.length)), wide(there));
+      number = load_word(static_cast<size_t>(s_.documents), at);
+    }
+    return number;
+  }
+  Value* load_word(size_t slot, Value* element) {
+    return b.CreateAlignedLoad(b.getInt32Ty(), offset(t_.operands[slot], b.CreateShl(element, 2)),
+                               llvm::Align(4));
+  }
+  // The condition that a query sees a key, both of them there; null: it does. `known`: their documents may differ.
+  Value* sees(Value* query, Value* key, Numbers* known) {
+    Value* causal = nullptr;
+    if (s_.window > 0)
+      causal = b.CreateICmpULT(b.CreateSub(query, key), word(s_.window));
+    else if (s_.causal)
+      causal = b.CreateICmpULE(key, query);
+    if (s_.documents == 0 || known == nullptr) return causal;
+    Value* same = b.CreateICmpEQ(number_of(query, *known), number_of(key, *known));
+    return causal == nullptr ? same : b.CreateAnd(causal, same);
   }
 
   // --- memory: 0 is qkv; the gradient's further operands:
   static constexpr int32_t kStatistics = 1, kDelta = 2, kDy = 3;
-  int32_t result() const {
-    const int32_t own = gradient_ ? 4 : 1;
-    return s_.words == 0 ? own : own + 4;
-  }
+  int32_t result() const { return static_cast<int32_t>(s_.operands); }
 
   // Positions' channels of this head.
   struct Rows {
@@ -355,6 +391,7 @@ class AttentionTiles : protected BlockCode {
     return t_.loop(tile, end, word(1), sums, [&](Value* key, Values now) {
       Value* begin = offset(row_of(rows, key), wide(b.CreateShl(column_, 1)));
       std::map<size_t, Value*> two;  // by the first column
+      Numbers known;
       for (size_t i = 0; i < now.size(); ++i) {
         const size_t column = column_of(i, now.size()), half = column % 2;
         Value*& word_there = two[column - half];
@@ -366,7 +403,7 @@ class AttentionTiles : protected BlockCode {
         Value* value = t_.half.widen(bits, type_);
         Value* magnitude = b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, value);
         Value* infinite = b.CreateFCmpUEQ(magnitude, real(std::numeric_limits<double>::infinity()));
-        Value* there = b.CreateAnd(infinite, sees(rows_[row_of(i, now.size())], key));
+        Value* there = b.CreateAnd(infinite, sees(rows_[row_of(i, now.size())], key, &known));
         now[i] = b.CreateSelect(there, b.CreateFAdd(now[i], value), now[i]);
       }
       return now;
@@ -415,30 +452,43 @@ class AttentionTiles : protected BlockCode {
   // `otherwise` where a query does not see the key, or the key is none. Whole tiles that are seen are not
   // looked at.
   Values masked(const Values& values, Value* tile, Value* otherwise, bool rows_are_keys) {
-    const bool ragged = !rows_are_keys && s_.length % s_.tile != 0;
-    if (!s_.causal && !ragged) return values;
-    const auto look = [&] {
+    const bool ragged = !rows_are_keys && !s_.causal && s_.length % s_.tile != 0;
+    if (!s_.masks() && !ragged) return values;
+    const auto look = [&](Numbers* known) {
       Values seen = values;
+      std::map<size_t, Value*> columns;
       for (size_t i = 0; i < values.size(); ++i) {
         Value* row = rows_[row_of(i, values.size())];
-        Value* column = position_of(tile, column_of(i, values.size()));
-        Value* there = rows_are_keys ? sees(column, row)
-                       : s_.causal   ? sees(row, column)
-                                     : b.CreateICmpULT(column, word(s_.length));
+        Value*& column = columns[column_of(i, values.size())];
+        if (column == nullptr) column = position_of(tile, column_of(i, values.size()));
+        Value* there = rows_are_keys ? sees(column, row, known) : sees(row, column, known);
+        if (ragged) {
+          Value* exists = b.CreateICmpULT(column, word(s_.length));
+          there = there == nullptr ? exists : b.CreateAnd(there, exists);
+        }
         seen[i] = b.CreateSelect(there, values[i], otherwise);
       }
       return seen;
     };
     Value* last = b.CreateAdd(tile, word(s_.tile - 1));
-    Value* partly = rows_are_keys ? b.CreateICmpULT(tile, b.CreateAdd(first_, word(s_.block - 1)))
-                    : s_.causal   ? b.CreateICmpUGT(last, first_)
-                                  : b.CreateICmpUGE(last, word(s_.length));
-    if (s_.window > 0) {  // and where the first key is too far from the last query
-      Value* nearest = rows_are_keys ? b.CreateSub(last, first_)
-                                     : b.CreateSub(b.CreateAdd(first_, word(s_.block - 1)), tile);
-      partly = b.CreateOr(partly, b.CreateICmpSGE(nearest, word(s_.window)));
-    }
-    return t_.either(partly, look, [&] { return values; });
+    const auto of_one_document = [&] {
+      if (!s_.causal && !ragged) return values;
+      Value* partly = !s_.causal      ? b.CreateICmpUGE(last, word(s_.length))
+                      : rows_are_keys ? b.CreateICmpULT(tile, b.CreateAdd(first_, word(s_.block - 1)))
+                                      : b.CreateICmpUGT(last, first_);
+      if (s_.window > 0) {  // and where the first key is too far from the last query
+        Value* nearest = rows_are_keys ? b.CreateSub(last, first_)
+                                       : b.CreateSub(b.CreateAdd(first_, word(s_.block - 1)), tile);
+        partly = b.CreateOr(partly, b.CreateICmpSGE(nearest, word(s_.window)));
+      }
+      return t_.either(
+          partly, [&] { return look(nullptr); }, [&] { return values; });
+    };
+    if (s_.documents == 0) return of_one_document();
+    Value* others = b.CreateOr(b.CreateICmpULT(tile, spans_[2]), b.CreateICmpUGE(last, spans_[3]));
+    Numbers known;
+    return t_.either(
+        others, [&] { return look(&known); }, of_one_document);
   }
 
   // Each value times dropout's factor.
@@ -477,7 +527,8 @@ class AttentionTiles : protected BlockCode {
   Value *thread_ = nullptr, *lane_ = nullptr;
   // i32: the block's first position, the warp's first row in the block, the thread's first column.
   Value *first_ = nullptr, *warp_row_ = nullptr, *column_ = nullptr;
-  Values rows_;  // i32: the thread's positions
+  Values rows_;           // i32: the thread's positions
+  Value* spans_[4] = {};  // i32, of the block (op documents.spans)
   llvm::GlobalVariable* shared_ = nullptr;
   Value *straight_ = nullptr, *turned_ = nullptr;
 };

@@ -14,7 +14,8 @@ Layer lower_embedding(LayerContext& l) {
   return {{l.b.make("embedding", l.path, {l.x(), weight})}, weight};
 }
 
-// y = x + weight, x [B, positions, features], weight [positions, features] or with more rows
+// y = x + weight, x [B, positions, features], weight [positions, features] or with more rows; in documents, x +
+// weight[position in its document]
 Layer lower_position_embedding(LayerContext& l) {
   l.need_positions();
   const ir::Shape shape = l.shape();
@@ -25,7 +26,10 @@ Layer lower_position_embedding(LayerContext& l) {
   const ir::BufferId weight = l.parameter("weight", {positions, shape[2]}, Parameters::Standard::normal,
                                           {shape[2], positions}, l.keys.has("positions") ? "positions" : "");
   ir::Operand rows = weight;
-  if (positions > shape[1])
+  const LayerLowering::Documents* documents = l.layers.documents();
+  if (documents != nullptr && documents->length == shape[1])
+    rows = l.b.make("embedding", l.path + ".rows", {documents->positions, weight});
+  else if (positions > shape[1])
     rows = l.b.make("slice", l.path + ".rows", {weight},
                     {{"axis", int64_t{0}}, {"from", int64_t{0}}, {"size", shape[1]}});
   return {{l.b.make("add", l.path, {l.x(), rows})}, weight};
@@ -46,7 +50,9 @@ const LayerType layers::embedding{
 const LayerType layers::position_embedding{
     .schema =
         {.name = "position_embedding",
-         .says = "Adds a learned vector to each position of [positions, features]; weight of that shape.",
+         .says = "Adds a learned vector to each position of [positions, features]; weight of that shape. In "
+                 "documents "
+                 "(attention.documents) positions count from the begin of each.",
          .keys = {{"positions", Form::integer, no_default,
                    "the rows of weight, of which the first ones are added; default: the input's positions",
                    extent}}},

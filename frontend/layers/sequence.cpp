@@ -35,7 +35,18 @@ void check_attention(const Values& keys, Diag& diag) {
         .note(keys.at("heads"), "the heads are set here");
 }
 
-// Rotary positions of qkv.
+// Returns the documents that the layer names; null for none.
+const LayerLowering::Documents* documents_of(LayerContext& l) {
+  if (!l.keys.has("documents")) return nullptr;
+  const LayerLowering::Documents* documents = l.layers.documents();
+  if (documents == nullptr) throw Refused();  // reported
+  if (documents->length != l.shape()[1])
+    l.refuse(Kind::shape_mismatch, l.keys.at("documents"), "`{}` has {} positions, {} gives {}",
+             l.keys.text("documents"), documents->length, l.input.label, l.shape()[1]);
+  return documents;
+}
+
+// Rotary positions of qkv; in documents, those that count from the begin of each.
 ir::ValueId with_rope(LayerContext& l, const Values& rope, ir::ValueId qkv, ir::Attrs attrs,
                       int64_t channels) {
   const double wanted = rope.real("partial") * static_cast<double>(channels), rotated = std::round(wanted);
@@ -53,7 +64,9 @@ ir::ValueId with_rope(LayerContext& l, const Values& rope, ir::ValueId qkv, ir::
     attrs["scales"] = std::move(made.scales);
     attrs["magnitude"] = made.magnitude;
   }
-  return l.b.make("rope", l.path + ".rope", {qkv}, std::move(attrs));
+  std::vector<ir::Operand> operands{qkv};
+  if (const auto* documents = documents_of(l)) operands.emplace_back(documents->positions);
+  return l.b.make("rope", l.path + ".rope", std::move(operands), std::move(attrs));
 }
 
 // qkv with each head of queries and keys by the root of its mean square, times a weight for each channel.
@@ -143,6 +156,10 @@ Layer lower_attention(LayerContext& l) {
     attrs["p"] = p;
     attrs["stream"] = Parameters::stream(l.path);
   }
+  if (const auto* documents = documents_of(l)) {
+    operands.emplace_back(documents->numbers);
+    operands.emplace_back(documents->spans);
+  }
   const auto results =
       l.b.make_n(drops ? "attention.dropout" : "attention", {l.path + ".heads", l.path + ".softmax"},
                  std::move(operands), std::move(attrs));
@@ -184,6 +201,12 @@ const LayerType layers::attention{
                   Key{"qk_norm", Form::table, no_default, "norms of queries and keys"}.of(tables::qk_norm),
                   {"window", Form::integer, no_default,
                    "a position sees itself and the window - 1 before it; needs causal", extent},
+                  {"documents", Form::text, no_default,
+                   "an i32 input [positions] with the number of each position's document: a position sees "
+                   "those of its "
+                   "own alone, and positions start at 0 in each. A negative number: of none, which sees "
+                   "itself alone, "
+                   "and whose target counts nothing"},
                   {"dropout", Form::real, 0.0, "the probability of a zero among the weights", below_one},
                   Key{"proj_init", Form::table, no_default, "how proj.weight starts; default: as init says"}
                       .or_one_of(starts)

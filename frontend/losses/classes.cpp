@@ -61,7 +61,11 @@ ir::Shape rows_of(LossContext& l) {
 
 void lower(LossContext& l) {
   const ir::Shape rows = rows_of(l);
-  const ir::Operand logits = l.x(), wanted = l.reshaped("rows", rows);
+  const ir::Operand logits = l.x();
+  ir::Operand wanted = l.reshaped("rows", rows);
+  if (const std::optional<ir::Operand> where = l.in_document(rows))
+    wanted = l.b.make("select", l.keys.text("target") + ".counted",
+                      {*where, wanted, static_cast<double>(l.keys.integer("ignore_index"))});
   const bool weighted = l.keys.has("class_weights");
   std::vector<ir::Operand> operands = {logits, wanted};
   std::vector<std::string> names = {"loss.rows", "loss.max", "loss.log", "loss.counted"};

@@ -5,11 +5,15 @@
 // qkv [B, T, (H + 2 K) D]: H heads of queries, K of keys and K of values of a position side by side, each of D
 // channels (heads.h). A head of keys and values meets H / K heads of queries; its gradients are sums over them.
 //   s_ij = q_i k_j / sqrt(D)   (causal: j <= i only; window W: i - W < j <= i only)      m_i = max_j s_ij
+//                              (documents: positions of the same number only)
 //   l_i = log(sum_j exp(s_ij - m_i))                       p_ij = exp((s_ij - m_i) - l_i)
 //   out_i = sum_j z_ij p_ij v_j                            z_ij = 1, or the dropout factor 0 or 1 / (1 - p)
 // Gradients, with dp_ij = z_ij (d_out_i v_j) and delta_i = d_out_i out_i = sum_j p_ij dp_ij:
 //   ds_ij = p_ij (dp_ij - delta_i)
 //   d_q_i = sum_j ds_ij k_j / sqrt(D)   d_k_j = sum_i ds_ij q_i / sqrt(D)   d_v_j = sum_i z_ij p_ij d_out_i
+//
+// Documents are two operands behind all others: the numbers and the spans that `documents` and `documents.spans`
+// make (documents.cpp). Spans only say where kernels need not look.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -42,6 +46,15 @@ void expect_dropout(const OpView& op, size_t first) {
     refuse(op, Kind::out_of_range, {0}, "dropout takes fewer than 2^32 probabilities a sample");
   const double p = op.real("p");
   if (!(p >= 0 && p < 1)) refuse(op, Kind::out_of_range, "p is {}, not in [0, 1)", p);
+}
+
+// Numbers and spans, from operand `first` on.
+void expect_documents(const OpView& op, size_t first) {
+  const int64_t length = sizes(op).length;
+  const Type wanted[] = {{DType::i32, {kBatch, length}}, {DType::i32, {kBatch, 4, span_blocks(length)}}};
+  for (size_t i = 0; i < 2; ++i)
+    if (op.operand(first + i) != wanted[i])
+      refuse(op, Kind::shape_mismatch, {0, first + i}, "it must be {}", type_text(wanted[i]));
 }
 
 Types results(const OpView& op) {
@@ -86,7 +99,8 @@ struct Head {
   const double* qkv;
   double scale;
   const EvalView* view;
-  size_t words;  // the first operand of four words for dropout; 0: none
+  size_t words;             // the first operand of four words for dropout; 0: none
+  const double* documents;  // the sample's numbers; null: none
 
   // Returns the index of a position's channels of a head of queries, keys or values, in qkv and in its gradient.
   int64_t at(int64_t position, int64_t of) const {
@@ -103,6 +117,11 @@ struct Head {
   // Query i sees keys from first_key(i) to keys(i) - 1.
   int64_t first_key(int64_t i) const { return window > 0 ? std::max<int64_t>(i - window + 1, 0) : 0; }
   int64_t keys(int64_t i) const { return causal ? i + 1 : s.length; }
+  template <class F>
+  void each_key(int64_t i, F f) const {
+    for (int64_t j = first_key(i); j < keys(i); ++j)
+      if (documents == nullptr || documents[i] == documents[j]) f(j);
+  }
   // Returns the index of m of query i among the statistics; l comes T later.
   size_t statistic(int64_t i) const {
     return static_cast<size_t>((sample * s.heads + head) * 2 * s.length + i);
@@ -122,9 +141,14 @@ struct Head {
   }
 };
 
+// The number of operands without documents.
+size_t plain_operands(const OpInfo& info) { return static_cast<size_t>(-info.operands); }
+
 template <class F>
 void each_head(EvalView& view, size_t words, F f) {
   const Sizes s = sizes(view.op);
+  const size_t plain = plain_operands(*view.op.op.info);
+  const double* documents = view.op.op.operands.size() > plain ? view.operand(plain).data.data() : nullptr;
   const Tensor& qkv = view.operand(0);
   for (int64_t b = 0; b < qkv.shape[0]; ++b) {
     for (int64_t h = 0; h < s.heads; ++h) {
@@ -136,7 +160,8 @@ void each_head(EvalView& view, size_t words, F f) {
              .qkv = qkv.data.data(),
              .scale = 1 / std::sqrt(static_cast<double>(s.channels)),
              .view = &view,
-             .words = words});
+             .words = words,
+             .documents = documents == nullptr ? nullptr : documents + b * s.length});
     }
   }
 }
@@ -147,18 +172,18 @@ void forward_reference(EvalView& view, size_t words) {
     std::vector<double> scores(static_cast<size_t>(s.length));
     for (int64_t i = 0; i < s.length; ++i) {
       double top = -std::numeric_limits<double>::infinity(), sum = 0;
-      for (int64_t j = head.first_key(i); j < head.keys(i); ++j) {
+      head.each_key(i, [&](int64_t j) {
         double& score = scores[j];
         score = head.score(i, j);
         top = std::isnan(score) || std::isnan(top) ? std::nan("") : std::fmax(top, score);
-      }
-      for (int64_t j = head.first_key(i); j < head.keys(i); ++j) sum += std::exp(scores[j] - top);
+      });
+      head.each_key(i, [&](int64_t j) { sum += std::exp(scores[j] - top); });
       double* out =
           view.result(0).data.data() + (head.sample * s.length + i) * s.width() + head.head * s.channels;
-      for (int64_t j = head.first_key(i); j < head.keys(i); ++j) {
+      head.each_key(i, [&](int64_t j) {
         const double p = std::exp(scores[j] - top) / sum * head.factor(i, j);
         for (int64_t c = 0; c < s.channels; ++c) out[c] += p * head.value(j)[c];
-      }
+      });
       view.result(1).data[head.statistic(i)] = top;
       view.result(1).data[head.statistic(i + s.length)] = std::log(sum);
     }
@@ -175,7 +200,7 @@ void gradient_reference(EvalView& view, size_t words) {
       const double top = view.operand(1).data[head.statistic(i)];
       const double log = view.operand(1).data[head.statistic(i + s.length)];
       const double delta = view.operand(2).data[at * s.heads + head.head];
-      for (int64_t j = head.first_key(i); j < head.keys(i); ++j) {
+      head.each_key(i, [&](int64_t j) {
         const double p = std::exp(head.score(i, j) - top - log), z = head.factor(i, j);
         const double ds = p * (z * head.dot(dy, head.value(j)) - delta) * head.scale;
         double *dq = d_qkv + head.at(i, head.head), *dk = d_qkv + head.at(j, s.key(head.head)),
@@ -185,16 +210,26 @@ void gradient_reference(EvalView& view, size_t words) {
           dk[c] += ds * head.query(i)[c];
           dv[c] += z * p * dy[c];
         }
-      }
+      });
     }
   });
 }
+
+}  // namespace
+
+int64_t estimated_document(const OpView& op) {
+  const size_t plain = plain_operands(*op.op.info);
+  return op.op.operands.size() > plain ? *op.module.settings.train.documents : 0;
+}
+
+namespace {
 
 // `products`: multiply-adds for each pair of positions and channel.
 Cost cost(const OpView& op, int64_t products) {
   const Sizes s = sizes(op);
   const int64_t batch = op.module.micro_batch();
-  const int64_t twice = twice_seen_pairs(s.length, op.flag("causal"), op.integer("window"));
+  const int64_t twice =
+      twice_seen_pairs(s.length, op.flag("causal"), op.integer("window"), estimated_document(op));
   Cost total{.flops = products * batch * twice * s.width(), .bytes = 0};
   for (size_t i = 0; i < op.op.operands.size(); ++i) total.bytes += type_bytes(op.operand(i), batch);
   for (size_t i = 0; i < op.op.results.size(); ++i) total.bytes += type_bytes(op.result(i), batch);
@@ -208,16 +243,21 @@ const std::vector<AttrSpec> kDropoutAttrs = {kHeadAttrs[0], kHeadAttrs[1], kHead
 
 // Dropout's operands begin at `words`; 0: there is no dropout.
 void expect_operands(const OpView& op, size_t words) {
+  const size_t plain = plain_operands(*op.op.info), count = op.op.operands.size();
+  if (count != plain && count != plain + 2)
+    refuse(op, Kind::out_of_range, "it takes {} operands, or {} with documents, not {}", plain, plain + 2,
+           count);
   expect_heads(op);
   expect_window(op);
   if (words != 0) expect_dropout(op, words);
+  if (count > plain) expect_documents(op, plain);
 }
 
 template <size_t words>
 OpInfo forward(std::string_view name, std::string_view summary, const std::vector<AttrSpec>& attrs) {
   return {.name = name,
           .summary = summary,
-          .operands = words == 0 ? 1 : words + 4,
+          .operands = words == 0 ? -1 : -static_cast<int>(words + 4),
           .results = 2,
           .attrs = attrs,
           .infer = [](const OpView& op) -> Types {
@@ -238,7 +278,7 @@ OpInfo backward(const OpInfo& of, std::string_view name, std::string_view summar
                 const std::vector<AttrSpec>& attrs) {
   return {.name = name,
           .summary = summary,
-          .operands = words == 0 ? 4 : words + 4,
+          .operands = words == 0 ? -4 : -static_cast<int>(words + 4),
           .keeps = operand_bits({1, 2}),
           .attrs = attrs,
           .infer = [](const OpView& op) -> Types {
@@ -304,25 +344,29 @@ extern const OpInfo op_attention = forward<0>(
     "softmax(q k^T / sqrt(D)) v by heads over qkv [B,T,(heads + 2 kv_heads) D]; results: out [B,T,heads "
     "D] and, of each query's scores, the largest and the log of the sum of exp(score - largest) "
     "[B,heads,2,T]. kv_heads 0 are as many as heads; fewer are shared by neighbouring heads. With window "
-    "a query sees itself and the window - 1 positions before it; 0: all before it. Never makes the [T,T] "
-    "matrix",
+    "a query sees itself and the window - 1 positions before it; 0: all before it. Two more operands, "
+    "numbers "
+    "[B,T] of `documents` and their `documents.spans`: a query sees keys of its number alone. Never makes "
+    "the "
+    "[T,T] matrix",
     kHeadAttrs);
 
 extern const OpInfo op_attention_dropout = forward<1>(
     "attention.dropout",
     "`attention` with dropout of its probabilities; operands: qkv, seed low and high, first sample's "
-    "ordinal low and high",
+    "ordinal low and high; with documents, numbers and spans",
     kDropoutAttrs);
 
 extern const OpInfo op_attention_grad = backward<0>(
     op_attention, "attention.grad",
     "d_qkv of `attention`; operands: qkv, statistics (its second result), delta [B,T,heads] (the sums of "
-    "d_out * out), d_out",
+    "d_out * out), d_out; with documents, numbers and spans",
     kHeadAttrs);
 
 extern const OpInfo op_attention_dropout_grad = backward<4>(
     op_attention_dropout, "attention.dropout.grad",
-    "d_qkv of `attention.dropout`; operands: qkv, statistics, delta, d_out, seed and ordinal as there",
+    "d_qkv of `attention.dropout`; operands: qkv, statistics, delta, d_out, seed and ordinal as there; with "
+    "documents, numbers and spans",
     kDropoutAttrs);
 
 }  // namespace gacc::ir

@@ -17,12 +17,20 @@ struct Heads {
   int64_t value(int64_t query) const { return key(query) + kv_heads; }
 };
 
-// Returns twice the number of pairs of a query and a key that it sees, of one head of a sample, where the half of a
-// causal square is half of it. `window` 0: none.
-constexpr int64_t twice_seen_pairs(int64_t length, bool causal, int64_t window) {
-  if (window > 0) return (2 * length - window) * window;
-  return (causal ? 1 : 2) * length * length;
+// Positions that share their spans of keys (op `documents.spans`).
+inline constexpr int64_t kSpanBlock = 64;
+constexpr int64_t span_blocks(int64_t length) { return (length + kSpanBlock - 1) / kSpanBlock; }
+
+// Returns twice the number of pairs of a query and a key that meet, of one head of a sample, where the half of a
+// causal square is half of it. `window` 0: none. `document`: the positions of each, which are met in whole blocks; 0:
+// all are of one.
+constexpr int64_t twice_seen_pairs(int64_t length, bool causal, int64_t window, int64_t document) {
+  const int64_t met = document > 0 && document + kSpanBlock < length ? document + kSpanBlock : length;
+  if (window > 0 && window < met) return (2 * length - window) * window;
+  return (causal ? 1 : 2) * length * met;
 }
+// Returns the mean length of the documents that an attention op is estimated for; 0: it knows none.
+int64_t estimated_document(const OpView& op);
 
 // Returns the heads of operand 0, [B,T,(H + 2 K) D].
 Heads heads_of(const OpView& op);

@@ -6,7 +6,8 @@
 //   y_b = m (x_b cos + x_a sin)
 //
 // s_i is 1, or `scales[i]` (frontend/rope_scaling.cpp has the known ones), and m is `magnitude`. Heads of
-// queries and keys are turned, those of values are copied. A turn's gradient is the turn back, times m.
+// queries and keys are turned, those of values are copied. t counts from the window's begin, or is
+// operand 1. A turn's gradient is the turn back, times m.
 #include <algorithm>
 #include <cmath>
 
@@ -35,6 +36,15 @@ void expect_rotation(const OpView& op) {
     refuse(op, Kind::out_of_range, "the magnitude is {}, not above 0", magnitude);
 }
 
+// Operand 1, where there is one, has the positions.
+void expect_positions(const OpView& op) {
+  const size_t count = op.op.operands.size();
+  if (count > 2) refuse(op, Kind::out_of_range, "it takes one operand, or two with positions, not {}", count);
+  const Type wanted{DType::i32, {kBatch, op.operand(0).shape[1]}};
+  if (count == 2 && op.operand(1) != wanted)
+    refuse(op, Kind::shape_mismatch, {0, 1}, "positions must be {}", type_text(wanted));
+}
+
 void reference(EvalView& view) {
   const Heads h = heads_of(view.op);
   const int64_t length = view.op.operand(0).shape[1], rotated = view.op.integer("rotated");
@@ -44,7 +54,9 @@ void reference(EvalView& view) {
   std::vector<double>& y = view.result().data;
   y = x;
   for (size_t row = 0; row < x.size() / static_cast<size_t>(h.row()); ++row) {
-    const auto position = static_cast<double>(static_cast<int64_t>(row) % length);
+    const double position = view.op.op.operands.size() > 1
+                                ? view.operand(1).data[row]
+                                : static_cast<double>(static_cast<int64_t>(row) % length);
     for (int64_t i = 0; i < rotated / 2; ++i) {
       const auto angle = position * static_cast<double>(rope_frequency(view.op, i));
       const double cosine = magnitude * std::cos(angle), sine = magnitude * sign * std::sin(angle);
@@ -74,8 +86,9 @@ extern const OpInfo op_rope{
         "turns the pairs of the first `rotated` channels of each head of queries and keys in qkv [B,T,(heads "
         "+ 2 kv_heads) D] by position * theta^(-2 i / rotated) for pair i, back where `inverse`; pairs are "
         "half of them apart, or side by side where `interleaved`. Values stay. `scales` multiply the "
-        "angles of the pairs, `magnitude` what is turned",
-    .operands = 1,
+        "angles of the pairs, `magnitude` what is turned. A second operand i32 [B,T] has the positions, else "
+        "they are 0 to T - 1",
+    .operands = -1,
     .local = true,
     .attrs = {{"heads", int64_t{1}},
               {"kv_heads", int64_t{0}},
@@ -88,6 +101,7 @@ extern const OpInfo op_rope{
     .infer = [](const OpView& op) -> Types {
       expect_heads(op);
       expect_rotation(op);
+      expect_positions(op);
       return {op.operand(0)};
     },
     .lowering = Lowering::handwritten,
@@ -95,7 +109,9 @@ extern const OpInfo op_rope{
         [](GradBuilder& g) {
           Attrs attrs = g.op().attrs;
           attrs["inverse"] = !g.view().flag("inverse");
-          g.add(0, g.b.make("rope", g.d_name(0), {*g.d_result()}, std::move(attrs)));
+          std::vector<Operand> operands = g.op().operands;
+          operands.front() = *g.d_result();
+          g.add(0, g.b.make("rope", g.d_name(0), std::move(operands), std::move(attrs)));
         },
     .reference = reference,
     .precision = Precision::half,

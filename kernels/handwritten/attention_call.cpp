@@ -31,10 +31,13 @@ double AttentionShape::fetched(bool gradient) const {
 
 namespace {
 
+static_assert(kAttentionBlock == ir::kSpanBlock);
+
 AttentionShape attention_shape(const ir::OpView& op) {
   const bool gradient = op.op.info->gradient_of != nullptr;
-  const int64_t own = gradient ? 4 : 1;  // operands without dropout
-  const bool dropout = static_cast<int64_t>(op.op.operands.size()) > own;
+  const int64_t own = gradient ? 4 : 1;  // operands without dropout and documents
+  const bool dropout = ir::find_attr(op.op, "p") != nullptr;
+  const int64_t plain = own + (dropout ? 4 : 0), operands = std::ssize(op.op.operands);
   const ir::Heads of = ir::heads_of(op);
   const int64_t length = op.operand(0).shape[1];
   return {.heads = of.heads,
@@ -45,6 +48,8 @@ AttentionShape attention_shape(const ir::OpView& op) {
           .causal = op.flag("causal"),
           .window = op.integer("window"),
           .words = dropout ? own : 0,
+          .documents = operands > plain ? plain : 0,
+          .operands = operands,
           .p = dropout ? op.real("p") : 0,
           .parts = gradient ? 2 : 1};
 }

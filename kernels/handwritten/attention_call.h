@@ -32,6 +32,8 @@ struct AttentionShape {
   int64_t causal;                             // 0 or 1
   int64_t window;                             // a query sees so many positions, itself the last; 0: no limit
   int64_t words;                              // the slot where dropout's four words begin; 0: no dropout
+  int64_t documents;                          // the slot of their numbers, and then of the spans; 0: none
+  int64_t operands;                           // slots before the results
   double p;                                   // dropout's
   int64_t parts;       // forward 1; 2 or 3 are what a gradient is made of: d_q, and d_k with d_v or each
   int64_t tile = 0;    // by tensor cores (attention_mma.cpp): positions that pass by at a time; else 0
@@ -50,6 +52,10 @@ struct AttentionShape {
   // Returns the begin of the channels of query, key and value (0, 1, 2) in such a row.
   int64_t begin(int64_t which) const { return which == 0 ? 0 : width() + (which - 1) * kv_heads * channels; }
   int64_t blocks() const { return (length + block - 1) / block; }
+  // Returns true if a query may not see a key of a tile that it meets, wherever the tile is.
+  bool masks() const { return causal != 0 || documents != 0; }
+  // Returns true if the first tile that a query meets may have no key that it sees.
+  bool starts_blind() const { return window > 0 || documents != 0; }
   // By tensor cores: two stages, each of two tiles of rows, and in the gradient three statistics of a position
   // (of a warp's worth at least, which must stay together).
   int64_t row_bytes() const { return 2 * channels + 16; }

@@ -10,11 +10,18 @@ Specialisation describe_attention(const ir::OpView& op, Purpose purpose);
 // The same by tensor cores: half types (bf16 from capability 80 on), heads of 16, 32, ... 128 channels.
 std::optional<Specialisation> describe_attention_mma(const ir::OpView& op, const GpuTarget& gpu);
 
+// documents: positions in them, and how far they reach; DocumentsShape.
+Specialisation describe_documents(const ir::OpView& op, Purpose purpose);
+Specialisation describe_document_spans(const ir::OpView& op, Purpose purpose);
+struct DocumentsShape {
+  int64_t length;  // T
+};
+
 // rope: RopeShape.
 Specialisation describe_rope(const ir::OpView& op, Purpose purpose);
 struct RopeShape {
   int64_t length, turned, copied, channels;  // T; heads of queries and keys; of values; D
-  int64_t interleaved, inverse;              // 0 or 1
+  int64_t interleaved, inverse, positioned;  // 0 or 1; positioned: operand 1 has the positions
   int64_t vector;                            // GPU: neighbouring pairs of a thread; 1 on the host
   double magnitude;                          // multiplies what is turned
   // The turn of each pair of channels from one position to the next, in units of 2^-64 turns: a position times
@@ -24,7 +31,8 @@ struct RopeShape {
   int64_t pairs() const { return static_cast<int64_t>(turns.size()); }
   int64_t row() const { return (turned + copied) * channels; }  // of a position
   auto members() {
-    return std::tie(length, turned, copied, channels, interleaved, inverse, vector, magnitude, turns);
+    return std::tie(length, turned, copied, channels, interleaved, inverse, positioned, vector, magnitude,
+                    turns);
   }
 };
 

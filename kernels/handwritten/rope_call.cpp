@@ -18,6 +18,7 @@ Specialisation describe_rope(const ir::OpView& op, Purpose purpose) {
                   .channels = of.channels,
                   .interleaved = op.flag("interleaved"),
                   .inverse = op.flag("inverse"),
+                  .positioned = op.op.operands.size() > 1,
                   .vector = 1,
                   .magnitude = op.real("magnitude"),
                   .turns = {}};

@@ -88,25 +88,33 @@ Status DataReader::give_images(std::string image_file, Array images, std::string
   return {};
 }
 
-Result<std::array<size_t, 2>> DataReader::token_inputs() const {
+Result<std::vector<size_t>> DataReader::token_inputs() const {
   const std::string_view kind = spec.source->name;
-  const size_t none = plan.inputs.size();
-  const size_t first = first_input(DType::i32), second = first_input(DType::i32, std::min(first + 1, none));
-  if (second == none)
+  const std::string_view names_of[] = {"tokens", "targets", "documents"};
+  std::vector<size_t> found;
+  for (size_t i = 0; i < plan.inputs.size(); ++i)
+    if (plan.inputs[i].dtype == DType::i32 && found.size() < (spec.has("end") ? 3 : 2)) found.push_back(i);
+  if (found.size() < 2)
     return Status::error("{}: needs an i32 input for the tokens and a second one for the targets", kind);
-  for (size_t i = 0; i < none; ++i) {
-    const PlanInput& input = plan.inputs[i];
-    if (i != first && i != second)
-      return Status::error("{}: gives tokens and targets; there is nothing for the input {}", kind,
-                           quoted(input.name));
-    if (input.shape.size() != 1 || input.shape != plan.inputs[first].shape)
+  if (spec.has("end") && found.size() < 3)
+    return Status::error(
+        "{}: `end` says where documents end, and the model has no third i32 input for their numbers", kind);
+  for (size_t i = 0; i < plan.inputs.size(); ++i) {
+    const PlanInput &input = plan.inputs[i], &first = plan.inputs[found[0]];
+    const auto which = std::ranges::find(found, i);
+    if (which == found.end())
+      return Status::error("{}: gives tokens and targets; there is nothing for the input {}{}", kind,
+                           quoted(input.name),
+                           found.size() == 2 && input.dtype == DType::i32 && kind != "synthetic"
+                               ? " (end=ID gives documents, which that token ends)"
+                               : "");
+    if (input.shape.size() != 1 || input.shape != first.shape)
       return Status::error(
-          "{}: tokens and targets come in windows of one length; the inputs {} and {} have the shapes {} and "
-          "{}",
-          kind, quoted(names[first]), quoted(names[second]), shape_text(plan.inputs[first].shape),
-          shape_text(plan.inputs[second].shape));
+          "{}: tokens and {} come in windows of one length; the inputs {} and {} have the shapes {} and {}",
+          kind, names_of[std::max<std::ptrdiff_t>(which - found.begin(), 1)], quoted(first.name),
+          quoted(input.name), shape_text(first.shape), shape_text(input.shape));
   }
-  return std::array{first, second};
+  return found;
 }
 
 Result<SharedFile> DataReader::read_unzipped(const std::string& path) {

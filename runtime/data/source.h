@@ -102,8 +102,8 @@ class DataReader {
   Status give_split(size_t input, std::string where, Array array);
   // Images to the first f32 input, labels to the first i32 one. A model may do without the labels.
   Status give_images(std::string image_file, Array images, std::string label_file, Array labels);
-  // The first i32 input and the second one, of equal length: tokens, and tokens one later.
-  Result<std::array<size_t, 2>> token_inputs() const;
+  // The first i32 inputs, of equal length: tokens, tokens one later, and, where the SPEC has `end`, documents.
+  Result<std::vector<size_t>> token_inputs() const;
   void remark(std::string text) { dataset_.remarks.push_back(std::move(text)); }
 
   // Every NAME=FILE part, by a parser of `array.h`.
@@ -111,6 +111,9 @@ class DataReader {
   Status read_named(Parse parse);
   // The file `spec.path` as a stream of tokens of `dtype`, in windows; `split` takes a part.
   Status read_windows(std::string_view dtype);
+  // The documents of these windows, which a token ends.
+  Result<Array> documents(const TokenWindows& windows, const FileBytes& file, std::string_view dtype,
+                          int64_t length) const;
   // Fails where a file of tokens is of another format, or its numbers have another width.
   Status check_format(std::string_view text, std::string_view dtype, const PlanInput& tokens);
   // The whole file, unzipped if it is gzipped.

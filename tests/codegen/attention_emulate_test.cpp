@@ -34,10 +34,11 @@ bool by_tensor_cores(const DeviceCode& code) {
 
 // Both results and the gradient, twice with the same bits.
 void check_twice(const ir::Module& module, const DeviceCode& code, int64_t batch, double error,
-                 const AttentionCase* far = nullptr) {
+                 const AttentionCase* far = nullptr, const AttentionCase* packed = nullptr) {
   std::mt19937 random(11);
   Data data = random_data(module, batch, random);
   if (far != nullptr) data.inputs = far_scores(*far, batch, data.inputs);
+  if (packed != nullptr) set_documents(*packed, data.inputs, random);
   ir::State after = data.state;
   const auto values = ir::evaluate(module, RegionKind::eval, batch, data.inputs, after);
   Emulated gpu(code);
@@ -60,14 +61,15 @@ void check_twice(const ir::Module& module, const DeviceCode& code, int64_t batch
 void check(const AttentionCase& c, const Machine16& on, int64_t batch, bool cores) {
   if (!on.cores && c.length != 17 && c.length != 5) return;
   SCOPED_TRACE(fmt::format("T = {}, {} heads of {}, {} of keys, causal {}, dropout {}, window {}", c.length,
-                           c.heads, c.channels, c.kv_heads, c.causal, c.dropout, c.window));
+                           c.heads, c.channels, c.kv_heads, c.causal, c.dropout, c.window) +
+               fmt::format(", documents {}", static_cast<int>(c.documents)));
   const auto module = to_half(attention_module(c, batch), on.dtype);
   ASSERT_TRUE(module);
   Diag diag;
   const auto code = emit_nvptx(*module, on.target, diag);
   ASSERT_TRUE(code) << diag.render();
   ASSERT_EQ(by_tensor_cores(*code), cores);
-  check_twice(*module, *code, batch, 4 * tolerance(on.dtype));
+  check_twice(*module, *code, batch, 4 * tolerance(on.dtype), nullptr, &c);
 }
 
 TEST_P(MmaAttention, AtTheEdges) {
@@ -120,6 +122,23 @@ TEST_P(MmaAttention, Windows) {
                                  {200, 1, 64, true, false, 0, 65},
                                  {70, 3, 64, true, false, 1, 33},
                                  {100, 1, 112, true, false, 0, 40}}) {
+    check(c, GetParam(), c.length < 20 ? 2 : 1, GetParam().cores);
+    if (HasFailure()) return;
+  }
+}
+
+// Documents within a tile and over several, with a tail of none; numbers in any order; all of the window.
+TEST_P(MmaAttention, Documents) {
+  using enum Documents;
+  for (const AttentionCase& c : {AttentionCase{17, 1, 32, true, true, 0, 0, runs},
+                                 {5, 2, 16, false, false, 1, 0, scattered},
+                                 {130, 1, 16, true, false, 0, 0, runs},
+                                 {130, 2, 16, false, false, 1, 0, runs},
+                                 {129, 1, 64, true, false, 0, 0, one},
+                                 {200, 1, 64, true, false, 0, 65, runs},
+                                 {140, 1, 64, false, false, 0, 0, scattered},
+                                 {70, 1, 112, true, true, 0, 0, runs},
+                                 {100, 1, 48, false, true, 0, 0, runs}}) {
     check(c, GetParam(), c.length < 20 ? 2 : 1, GetParam().cores);
     if (HasFailure()) return;
   }
@@ -223,8 +242,9 @@ struct TeamCase {
   int64_t batch;
   const char* target;
   friend void PrintTo(const TeamCase& c, std::ostream* out) {
-    *out << fmt::format("T {}, {} heads of {}, causal {}, dropout {}, window {}", c.shape.length,
-                        c.shape.heads, c.shape.channels, c.shape.causal, c.shape.dropout, c.shape.window);
+    *out << fmt::format("T {}, {} heads of {}, causal {}, dropout {}, window {}, documents {}",
+                        c.shape.length, c.shape.heads, c.shape.channels, c.shape.causal, c.shape.dropout,
+                        c.shape.window, static_cast<int>(c.shape.documents));
   }
 };
 class TeamAttention : public testing::TestWithParam<TeamCase> {};
@@ -247,6 +267,12 @@ INSTANTIATE_TEST_SUITE_P(
         TeamCase{{67, 1, 20, true, true, 0, 40}, 1, "sm_90"},
         TeamCase{{40, 1, 64, true, false, 0, 1}, 2, "sm_80"},
         TeamCase{{6, 1, 256, true, false, 0, 2}, 1, "sm_80"},
+        // Documents.
+        TeamCase{{70, 1, 8, true, false, 0, 0, Documents::runs}, 2, "sm_80"},
+        TeamCase{{67, 2, 20, false, true, 1, 0, Documents::scattered}, 1, "sm_90"},
+        TeamCase{{33, 6, 20, true, true, 2, 4, Documents::runs}, 1, "sm_80"},
+        TeamCase{{131, 1, 64, false, false, 0, 0, Documents::runs}, 1, "sm_80"},
+        TeamCase{{35, 1, 8, true, false, 0, 0, Documents::one}, 1, "sm_75"},
         // More channels than are kept in registers.
         TeamCase{{3, 1, 514, true, true}, 1, "sm_80"}));
 
@@ -256,7 +282,43 @@ TEST_P(TeamAttention, AtTheEdges) {
   Diag diag;
   const auto code = emit_nvptx(module, c.target, diag);
   ASSERT_TRUE(code) << diag.render();
-  check_twice(module, *code, c.batch, 2e-5);
+  check_twice(module, *code, c.batch, 2e-5, nullptr, &c.shape);
+}
+
+// Warp instructions of attention and its gradient.
+double attention_instructions(const AttentionCase& c, std::optional<DType> half) {
+  const ir::Module module = half ? *to_half(attention_module(c, 1), *half) : attention_module(c, 1);
+  Diag diag;
+  const auto code = emit_nvptx(module, "sm_80", diag);
+  EXPECT_TRUE(code) << diag.render();
+  std::mt19937 random(11);
+  Data data = random_data(module, 1, random);
+  set_documents(c, data.inputs, random);
+  Emulated gpu(*code);
+  Machine machine(module, code->program, RegionKind::eval, 1);
+  machine.set(data.inputs, data.state);
+  gpu.run(module, machine, 1);
+  double sum = 0;
+  for (const auto& [name, instructions] : gpu.executed)
+    if (name.find("attention") != std::string::npos) sum += static_cast<double>(instructions);
+  EXPECT_GT(sum, 0);
+  return sum;
+}
+
+TEST(AttentionOfDocuments, SkipsTilesOfOtherDocuments) {
+  for (const std::optional<DType> half : {std::optional<DType>(), std::optional(DType::f16)}) {
+    AttentionCase c{half ? 1024 : 512, 1, half ? 64 : 8, true, false};
+    const double whole = attention_instructions(c, half);
+    c.documents = Documents::one;
+    const double one = attention_instructions(c, half);
+    c.documents = Documents::eight;
+    const double eight = attention_instructions(c, half);
+    fmt::print("{}: {} without, {} with one, {} with eight\n", half ? "f16" : "f32", whole, one, eight);
+    SCOPED_TRACE(
+        fmt::format("{}: {} without, {} with one, {} with eight", half ? "f16" : "f32", whole, one, eight));
+    EXPECT_LE(one, 1.03 * whole);
+    EXPECT_LE(eight, 0.3 * one);
+  }
 }
 
 TEST(TeamAttentionValues, ScoresFarFromZero) {

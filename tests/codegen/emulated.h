@@ -37,10 +37,12 @@ struct Emulated {
       grid.x = static_cast<uint32_t>((call.items.at(batch) + call.per_block - 1) / call.per_block);
       block.x = static_cast<uint32_t>(call.block);
       const auto* first = reinterpret_cast<const uint8_t*>(arguments.data());
+      const uint64_t before = emulator.executed();
       const Status run = emulator.launch(*loaded->find(code.program.functions[function].name), grid, block, 0,
                                          std::vector<uint8_t>(first, first + 8 * arguments.size()));
       ASSERT_TRUE(run.ok()) << run.text();
       loads.emplace_back(code.program.functions[function].name, emulator.last().loads);
+      executed[code.program.functions[function].name] += emulator.executed() - before;
       for (size_t i = 0; i < call.operands.size(); ++i) {
         if (slots[i].written && !broken) {
           ASSERT_TRUE(emulator.read(arguments[i], operands[i], bytes[i]));
@@ -52,7 +54,8 @@ struct Emulated {
   }
 
   const DeviceCode& code;
-  bool broken = false;  // the text was damaged: results are not looked at
+  std::map<std::string, uint64_t> executed;  // warp instructions so far, by kernel
+  bool broken = false;                       // the text was damaged: results are not looked at
   emulator::Emulator emulator;
   std::unique_ptr<emulator::LoadedModule> loaded;
 };

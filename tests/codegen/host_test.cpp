@@ -185,6 +185,33 @@ TEST(Host, WindowsOfAttention) {
   }
 }
 
+// Documents: within a vector, a step and a block, and over several; numbers that come again; positions of none.
+TEST(Host, DocumentsOfAttention) {
+  for (const Documents documents : {Documents::one, Documents::runs, Documents::scattered}) {
+    for (const AttentionCase& shape : {AttentionCase{1, 1, 4, false, false},
+                                       {17, 6, 8, true, true, 3},
+                                       {65, 2, 5, false, false},
+                                       {130, 4, 16, true, true, 2, 30},
+                                       {131, 1, 3, true, false, 0, 100},
+                                       {203, 1, 4, true, false},
+                                       {203, 1, 4, false, true}}) {
+      AttentionCase c = shape;
+      c.documents = documents;
+      SCOPED_TRACE(fmt::format("T = {}, {} heads of {}, window {}, documents {}", c.length, c.heads,
+                               c.channels, c.window, static_cast<int>(documents)));
+      const Module module = attention_module(c, 2);
+      const auto compiled = compile(module);
+      ASSERT_NE(compiled, nullptr);
+      std::mt19937 random(7);
+      auto inputs = ir::random_inputs(module, 2, false, random);
+      set_documents(c, inputs, random);
+      for (auto& [name, tensor] : inputs) round(tensor);
+      check(module, RegionKind::eval, 2, inputs, ir::random_state(module, random), *compiled, 2e-5);
+      if (HasFailure()) return;
+    }
+  }
+}
+
 TEST(Host, AttentionOfScoresFarFromZero) {
   const AttentionCase c{19, 2, 4, true, false};
   const Module module = attention_module(c, 2);

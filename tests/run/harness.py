@@ -219,13 +219,15 @@ def norm(values):
     return math.sqrt(math.fsum(v * v for v in values))
 
 
-def far_apart(got, reference):
-    """Largest norm-wise relative difference over the tensors, and the tensor it is in."""
+def far_apart(got, reference, least=0.0):
+    """Largest norm-wise relative difference over the tensors, and the tensor it is in. Norms of a tensor are at least
+    that part of the norm of all."""
+    floor = max(least * math.hypot(*(norm(values) for _, values in reference.values())), 1e-6)
     expect(list(got) == list(reference), f"the tensors' names differ: {list(got)} and {list(reference)}")
     worst = (0.0, "-")
     for name, (shape, values) in reference.items():
         expect(got[name][0] == shape, f"shape of {name}: {got[name][0]} and {shape}")
-        difference = norm([a - b for a, b in zip(got[name][1], values)]) / max(norm(values), 1e-6)
+        difference = norm([a - b for a, b in zip(got[name][1], values)]) / max(norm(values), floor)
         worst = max(worst, (difference if math.isfinite(difference) else math.inf, name))
     return worst
 

@@ -46,7 +46,7 @@ class Attention {
         }
         now = arrays().over_rows(ir::Combine::max, now, keys.count);
         Value* shift = now;
-        if (s_.window > 0) {  // a lane may have seen no key yet
+        if (s_.starts_blind()) {  // a lane may have seen no key yet
           Value* none = b_.CreateFCmpOEQ(now, arrays().real(-std::numeric_limits<double>::infinity()));
           shift = b_.CreateSelect(none, arrays().real(0), now);
         }
@@ -62,14 +62,13 @@ class Attention {
         arrays().add({{out, decay, scores, rows(2, keys), sees(keys)}});
       });
       Value* total = arrays().over_rows(ir::Combine::sum, one(sum), step());
-      const int32_t result = s_.words == 0 ? 1 : static_cast<int32_t>(s_.words) + 4;
       t_.branch(exists_, [&] {
-        arrays().store(out, {result, output_base(), s_.width(), s_.length}, first_,
+        arrays().store(out, {result(), output_base(), s_.width(), s_.length}, first_,
                        b_.CreateFDiv(arrays().real(1), total));
         Value* log = t_.math.log(total);
         t_.branch(leads_, [&] {
-          t_.store(result + 1, top_of(first_), one(top), point());
-          t_.store(result + 1, log_of(first_), log, point());
+          t_.store(result() + 1, top_of(first_), one(top), point());
+          t_.store(result() + 1, log_of(first_), log, point());
         });
       });
     });
@@ -189,6 +188,7 @@ class Attention {
             // On a GPU the words are read where they are needed: all that follows from them would be moved
             // in front of the loops, into twenty registers.
             if (s_.words != 0 && s_.team == 0) dropout_.emplace(t_, s_, sample_);
+            if (s_.documents != 0) find_documents();
             body();
           });
         });
@@ -197,27 +197,43 @@ class Attention {
   // Positions whose lanes walk together.
   int64_t together() const { return s_.team > 0 ? Team::kWarp / s_.team : static_cast<int64_t>(lanes_); }
 
-  // Steps of `step()` keys for all lanes that see any; masked where a lane may not see one.
+  // Steps of positions that some of the lanes see: from `from` to `to` all do, before and behind perhaps not.
+  struct Range {
+    Value *begin, *from, *to, *stop;
+    Value* last = nullptr;  // the condition that the rest after full steps is one of them; null: it is
+  };
   using OnStep = std::function<void(const Step&)>;
+  void walk(Step how, Range at, bool masked, const OnStep& f) {
+    if (s_.documents != 0) {
+      at.begin = larger(at.begin, down(spans_[0]));
+      at.stop = t_.smaller(at.stop, up(spans_[1]));
+      at.from = larger(t_.smaller(larger(at.from, up(spans_[2])), at.stop), at.begin);
+      at.to = larger(t_.smaller(t_.smaller(at.to, down(spans_[3])), at.stop), at.from);
+      Value* last = b_.CreateICmpUGT(spans_[1], t_.index(whole()));
+      at.last = at.last == nullptr ? last : b_.CreateAnd(at.last, last);
+      masked = true;
+    }
+    const Step clear = how;
+    how.masked = masked;
+    if (at.from != at.begin) steps(at.begin, at.from, how, f);
+    steps(at.from, at.to, clear, f);
+    if (at.stop != at.to) steps(at.to, at.stop, how, f);
+    if (whole() < s_.length) t_.branch(at.last, [&] { last_step(how, f); });
+  }
+
+  // Steps of `step()` keys for all lanes that see any.
   void over_keys(const OnStep& f) {
-    Value *end = t_.index(whole()), *past = b_.CreateAdd(low_, t_.index(together()));
-    if (!s_.causal) {
-      steps(t_.index(0), end, {}, f);
-      last_step({}, f);
-      return;
-    }
-    const Step masked{.masked = true};
+    Value *none = t_.index(0), *end = t_.index(whole());
+    if (!s_.causal) return walk({}, {none, none, end, end}, false, f);
+    Value* past = b_.CreateAdd(low_, t_.index(together()));
     Value* clear = down(b_.CreateAdd(low_, t_.index(1)));  // keys before are seen by the first lane too
-    Value* begin = t_.index(0);
+    Range keys{none, none, clear, t_.smaller(up(past), end), b_.CreateICmpUGT(past, end)};
     if (s_.window > 0) {
-      // Keys from here on are seen by the first lane, and from `all` on by the last one, too.
-      Value* all = t_.smaller(up(less(low_, s_.window - together())), clear);
-      steps(down(less(low_, s_.window - 1)), all, masked, f);
-      begin = all;
+      // Keys from here on are seen by the first lane, and from `from` on by the last one, too.
+      keys.begin = down(less(low_, s_.window - 1));
+      keys.from = t_.smaller(up(less(low_, s_.window - together())), clear);
     }
-    steps(begin, clear, {}, f);
-    steps(clear, t_.smaller(up(past), end), masked, f);
-    if (whole() < s_.length) t_.branch(b_.CreateICmpUGT(past, end), [&] { last_step(masked, f); });
+    walk({}, keys, true, f);
   }
 
   // For each head of queries that meets the lanes' head of keys.
@@ -232,26 +248,21 @@ class Attention {
 
   // The same for queries that see one of the lanes' keys.
   void over_queries(const OnStep& f) {
-    Value *begin = t_.index(0), *clear = begin, *end = t_.index(whole());
-    Step queries{.queries = true};
+    Value *none = t_.index(0), *end = t_.index(whole());
+    Range queries{none, none, end, end};
     if (s_.causal) {
-      queries.masked = true;
-      begin = down(low_);
+      queries.begin = down(low_);
       // From here on every query sees the last lane's key.
-      clear = t_.smaller(up(b_.CreateAdd(low_, t_.index(together() - 1))), end);
-      steps(begin, clear, queries, f);
+      queries.from = t_.smaller(up(b_.CreateAdd(low_, t_.index(together() - 1))), end);
     }
-    if (s_.window == 0) {
-      steps(clear, end, {.queries = true}, f);
-      last_step(queries, f);
-      return;
+    if (s_.window > 0) {
+      // Queries before `to` see the first lane's key, too; from `past` on they see none.
+      queries.to = larger(queries.from, t_.smaller(down(b_.CreateAdd(low_, t_.index(s_.window))), end));
+      Value* past = b_.CreateAdd(low_, t_.index(together() - 1 + s_.window));
+      queries.stop = t_.smaller(up(past), end);
+      queries.last = b_.CreateICmpUGT(past, end);
     }
-    // Queries before `all` see the first lane's key, too; from `past` on they see none.
-    Value* all = larger(clear, t_.smaller(down(b_.CreateAdd(low_, t_.index(s_.window))), end));
-    Value* past = b_.CreateAdd(low_, t_.index(together() - 1 + s_.window));
-    steps(clear, all, {.queries = true}, f);
-    steps(all, t_.smaller(up(past), end), queries, f);
-    if (whole() < s_.length) t_.branch(b_.CreateICmpUGT(past, end), [&] { last_step(queries, f); });
+    walk({.queries = true}, queries, s_.causal != 0, f);
   }
 
   void steps(Value* low, Value* high, Step how, const OnStep& f) {
@@ -264,7 +275,6 @@ class Attention {
 
   // Calls f for the rest after full steps: fewer positions on the host, a ragged step on a GPU.
   void last_step(Step how, const OnStep& f) {
-    if (whole() == s_.length) return;
     how.first = t_.index(whole());
     how.ragged = s_.team > 0;
     how.count = static_cast<size_t>(how.ragged ? step() : s_.length - whole());
@@ -284,7 +294,7 @@ class Attention {
 
   // --- operands: 0 is qkv; the gradient's further ones:
   static constexpr int32_t kStatistics = 1, kDelta = 2, kDy = 3;
-  int32_t result() const { return s_.words == 0 ? 4 : static_cast<int32_t>(s_.words) + 4; }
+  int32_t result() const { return static_cast<int32_t>(s_.operands); }
 
   // Query, key or value (0, 1, 2) of every position of this head.
   LaneArrays::Positions part(int64_t which, int32_t slot = 0) {
@@ -316,6 +326,19 @@ class Attention {
   std::vector<LaneArrays::Row> output_rows(const Step& step) {
     return rows_of({kDy, output_base(), s_.width(), s_.length}, step);
   }
+
+  // --- documents
+
+  void find_documents() {
+    for (const int64_t plane : {0, 1, 2, 3}) {  // [B,4,blocks]
+      Value* at = b_.CreateAdd(b_.CreateMul(sample_, t_.index(4)), t_.index(plane));
+      at = b_.CreateAdd(b_.CreateMul(at, t_.index(s_.blocks())), block_);
+      Value* position = t_.load_one(static_cast<int32_t>(s_.documents) + 1, at);
+      spans_[plane] = b_.CreateZExtOrTrunc(position, t_.index_type);
+    }
+    document_ = t_.gather(static_cast<int32_t>(s_.documents), numbers(), positions_, valid());
+  }
+  Value* numbers() { return b_.CreateMul(sample_, t_.index(s_.length)); }  // [B,T]
 
   // --- dropout
 
@@ -363,7 +386,7 @@ class Attention {
   // Whether the query sees the key, and there is one; null: it does.
   Value* sees_at(const Step& step, Value* at) {
     Value* visible = nullptr;
-    if (step.masked) {
+    if (step.masked && s_.causal) {
       Value* other = everywhere(t_.word(at));
       if (s_.window > 0) {  // the query is less than a window behind the key, and not before it
         Value* behind = step.queries ? b_.CreateSub(other, positions_) : b_.CreateSub(positions_, other);
@@ -372,10 +395,15 @@ class Attention {
         visible = step.queries ? b_.CreateICmpULE(positions_, other) : b_.CreateICmpULE(other, positions_);
       }
     }
-    if (step.ragged && (step.queries || !step.masked)) {
-      Value* there = b_.CreateICmpULT(at, t_.index(s_.length));
-      visible = visible == nullptr ? there : b_.CreateAnd(visible, there);
+    const auto only = [&](Value* where) {
+      visible = visible == nullptr ? where : b_.CreateAnd(visible, where);
+    };
+    if (step.masked && s_.documents != 0) {
+      Value* number = b_.CreateAdd(numbers(), inside(step, at));
+      only(b_.CreateICmpEQ(document_, everywhere(t_.load_one(static_cast<int32_t>(s_.documents), number))));
     }
+    if (step.ragged && (step.queries || !step.masked || !s_.causal))
+      only(b_.CreateICmpULT(at, t_.index(s_.length)));
     return visible;
   }
   // Lanes that are positions; null: all.
@@ -399,6 +427,7 @@ class Attention {
   // GPU: the lane is a position; the thread is its team's first. On the host stores know their positions.
   Value *exists_ = nullptr, *leads_ = nullptr;
   std::optional<AttentionDropout> dropout_;
+  Value *spans_[4] = {}, *document_ = nullptr;  // of the block; the number of every lane, i32
 };
 
 }  // namespace

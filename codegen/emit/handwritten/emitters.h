@@ -10,6 +10,10 @@ namespace gacc::codegen {
 void emit_attention(Target& t);
 void emit_attention_gradient(Target& t);
 
+// documents: DocumentsShape.
+void emit_documents(Target& t);
+void emit_document_spans(Target& t);
+
 // rope: RopeShape.
 void emit_rope(Target& t);
 

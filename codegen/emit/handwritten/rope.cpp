@@ -25,7 +25,8 @@ class Rope {
     llvm::GlobalVariable* turns = table();
     t_.points(
         [&](Value* at) {
-          position = b_.CreateZExtOrTrunc(b_.CreateURem(at, t_.index(s_.length)), b_.getInt64Ty());
+          position = s_.positioned ? t_.load_one(1, at) : b_.CreateURem(at, t_.index(s_.length));
+          position = b_.CreateZExtOrTrunc(position, b_.getInt64Ty());
           row = b_.CreateMul(at, t_.index(s_.row()));
         },
         [&](const Point& at) {
@@ -49,6 +50,8 @@ class Rope {
   }
 
  private:
+  int32_t result() const { return s_.positioned ? 2 : 1; }
+
   // The turns of all pairs, with room behind them for the lanes of a vector that are none.
   llvm::GlobalVariable* table() {
     std::vector<uint64_t> turns = s_.turns;
@@ -127,9 +130,9 @@ class Rope {
     return {t_.load(0, first(head), *point_), t_.load(0, second(head), *point_)};
   }
   void store(Value* head, const Pair& pair) {
-    if (s_.interleaved && point_->lanes > 1) return t_.store_runs(1, first(head), pair, *point_);
-    t_.store(1, first(head), pair[0], *point_);
-    t_.store(1, second(head), pair[1], *point_);
+    if (s_.interleaved && point_->lanes > 1) return t_.store_runs(result(), first(head), pair, *point_);
+    t_.store(result(), first(head), pair[0], *point_);
+    t_.store(result(), second(head), pair[1], *point_);
   }
   Value* first(Value* head) {
     return b_.CreateAdd(head, s_.interleaved ? b_.CreateMul(point_->column, t_.index(2)) : point_->column);
@@ -140,7 +143,7 @@ class Rope {
   void copy(Value* row, int64_t begin, int64_t count) {
     const auto move = [&](Value* from, const Point& p) {
       Value* at = b_.CreateAdd(b_.CreateAdd(row, t_.index(begin)), b_.CreateAdd(from, p.column));
-      t_.store(1, at, t_.load(0, at, p), p);
+      t_.store(result(), at, t_.load(0, at, p), p);
     };
     const int64_t whole = count / s_.pairs() * s_.pairs();
     t_.each(t_.index(0), t_.index(whole), t_.index(s_.pairs()), [&](Value* i) { move(i, *point_); });

@@ -1,5 +1,6 @@
 // Files of tokens: numbers of two or four bytes, or the bytes of a text.
 #include <algorithm>
+#include <cstring>
 
 #include "runtime/byte_order.h"
 #include "runtime/data/source.h"
@@ -115,6 +116,34 @@ Status DataReader::check_format(std::string_view text, std::string_view dtype, c
   return {};
 }
 
+// The token that ends a document belongs to none: it has the next document's first token as its target.
+Result<Array> DataReader::documents(const TokenWindows& windows, const FileBytes& file,
+                                    std::string_view dtype, int64_t length) const {
+  int64_t end = 0;
+  if (!parse_count(spec.option("end"), end))
+    return Status::error("{}: end={} is no number of a token", spec.path, spec.option("end"));
+  Array made{"i32", {windows.windows, length}, {}};
+  made.bytes.resize(static_cast<size_t>(windows.windows * length) * sizeof(int32_t));
+  std::vector<std::byte> window(static_cast<size_t>(length * element_bytes(dtype)));
+  std::byte* to = made.bytes.data();
+  int64_t ends = 0;
+  for (int64_t i = 0; i < windows.windows; ++i) {
+    GACC_TRY(file.read(windows.first + static_cast<size_t>(i) * window.size(), window));
+    int32_t document = 0;
+    visit_elements(dtype, window, [&](const auto& tokens) {
+      for (const auto token : tokens) {
+        const bool last = static_cast<int64_t>(token) == end;
+        const int32_t number = last ? -1 : document;
+        ends += last ? 1 : 0, document += last ? 1 : 0;
+        std::memcpy(to, &number, sizeof number);
+        to += sizeof number;
+      }
+    });
+  }
+  if (ends == 0) return Status::error("{}: no token is {}: nothing would end a document", spec.path, end);
+  return made;
+}
+
 // No sniffing for gzip here: any two bytes may be a token.
 Status DataReader::read_windows(std::string_view dtype) {
   const auto inputs = GACC_TRY(token_inputs());
@@ -133,14 +162,19 @@ Status DataReader::read_windows(std::string_view dtype) {
            return fmt::format("{}: token {}{}", path, element + later, test ? " of the last 10 %" : "");
          });
   }
+  if (inputs.size() > 2) give(inputs[2], spec.path, GACC_TRY(documents(cut, *file, dtype, length)));
   return {};
 }
+
+const SpecKey kEnd = {
+    "end", "ID", "",
+    "the token that ends a document: gives a third i32 input the number of each position's document"};
 
 const DataSource sources::tokens{
     .name = "tokens",
     .path = "FILE",
     .says = "little-endian tokens, cut into windows",
-    .keys = {{"dtype", "u16|u32", "u16", "the type of a token"}},
+    .keys = {{"dtype", "u16|u32", "u16", "the type of a token"}, kEnd},
     .read =
         [](DataReader& r) {
           // Beyond 2^31 - 1 there is no token: as i32 it is below every range.
@@ -153,7 +187,8 @@ const DataSource sources::text{
     .path = "FILE",
     .says = "bytes as tokens, cut into windows",
     .keys = {{"split", "train|test", "",
-              "`train` is the first 90 % of the file, `test` the rest (default: all)"}},
+              "`train` is the first 90 % of the file, `test` the rest (default: all)"},
+             kEnd},
     .read = [](DataReader& r) { return r.read_windows("u8"); },
 };
 
