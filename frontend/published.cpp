@@ -29,6 +29,7 @@ constexpr std::string_view kNeutral[] = {
 #define GACC_NEUTRAL_KEY(name) name,
 #include "ir/config_keys.def"
 };
+constexpr std::string_view kDocuments = "documents";
 constexpr std::string_view kWhen = "when";  // of any table: false leaves it out
 
 // Returns the texts of a list, or the one text.
@@ -362,6 +363,26 @@ class Families {
   std::string& problems_;
 };
 
+// Lets the attention layers among these name the input of documents.
+void name_documents(Node& layers) {
+  for (Node& layer : layers.items) {
+    if (Node* inner = layer.find("layers")) name_documents(*inner);
+    const Node* type = layer.find("type");
+    if (type == nullptr || type->text != "attention" || layer.find(kDocuments) != nullptr) continue;
+    layer.entries.push_back({std::string(kDocuments), {}, to_node(ConfigValue{std::string(kDocuments)})});
+  }
+}
+
+// Adds the input of documents, one number for each token, and names it.
+void pack(Node& model) {
+  Node* inputs = model.find("inputs");
+  Node* layers = model.find("layers");
+  if (inputs == nullptr || inputs->entries.empty() || layers == nullptr) return;
+  if (inputs->find(kDocuments) == nullptr)
+    inputs->entries.push_back({std::string(kDocuments), {}, inputs->entries.front().value});
+  name_documents(*layers);
+}
+
 // Sorts the tables of a model file as they are documented.
 void sort_tables(Node& model) {
   const auto rank = [](const Entry& entry) {
@@ -424,6 +445,7 @@ std::optional<std::string> published_model(std::string_view config, const std::s
     Node model = reading.run(*root);
     problems += reading.problems();
     if (!reading.problems().empty()) return std::nullopt;
+    if (options.pack) pack(model);
     Diag diag(file, std::string(config));
     apply_overrides(model, options.overrides, diag);
     problems += diag.render();

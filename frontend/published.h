@@ -22,6 +22,7 @@ struct PublishedOptions {
   std::string folder{};               // the model's name
   std::optional<int64_t> context{};   // tokens of a window
   std::optional<int64_t> lora{};      // the rank of adapters
+  bool pack = false;                  // windows have several documents
   std::vector<Override> overrides{};  // of the model file
   // The "config" is what a GGUF says: general.architecture, the keys of its architecture without the name of that in
   // front, "tensors.NAME": the rows of a tensor, of those of the blocks the first's ("tensors.blk.attn_q.weight"), and

@@ -26,11 +26,13 @@ CompileTrouble compile(const CompilerRequest& request, std::string& artifact) {
   PublishedOptions options;
   if (request.lora != 0) options.lora = request.lora;
   if (request.context != 0) options.context = request.context;
+  options.pack = request.pack;
   ModelSource source;
   if (request.text == nullptr) {
     if (auto trouble = read_published(request.file, request.families, options, source)) return *trouble;
   } else {
-    if (options.context) return {false, "context goes with a published model\n"};
+    if (options.context || options.pack)
+      return {false, fmt::format("{} goes with a published model\n", options.context ? "context" : "pack")};
     source = {request.text, request.file};
     if (options.lora) {
       const std::vector<Override> adapters = adapters_of_blocks(source.text, *options.lora);

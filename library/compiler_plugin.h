@@ -5,7 +5,7 @@
 
 namespace gacc {
 
-constexpr int kCompilerAbi = 2;  // raised with every change of the types below
+constexpr int kCompilerAbi = 3;  // raised with every change of the types below
 constexpr const char* kCompilerEntry = "gacc_compile_step";
 
 // The texts that the compiler gives to the caller's `take`, one call for each text, before it returns.
@@ -17,6 +17,7 @@ struct CompilerRequest {
   size_t set_count;
   const char *target, *families;
   int64_t lora, context;  // 0: not given
+  bool pack;
 };
 
 extern "C" {

@@ -185,7 +185,8 @@ Answer compile(const std::optional<std::string>& text, const std::string& name,
                                    given.target == nullptr ? "sm_80" : given.target,
                                    given.families == nullptr ? "" : given.families,
                                    given.lora,
-                                   given.context};
+                                   given.context,
+                                   given.pack != 0};
   const int ended = compile_step == nullptr ? -1 : compile_step(kCompilerAbi, &request, take_answer, &answer);
   if (ended == 0) return make_step(std::move(answer.artifact), name, to);
   if (ended < 0)

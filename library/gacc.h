@@ -80,6 +80,7 @@ typedef struct gacc_compile_options {
   int64_t lora;         /* adapters of that rank at all products of the blocks */
   int64_t context;      /* of a published model: tokens of a window */
   const char* families; /* a folder with more families of published models */
+  int pack;             /* of a published model: its windows have several documents, a further input */
 } gacc_compile_options;
 
 /* Compiles a model file, a GGUF, the folder of a published model or its config.json, or the text of a model file, which

@@ -44,13 +44,14 @@ using namespace gacc;
 struct Arguments {
   std::string model, output, emit = "ptx", target = "sm_80", memory, launch, report, stop_after;
   std::string ranks, link, families, example;
-  std::optional<int64_t> context, lora;
+  std::optional<int64_t> context, lora, documents;
   std::optional<std::string> fits;
   std::vector<std::string> sets, print_after;
   bool plan = false, kernels = false, summary = false, json = false, times = false, locations = false;
-  bool schema = false, markdown = false, strict = false;
+  bool schema = false, markdown = false, strict = false, pack = false;
 
   bool writes_output() const { return !(plan || summary || fits) || !output.empty(); }
+  bool packs() const { return pack || documents; }
   std::string output_path() const {  // of the artifact (or IR, or text); "-" is standard output
     if (!output.empty()) return output;
     const char* extension = emit == "ir"      ? ".gir"
@@ -140,6 +141,14 @@ Exit status:
       ->check(CLI::Range(1, 1 << 30));
   value("--lora", to.lora, "R", "short for [lora]: adapters of rank R at all products of the\nblocks")
       ->check(CLI::Range(1, 1 << 20));
+  app.add_flag("--pack", to.pack,
+               "of a published model: windows have several documents, whose\nnumbers are a further input "
+               "(docs/fine-tuning.md)");
+  value("--documents", to.documents, "N",
+        "short for --set train.documents=N: estimates are for documents of\nN tokens on average; with --pack "
+        "where "
+        "that is missing")
+      ->check(CLI::Range(1, 1 << 30));
   app.add_option(
          "--fits", to.fits,
          "print which cards the model trains on, wholly and by adapters, and with\nwindows of how many "
@@ -194,6 +203,8 @@ std::string wrong_command(const Arguments& given, std::vector<Override>& overrid
     return "--emit toml writes the model file alone; compile it with the other options";
   if (given.context && model_file)
     return "--context goes with a published model; a model file has its own shapes";
+  if (given.pack && model_file)
+    return "--pack goes with a published model; in a model file it is `documents` of the attention layers";
   if (!given.families.empty() && model_file) return "--families goes with a published model";
   if (given.fits) {
     if (!parse_cards(*given.fits))
@@ -243,6 +254,7 @@ std::string wrong_command(const Arguments& given, std::vector<Override>& overrid
     const bool number = given.ranks.find_first_not_of("0123456789") == std::string::npos;
     overrides.push_back({"train.ranks", number ? given.ranks : toml_string(given.ranks)});
   }
+  if (given.documents) overrides.push_back({"train.documents", fmt::to_string(*given.documents)});
   if (!given.launch.empty()) overrides.push_back({"launch.mode", toml_string(given.launch)});
   passes::PipelineOptions pipeline;
   pipeline.print_after = given.print_after;
@@ -405,8 +417,11 @@ class Compilation {
   // Gives the model file, or makes it of a published model, and adds to what is set.
   std::optional<CompileTrouble> read_source(const PublishedOptions& options, ModelSource& source,
                                             std::vector<Override>& overrides) const {
-    if (is_published(arguments_.model))
-      return read_published(arguments_.model, arguments_.families, options, source);
+    if (is_published(arguments_.model)) {
+      PublishedOptions all = options;
+      all.pack = arguments_.packs();
+      return read_published(arguments_.model, arguments_.families, std::move(all), source);
+    }
     source = file_;
     if (!options.lora) return {};
     const std::vector<Override> adapters = adapters_of_blocks(source.text, *options.lora);

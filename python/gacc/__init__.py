@@ -147,7 +147,7 @@ class Step:
 
 def compile(model: str | os.PathLike | Mapping, *, set: Mapping[str, Any] | None = None,
             memory: str | int | None = None, target: str | None = None, lora: int | None = None,
-            context: int | None = None, families: str | os.PathLike | None = None) -> Step:
+            context: int | None = None, families: str | os.PathLike | None = None, pack: bool = False) -> Step:
     """Compiles a model: a path, text with a line break in it, or a dict that says what a model file says. A path may be
     the folder of a published model, as Hugging Face writes it, its config.json, or a GGUF.
 
@@ -157,6 +157,7 @@ def compile(model: str | os.PathLike | Mapping, *, set: Mapping[str, Any] | None
     lora      the rank of adapters at all products of the blocks; the rest is frozen then
     context   of a published model: the tokens of a window
     families  a folder with more families of published models
+    pack      of a published model: windows have several documents, whose numbers are the input "documents"
 
     Takes as long as gaccc does. A wrong model raises Error with the lines gaccc prints, and the place of the first.
     """
@@ -168,10 +169,11 @@ def compile(model: str | os.PathLike | Mapping, *, set: Mapping[str, Any] | None
     settings = [f"{key}={_toml.value(value)}" for key, value in given.items()]
     sets = (ctypes.c_char_p * max(len(settings), 1))(*(s.encode() for s in settings))
     options = CompileOptions(sets, len(settings), target.encode() if target else None, lora or 0, context or 0,
-                             None if families is None else path_bytes(families))
+                             None if families is None else path_bytes(families), pack)
     words = [word for setting in settings for word in ("--set", setting)]
     for option, value in (("--lora", lora), ("--context", context), ("--families", families)):
         words += [] if value is None else [option, os.fspath(value) if option == "--families" else str(value)]
+    words += ["--pack"] * pack
     handle = ctypes.c_void_p()
     if isinstance(model, Mapping) or (isinstance(model, str) and "\n" in model):
         text = _toml.document(model) if isinstance(model, Mapping) else model

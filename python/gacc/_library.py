@@ -35,7 +35,7 @@ class CError(Structure):
 
 class CompileOptions(Structure):
     _fields_ = [("set", POINTER(c_char_p)), ("sets", c_size_t), ("target", c_char_p),
-                ("lora", c_int64), ("context", c_int64), ("families", c_char_p)]
+                ("lora", c_int64), ("context", c_int64), ("families", c_char_p), ("pack", c_int)]
 
 
 class CTensor(Structure):

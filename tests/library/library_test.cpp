@@ -93,19 +93,19 @@ TEST_F(LibraryTest, CompileText) {
   wrong(gacc_compile_text(nullptr, "m", nullptr, &step), "null");
   wrong(gacc_compile_text(kModel, "m", nullptr, nullptr), "null");
   const char* const sets[] = {"train.micro_batch=8", nullptr};
-  gacc_compile_options options = {sets, 2, nullptr, 0, 0, nullptr};
+  gacc_compile_options options = {sets, 2, nullptr, 0, 0, nullptr, 0};
   wrong(gacc_compile_text(kModel, "m", &options, &step), "entry 1 is null");
   EXPECT_EQ(step, nullptr);
-  options = {sets, 1, "sm_90", 0, 0, nullptr};
+  options = {sets, 1, "sm_90", 0, 0, nullptr, 0};
   good(gacc_compile_text(kModel, nullptr, &options, &step));
   gacc_step_info info;
   good(gacc_step_info_of(step, &info));
   EXPECT_EQ(info.micro_batch, 8);
   gacc_step_free(step);
   const char* const no_value[] = {"train"};
-  options = {no_value, 1, nullptr, 0, 0, nullptr};
+  options = {no_value, 1, nullptr, 0, 0, nullptr, 0};
   wrong(gacc_compile_text(kModel, "m", &options, &step), "expected KEY=VALUE", GACC_FAILED);
-  options = {nullptr, 0, "sm_1", 0, 0, nullptr};
+  options = {nullptr, 0, "sm_1", 0, 0, nullptr, 0};
   wrong(gacc_compile_text(kModel, "m", &options, &step), "sm_1", GACC_FAILED);
 }
 
@@ -295,7 +295,7 @@ TEST_F(LibraryTest, Init) {
 TEST_F(LibraryTest, SchedulesInEpochsNeedTheirLength) {
   gacc_step* step = nullptr;
   const char* const sets[] = {"schedule.type=cosine", "schedule.unit=epochs", "schedule.total=2"};
-  const gacc_compile_options options = {sets, 3, nullptr, 0, 0, nullptr};
+  const gacc_compile_options options = {sets, 3, nullptr, 0, 0, nullptr, 0};
   good(gacc_compile_text(kModel, "m", &options, &step));
   good(gacc_session_open(step, "cpu", nullptr, &run_));
   gacc_step_free(step);  // a session keeps what it needs
@@ -308,7 +308,7 @@ TEST_F(LibraryTest, SchedulesInEpochsNeedTheirLength) {
 TEST_F(LibraryTest, SchedulesOfTheRunNeedItsLength) {
   gacc_step* step = nullptr;
   const char* const sets[] = {"schedule.type=cosine", "schedule.total=run", "schedule.warmup=50%"};
-  const gacc_compile_options options = {sets, 3, nullptr, 0, 0, nullptr};
+  const gacc_compile_options options = {sets, 3, nullptr, 0, 0, nullptr, 0};
   good(gacc_compile_text(kModel, "m", &options, &step));
   good(gacc_session_open(step, "cpu", nullptr, &run_));
   wrong(gacc_session_expect(run_, 4, nullptr, 0), "comes after gacc_session_init");
@@ -340,7 +340,7 @@ TEST_F(LibraryTest, SchedulesOfTheRunNeedItsLength) {
 TEST_F(LibraryTest, ASchedulesOtherLengthIsRemarkedOn) {
   gacc_step* step = nullptr;
   const char* const sets[] = {"schedule.type=linear", "schedule.total=9"};
-  const gacc_compile_options options = {sets, 2, nullptr, 0, 0, nullptr};
+  const gacc_compile_options options = {sets, 2, nullptr, 0, 0, nullptr, 0};
   good(gacc_compile_text(kModel, "m", &options, &step));
   good(gacc_session_open(step, "cpu", nullptr, &run_));
   gacc_step_free(step);
@@ -571,7 +571,7 @@ TEST_F(LibraryTest, ReadAndWrite) {
 TEST_F(LibraryTest, WritingAParameterWritesItsHalfCopy) {
   gacc_step* step = nullptr;
   const char* const sets[] = {"precision.compute=f16"};
-  const gacc_compile_options options = {sets, 1, nullptr, 0, 0, nullptr};
+  const gacc_compile_options options = {sets, 1, nullptr, 0, 0, nullptr, 0};
   good(gacc_compile_text(kModel, "m", &options, &step));
   good(gacc_session_open(step, "cpu", nullptr, &run_));
   gacc_step_free(step);

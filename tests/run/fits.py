@@ -1,6 +1,7 @@
 """gaccc --fits: each cell of the table is what --plan says for the same options."""
 import json
 import subprocess
+import tomllib
 
 import harness
 from harness import expect
@@ -38,6 +39,29 @@ def cards_of(table):
     """Sizes around what the model needs: none fits, some fit with recompute, the last holds all."""
     needs = [table["ways"][way]["least"] for way in ("lora", "full")]
     return [needs[0] // 2, needs[0] + 1024, *(int(needs[1] * part) for part in (1.02, 4))]
+
+
+def test_pack_adds_the_input_and_the_keys(folder):
+    model = folder_of(folder, **SMALL)
+    text = harness.run("gaccc", model, "--context", 96, "--pack", "--emit", "toml", "-o", "-").stdout
+    made = tomllib.loads(text)
+    expect(list(made["inputs"]) == ["tokens", "next", "documents"] and made["inputs"]["documents"] == made["inputs"]["next"], text)
+    expect(text.count('documents = "documents"') == 1, text)
+    (folder / "m.toml").write_text(text)
+    both = [harness.run("gaccc", *words, "--emit", "ir", "-o", "-").stdout.split(") phase", 1)[1] for words in ((folder / "m.toml",), (model, "--context", 96, "--pack"))]
+    expect(both[0] == both[1], "the model file that is printed is another model")
+    expect("documents" not in harness.run("gaccc", model, "--emit", "toml", "-o", "-").stdout, "it was not asked for")
+    expect("--pack" in gaccc(folder / "m.toml", "--pack", "--plan").stderr, "a model file has the key itself")
+
+
+def test_documents_cost_what_their_length_asks(folder):
+    """Attention alone is cheaper; the bytes are the same, but for the numbers."""
+    model = folder_of(folder, **dict(SMALL, max_position_embeddings=4096))
+    some = ["--context", 4096, "--set", "precision.compute=bf16", "--kernels"]
+    whole, packed, short = plan(model, *some), plan(model, *some, "--pack"), plan(model, *some, "--documents", 300)
+    seconds = [sum(k["seconds"] for k in p["kernels"] if "attention" in k["name"]) for p in (whole, packed, short)]
+    expect(abs(seconds[1] - seconds[0]) <= 0.02 * seconds[0] and seconds[2] < 0.3 * seconds[0], seconds)
+    expect(packed["bytes"]["peak"] == short["bytes"]["peak"] <= whole["bytes"]["peak"] + 4096 * 64, [p["bytes"]["peak"] for p in (whole, packed, short)])
 
 
 def test_every_cell_is_what_plan_says(folder):
