@@ -2,13 +2,15 @@
 
     python -m gacc.tokens FOLDER text.txt -o tokens.bin                  # one stream: --data tokens:tokens.bin
     python -m gacc.tokens FOLDER chats.jsonl -o chats.npz --context 512  # windows with targets: --data npz:chats.npz
+    python -m gacc.tokens FOLDER chats.jsonl -o chats.npz --context 2048 --pack   # several samples a window
 
 FOLDER has the model's tokenizer.json, as Hugging Face writes it; a GGUF will do, too, which holds its vocabulary. A
 line of a .jsonl file is {"text": ...}, {"prompt": ..., "completion": ...} or {"messages": [{"role": ..., "content":
 ...}, ...]}. What counts for the loss is every token of a text, the completions, and the turns of the assistant, each
 with the token that ends it; the target of all else is -100, which `loss.ignore_index` is where the model does not say
-another. A text longer than a window goes on in the next one. Needs the package `tokenizers`; messages also need
-`transformers`, which has the chat template. In Python:
+another. A text longer than a window goes on in the next one. --pack puts as many samples into each window as fit, and
+writes which is where as `documents`: the model's attention must have `documents = "documents"`. Needs the package
+`tokenizers`; messages also need `transformers`, which has the chat template. In Python:
 
     run = gacc.train(step, gacc.tokens.arrays(FOLDER, "chats.jsonl", 512))
 """
@@ -18,6 +20,7 @@ import argparse
 import json
 import os
 import pathlib
+import random
 import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -216,44 +219,92 @@ def check(tokenizer: Tokenizer, samples: list[Sample]) -> None:
                           "template must write one after the assistant's turns, or the folder name an eos_token")
 
 
-def windows(samples: list[Sample], length: int, fill: int) -> tuple[dict[str, np.ndarray], int]:
-    """Tokens and their targets, [windows, length] each, filled up to the length; and how many samples were cut. Where
-    all of a sample counts, it goes on in further windows."""
-    rows, cut = [], 0
+class Piece(NamedTuple):
+    """Tokens that stay together in a window, and their targets."""
+
+    tokens: list[int]
+    targets: list[int]
+
+
+def pieces(samples: list[Sample], length: int) -> list[Piece]:
+    """The samples in pieces of at most a window's length. Where all of a sample counts, it goes on in further pieces;
+    else it is cut."""
+    made = []
     for sample in samples:
         whole, pairs = all(sample.counts), len(sample.ids) - 1
-        cut += pairs > length and not whole
         for first in range(0, pairs if whole else min(pairs, length), length):
-            rows.append((sample.ids[first:first + length],
-                         [t if c else IGNORED for t, c in zip(sample.ids[first + 1:first + length + 1],
-                                                              sample.counts[first + 1:first + length + 1])]))
-            if all(target == IGNORED for target in rows[-1][1]):
+            targets = [t if c else IGNORED for t, c in zip(sample.ids[first + 1:first + length + 1],
+                                                           sample.counts[first + 1:first + length + 1])]
+            if all(target == IGNORED for target in targets):
                 raise Refused(f"{sample.place}: nothing of its first {length} tokens counts; it has "
                               f"{len(sample.ids)}: a larger --context holds it")
+            made.append(Piece(sample.ids[first:first + len(targets)], targets))
+    return made
+
+
+def packed(lengths: list[int], room: int, seed: int) -> list[list[int]]:
+    """Which of the lengths share a window of `room`, by first fit: the longest first, each into the first window that
+    has room for it. The seed orders what is equally long, and the windows."""
+    order = random.Random(seed)
+    numbers = list(range(len(lengths)))
+    order.shuffle(numbers)
+    numbers.sort(key=lambda number: -lengths[number])
+    leaves = 1 << max(len(lengths) - 1, 0).bit_length()
+    most = [room] * (2 * leaves)  # the most room of a window below each node of a tree; windows are its leaves
+    made: list[list[int]] = []
+    for number in numbers:
+        at = 1
+        while at < leaves:
+            at = 2 * at if most[2 * at] >= lengths[number] else 2 * at + 1
+        if at - leaves == len(made):
+            made.append([])
+        made[at - leaves].append(number)
+        most[at] -= lengths[number]
+        while at > 1:
+            at //= 2
+            most[at] = max(most[2 * at], most[2 * at + 1])
+    order.shuffle(made)
+    return made
+
+
+def windows(rows: list[list[Piece]], length: int, fill: int) -> dict[str, np.ndarray]:
+    """Tokens, their targets and the number of the piece that each is of, [windows, length] each; -1 behind the last."""
     tokens = np.full((len(rows), length), fill, np.int32)
     following = np.full((len(rows), length), IGNORED, np.int32)
-    for row, (ids, targets) in enumerate(rows):
-        tokens[row, :len(targets)] = ids[:len(targets)]
-        following[row, :len(targets)] = targets
-    return {"tokens": tokens, "next": following}, cut
+    documents = np.full((len(rows), length), -1, np.int32)
+    for row, members in enumerate(rows):
+        at = 0
+        for number, piece in enumerate(members):
+            there = slice(at, at + len(piece.tokens))
+            tokens[row, there], following[row, there], documents[row, there] = piece.tokens, piece.targets, number
+            at = there.stop
+    return {"tokens": tokens, "next": following, "documents": documents}
 
 
-def made_windows(tokenizer: Tokenizer, samples: list[Sample], length: int) -> tuple[dict[str, np.ndarray], int]:
-    """Windows of samples that were checked."""
-    made, cut = windows(samples, length, tokenizer.end or 0)
-    answers = any(not all(sample.counts) for sample in samples)
-    if cut and answers and not np.isin(made["next"], list(tokenizer.ends())).any():
+def made_windows(tokenizer: Tokenizer, samples: list[Sample], length: int, seed: int | None) -> dict[str, np.ndarray]:
+    """Windows of samples that were checked. `seed`: several samples share one."""
+    made = pieces(samples, length)
+    together = [[number] for number in range(len(made))]
+    if seed is not None:
+        together = packed([len(piece.tokens) for piece in made], length, seed)
+    found = windows([[made[number] for number in row] for row in together], length, tokenizer.end or 0)
+    if seed is None:
+        del found["documents"]
+    cut = any(len(sample.ids) - 1 > length and not all(sample.counts) for sample in samples)
+    if cut and not np.isin(found["next"], list(tokenizer.ends())).any():
         raise Refused(f"no end of a turn lies within the first {length} tokens of any sample: the model would never "
                       "learn to stop; a larger --context holds them")
-    return made, cut
+    return found
 
 
-def arrays(model: str | os.PathLike, data: str | os.PathLike, context: int) -> dict[str, np.ndarray]:
-    """The windows of a text or of samples, as gacc.train takes them: "tokens" and "next", i32 [windows, context]."""
+def arrays(model: str | os.PathLike, data: str | os.PathLike, context: int, pack: bool = False,
+           seed: int = 0) -> dict[str, np.ndarray]:
+    """The windows of a text or of samples, as gacc.train takes them: "tokens" and "next", i32 [windows, context]; with
+    `pack` several samples a window, and "documents"."""
     tokenizer = Tokenizer(pathlib.Path(model))
     samples = list(read_samples(tokenizer, pathlib.Path(data)))
     check(tokenizer, samples)
-    return made_windows(tokenizer, samples, context)[0]
+    return made_windows(tokenizer, samples, context, seed if pack else None)
 
 
 def shown(tokenizer: Tokenizer, sample: Sample, most: int = 400) -> str:
@@ -280,13 +331,15 @@ def write(path: pathlib.Path, put) -> None:
         part.unlink(missing_ok=True)
 
 
-def convert(folder: str, data: str, out: str, context: int | None) -> None:
+def convert(folder: str, data: str, out: str, context: int | None, seed: int | None) -> None:
     tokenizer, path = Tokenizer(pathlib.Path(folder)), pathlib.Path(out)
     if path.suffix not in (".bin", ".npz"):
         raise Refused(f"{out}: ends neither in .bin (a stream, for tokens:) nor in .npz (windows, for npz:)")
     if (context is not None) != (path.suffix == ".npz"):
         raise Refused(f"{out}: " + ("windows have a length: --context T, as the model's" if context is None else
                                     "a stream has no windows; the model's inputs say how it is cut"))
+    if seed is not None and path.suffix != ".npz":
+        raise Refused(f"{out}: --pack makes windows: it writes a .npz")
     samples = list(read_samples(tokenizer, pathlib.Path(data)))
     check(tokenizer, samples)
     if path.suffix == ".bin":
@@ -300,12 +353,18 @@ def convert(folder: str, data: str, out: str, context: int | None) -> None:
         documents = f"{len(samples):,} document{'s'[:len(samples) > 1]}"
         print(f"{out}: {stream.size:,} tokens of {documents}; --data tokens:{out}{option}")
     else:
-        made, cut = made_windows(tokenizer, samples, context)
+        made = made_windows(tokenizer, samples, context, seed)
         counted = int((made["next"] != IGNORED).sum())
         write(path, lambda file: np.savez(file, **made))
         print(f"{out}: {len(made['tokens']):,} windows of {context}, {counted:,} tokens count; --data npz:{out}")
-        if cut:
-            print(f"note: {cut:,} of {len(samples):,} samples are longer than {context} tokens, and cut")
+        if seed is not None:
+            used = (made["documents"] >= 0).mean()
+            print(f"{len(samples):,} samples are packed; {100 * used:.1f} % of all positions are used; the model's "
+                  "attention takes `documents`")
+        for all_count, what in (True, "go on in further windows"), (False, "are cut"):
+            some = sum(len(s.ids) - 1 > context and all(s.counts) == all_count for s in samples)
+            if some:
+                print(f"note: {some:,} of {len(samples):,} samples are longer than {context} tokens, and {what}")
     print(f"the first sample, what counts in [[ ]]:\n{shown(tokenizer, samples[0])}")
 
 
@@ -315,11 +374,13 @@ def main() -> None:
     parser.add_argument("data", metavar="DATA", help="a text, or .jsonl with one sample a line")
     parser.add_argument("-o", "--out", required=True, help="FILE.bin: a stream; FILE.npz: windows with targets")
     parser.add_argument("--context", type=int, metavar="T", help="of .npz: the tokens of a window")
+    parser.add_argument("--pack", action="store_true", help="of .npz: several samples a window, and `documents`")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="with --pack: the order of windows")
     given = parser.parse_args()
     if given.context is not None and given.context < 1:
         parser.error("--context: a window has at least one token")
     try:
-        convert(given.folder, given.data, given.out, given.context)
+        convert(given.folder, given.data, given.out, given.context, given.seed if given.pack else None)
     except Refused as error:
         sys.exit(f"error: {error}")
 

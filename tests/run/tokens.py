@@ -1,6 +1,7 @@
 """gacc.tokens: texts and chats become what counts, where a Python has the package tokenizers (GACC_PEERS_PYTHON)."""
 import json
 import os
+import random
 import struct
 import subprocess
 import sys
@@ -196,6 +197,36 @@ def test_ends_that_are_all_cut_off_are_refused(folder):
     data = lines(folder / "c.jsonl", *({"prompt": "ab", "completion": "cdefgh"} for _ in range(3)))
     convert(python, folder, data, folder / "c.npz", "--context", "4", refused=["never", "--context"])
     convert(python, folder, data, folder / "c.npz", "--context", "8")
+
+
+def test_packed_windows_have_every_sample_whole(folder):
+    python = harness.peer("numpy", "tokenizers")
+    subprocess.run([python, "-c", MAKE, folder], check=True)
+    chance = random.Random(3)
+    texts = [(chr(97 + i % 26) * chance.randrange(1, 4), "".join(chance.choice("abcdef") for _ in range(chance.randrange(1, 30)))) for i in range(60)]
+    data = lines(folder / "c.jsonl", *({"prompt": p, "completion": c} for p, c in texts))
+    shown = convert(python, folder, data, folder / "c.npz", "--context", "40", "--pack")
+    expect("60 samples are packed" in shown, shown)
+    convert(python, folder, data, folder / "alone.npz", "--context", "40")
+    made, alone = arrays(python, folder / "c.npz"), arrays(python, folder / "alone.npz")
+    found, used = [], 0
+    for tokens, targets, numbers in zip(made["tokens"], made["next"], made["documents"]):
+        count = max(numbers) + 1
+        expect(numbers == sorted(numbers[:40 - numbers.count(-1)]) + [-1] * numbers.count(-1) and set(numbers) - {-1} == set(range(count)), numbers)
+        for number in range(count):
+            at = [i for i, n in enumerate(numbers) if n == number]
+            found.append(([tokens[i] for i in at], [targets[i] for i in at]))
+        used += 40 - numbers.count(-1)
+    whole = [(t[:len(p) + len(c)], n[:len(p) + len(c)]) for (p, c), t, n in zip(texts, alone["tokens"], alone["next"])]
+    expect(sorted(found) == sorted(whole), "each sample is one document, with the targets that it has alone")
+    expect(len(made["tokens"]) <= used / 40 * 1.25 + 1, f"{len(made['tokens'])} windows for {used} tokens")
+    expect("documents" not in alone, list(alone))
+    for seed, same in ((0, True), (1, False)):
+        convert(python, folder, data, folder / "again.npz", "--context", "40", "--pack", "--seed", str(seed))
+        expect((arrays(python, folder / "again.npz") == made) == same, f"seed {seed}")
+    shown = convert(python, folder, data, folder / "short.npz", "--context", "20", "--pack")
+    expect(" samples are longer than 20 tokens, and are cut" in shown, shown)
+    convert(python, folder, lines(folder / "l.jsonl", {"text": "abcdefg"}), folder / "l.bin", "--pack", refused=["--pack", ".npz"])
 
 
 if __name__ == "__main__":
