@@ -312,7 +312,9 @@ std::optional<Kernel> kernel_of(const Module& module, const Region& region, cons
 
 bool may_reuse(const Module& module, const Region& region, const Kernel& kernel, ValueId operand,
                ValueId result) {
-  if (own_form(region.ops[kernel.members.front().op].info->lowering)) return false;
+  const Op& first = region.ops[kernel.members.front().op];
+  if (first.info->in_place) return first.operands.front() == Operand(operand);
+  if (own_form(first.info->lowering)) return false;
   const Type &from = region[operand].type, &to = region[result].type;
   if (dtype_bytes(from.dtype) != dtype_bytes(to.dtype)) return false;
   if (access(from.shape, kernel.domain) != Access::element ||

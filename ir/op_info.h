@@ -107,6 +107,8 @@ struct OpInfo {
   // Composite and handwritten: what the results have at an index of their first two axes follows from what the
   // operands have there, where those axes are theirs (ir/positions.h).
   bool local = false;
+  // Handwritten: the result is operand 0 but for some elements, and lies in its place. So operand 0 must die there.
+  bool in_place = false;
   // Ops that take rows or classes by number: the operand with the numbers, which are 0 .. numbered - 1.
   // Kernels do not check them; they come from the data, whose range the runtime checks (R17).
   int numbers = -1;

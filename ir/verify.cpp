@@ -52,7 +52,7 @@ class Verifier {
   bool data() {
     const size_t before = diag_.reports().size();
     for (const RegionKind kind : all_regions) {
-      if (kind != RegionKind::answer) inputs_of_step(module_.region(kind));
+      if (kind != RegionKind::answer && kind != RegionKind::decode) inputs_of_step(module_.region(kind));
       numbers(module_.region(kind));
     }
     return diag_.reports().size() == before;
@@ -202,7 +202,10 @@ class Verifier {
     for (const ValueId input : region.inputs) {
       shown(region.at, region[input].name);
       const Shape& shape = region[input].type.shape;
-      const bool table = region.kind == RegionKind::answer && input == region.inputs.front();
+      const bool table = region.kind == RegionKind::answer   ? input == region.inputs.front()
+                         : region.kind == RegionKind::decode ? std::ranges::find(region.inputs, input) -
+                                                                       region.inputs.begin() >= 2
+                                                             : false;
       if (has_batch(shape) == table)
         broken("R8", region.at, "input `%{}` has {} batch extent B", region[input].name, table ? "a" : "no");
       if (is_blocks(region[input].type.dtype))
@@ -326,7 +329,8 @@ class Verifier {
              "writes slices of sums in parts only, not"},
             {RegionKind::clear, sum, "writes the window's sums only, not"},
             {RegionKind::predict, false, "writes no buffer, not"},
-            {RegionKind::answer, false, "writes no buffer, not"}};
+            {RegionKind::answer, false, "writes no buffer, not"},
+            {RegionKind::decode, false, "writes no buffer, not"}};
         for (const auto& [kind, may, says] : rules)
           if (kind == region.kind && !may)
             broken("R7", op.at, "{} {} `@{}`", region_text(kind), says, buffer.name);
@@ -338,6 +342,7 @@ class Verifier {
   void yields(const Region& region) {
     if (region.kind == RegionKind::predict) return output(region);
     if (region.kind == RegionKind::answer) return parts(region);
+    if (region.kind == RegionKind::decode) return one_position(region);
     if (at_least(Phase::accumulated) || !is_batched(region.kind)) {
       if (!region.yields.empty())
         broken("R10", region.at, "{} yields nothing in phase {}", region_text(region.kind),
@@ -466,6 +471,36 @@ class Verifier {
     if (shape.size() < 2 || shape[1] != some)
       broken("R26", region.at, "the output {} is {}; a part has {} rows", text(region, yields[0].what),
              shape_text(shape), some);
+  }
+
+  // R32: decode takes a token, its position and caches, and gives the output of that position, and the caches again:
+  // in their places, so that the next run finds them there.
+  void one_position(const Region& region) {
+    if (!is_there(region) && region.inputs.empty()) return;
+    if (!at_least(Phase::half))
+      broken("R32", region.at, "decode stands in phase {}", phase_text(module_.phase));
+    const size_t caches = region.inputs.size() < 2 ? 0 : region.inputs.size() - 2;
+    const Type number{DType::i32, {kBatch, 1}};
+    if (caches == 0 || region[region.inputs[0]].type != number || region[region.inputs[1]].type != number)
+      return broken("R32", region.at, "decode takes a token and a position, i32[B,1], and caches");
+    const std::vector<Yield>& yields = region.yields;
+    if (yields.size() != caches + 1 || yields.front().role != YieldRole::output)
+      return broken("R32", region.at, "decode yields one output, and each of its {} caches as rows", caches);
+    output(region, yields.front().what);
+    for (size_t i = 0; i < caches; ++i) {
+      const Value& before = region[region.inputs[2 + i]];
+      const ValueId* after = as_value(yields[1 + i].what);
+      if (after == nullptr || yields[1 + i].role != YieldRole::rows || region[*after].type != before.type)
+        return broken("R32", region.at, "decode does not yield the cache `%{}` again, as rows", before.name);
+      if (at_least(Phase::planned) && region[*after].offset != before.offset)
+        broken("R32", region.at, "the cache `%{}` is not where `%{}` is", region[*after].name, before.name);
+    }
+  }
+  // Returns how many positions the caches of decode have room for.
+  int64_t cached_positions() const {
+    for (const Op& op : module_.decode.ops)
+      if (op.info == &op_cache_scores) return module_.decode[op.results.front()].type.shape.back();
+    return 0;
   }
 
   // R16: a clone equals its original, and takes its place: neither the original nor an earlier clone is read
@@ -598,6 +633,8 @@ class Verifier {
                op.info->name, most);
       return;
     }
+    if (region.kind == RegionKind::decode && input == region[region.inputs[1]].name)
+      return number(region, op, 0, static_cast<double>(cached_positions() - 1));
     const int64_t range = module_.settings.input(input).range.value_or(0);
     if (range < 1 || range > most)
       broken("R17", op.at, "input `%{}` has {}; `{}` takes one of 1 to {}", input,

@@ -323,6 +323,67 @@ void place_predict(Module& module, int64_t end, int64_t height, Diag& diag) {
   place_aliases(module, module.predict);
 }
 
+// Gives the caches of decode, and the scores that follow from them, another number of positions.
+void set_positions(Region& decode, int64_t before, int64_t positions) {
+  std::vector<bool> has(decode.values.size());
+  const auto change = [&](ValueId value, bool first) {
+    Shape& shape = decode[value].type.shape;
+    int64_t& extent = first ? shape.front() : shape.back();
+    has[index(value)] = extent == before;
+    if (has[index(value)]) extent = positions;
+  };
+  for (const Op& op : decode.ops) {
+    if (op.info == &op_cache_put) {
+      const bool keys = std::get<bool>(*find_attr(op, "keys"));
+      change(*as_value(op.operands.front()), !keys);
+      change(op.results.front(), !keys);
+    } else if (op.info != &op_cache_read) {
+      const bool any = std::ranges::any_of(op.operands, [&](const Operand& operand) {
+        const ValueId* value = as_value(operand);
+        return value != nullptr && has[index(*value)];
+      });
+      for (const ValueId result : any ? op.results : std::vector<ValueId>()) change(result, false);
+    }
+  }
+}
+
+// Where the values of decode and its caches lie, with the most positions that the area has room for; too few: the
+// module has no such region.
+void place_decode(Module& module, int64_t end, int64_t height) {
+  constexpr int64_t kFewest = 16;
+  Region& decode = module.decode;
+  if (decode.ops.empty()) return;
+  int64_t positions = 0;
+  for (const Op& op : decode.ops)
+    if (op.info == &op_cache_scores) positions = decode[op.results.front()].type.shape.back();
+  std::optional<Transients> fitting;
+  planner::Placement placement;
+  const auto fits = [&](int64_t count) {
+    set_positions(decode, positions, count);
+    positions = count;
+    Transients t = transients(module, decode);
+    planner::Placement placed = planner::place_greedily(t.blocks, height);
+    if (placed.height > height) return false;
+    fitting = std::move(t), placement = std::move(placed);
+    return true;
+  };
+  int64_t none = positions, most = fits(positions) ? positions : 0;
+  while (most < none && none - most > kFewest) {
+    const int64_t middle = most + (none - most) / 2;
+    if (fits(middle))
+      most = middle;
+    else
+      none = middle;
+  }
+  if (most == 0) {
+    decode = Region{RegionKind::decode};
+    return;
+  }
+  if (positions != most) fits(most);
+  place(decode, *fitting, placement.offsets, end);
+  place_aliases(module, decode);
+}
+
 constexpr int64_t kSmallValue = 4096;  // bytes
 
 // The buffers that have bytes of their own, in the order in which they lie, and where each begins. Returns where
@@ -418,6 +479,7 @@ bool plan_memory(Module& module, const Options&, Diag& diag) {
   }
   module.arena_bytes = end + height;
   place_predict(module, end, height, diag);
+  place_decode(module, end, height);
   return !diag.failed();
 }
 

@@ -19,6 +19,8 @@ constexpr Pass kPasses[] = {
      accumulated, scaled, loss_scale},
     {"half-casts", "casts to half precision where the op table says so; with f32 only the phase changes",
      scaled, half, half_casts},
+    {"decode", "makes predict for one position, with the keys and values of earlier ones in caches", half, half,
+     decode},
     {"shard", "lets each rank have a slice of the optimizer's state and of the update, as memory.shard says",
      half, half, shard},
     {"expand", "writes composite ops (softmax, layer_norm, ...) in ops that have a lowering", {}, {}, expand},

@@ -47,6 +47,7 @@ int64_t whole_bytes(const PlanBuffer& buffer) {
 bool Plan::needs(Program program) const {
   if (program == Program::predict) return predict.batch > 0;
   if (program == Program::answer) return predict.rows > 0;
+  if (program == Program::decode) return predict.decode.has_value();
   for (const auto& [one, role] :
        {std::pair(Program::close, BufferRole::node), std::pair(Program::norms, BufferRole::norm_parts),
         std::pair(Program::ratios, BufferRole::ratio_parts), std::pair(Program::clear, BufferRole::slice)})

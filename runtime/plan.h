@@ -19,7 +19,8 @@ namespace gacc {
 constexpr int kArtifactVersion = 9;
 
 // The programs of an artifact, which are the regions of its IR. `close` is there only with several lanes, `answer`
-// only where predictions come in parts, and the last three only where ranks share the optimizer's state.
+// only where predictions come in parts, `norms`, `ratios` and `clear` only where ranks share the optimizer's state,
+// `decode` only in models that can go on with a text.
 enum class Program : uint8_t {
 #define GACC_REGION(name, batched) name,
 #include "ir/regions.def"
@@ -36,7 +37,9 @@ inline constexpr std::string_view kProgramNames[] = {
 #undef GACC_REGION
 };
 // Says whether it makes predictions.
-constexpr bool predicts(Program program) { return program == Program::predict || program == Program::answer; }
+constexpr bool predicts(Program program) {
+  return program == Program::predict || program == Program::answer || program == Program::decode;
+}
 // Says whether a run of it takes a micro-batch.
 constexpr bool takes_samples(Program program) {
   constexpr bool answers[] = {
@@ -289,6 +292,14 @@ struct PlanPredict {
   // Of a model that gives [T, V] of i32 [T]: "causal" where positions meet in causal attention alone, else
   // how they meet.
   std::string positions{};
+  // The program `decode` goes on with one text: a run takes the token at `token_offset` and its position at
+  // `position_offset`, i32 each, and leaves the outputs of that position, f32, at `offset`. The runs before it had the
+  // positions before; no other program may come in between. Null where there is none.
+  struct Decode {
+    int64_t positions = 0;  // that a text may have
+    int64_t token_offset = 0, position_offset = 0, offset = 0;
+  };
+  std::optional<Decode> decode{};
 
   int64_t parts() const { return rows > 0 ? shape[0] / rows : 1; }  // of a sample
   int64_t outputs() const;                                          // numbers that a run leaves at most
@@ -345,7 +356,9 @@ struct Plan {
   // Says whether the artifact must have the program: others stand in it only where there is something to do.
   bool needs(Program program) const;
   // Returns the most samples of a run of the program.
-  int64_t most_samples(Program program) const { return predicts(program) ? predict.batch : micro_batch; }
+  int64_t most_samples(Program program) const {
+    return program == Program::decode ? 1 : predicts(program) ? predict.batch : micro_batch;
+  }
 };
 
 int64_t elements_of(const std::vector<int64_t>& shape);

@@ -37,6 +37,15 @@ PlanPredict predict_of(const ir::Module& module) {
   PlanPredict predict{.needs = *module.results.predict_needs, .positions = *module.results.predict_positions};
   const bool parts = !module.answer.yields.empty();
   const ir::Region& region = parts ? module.answer : module.predict;
+  const ir::Region& decode = module.decode;
+  for (const ir::Op& op : decode.ops) {
+    if (op.info != &ir::op_cache_scores) continue;
+    const auto place = [&](ir::ValueId value) { return decode[value].offset.value_or(0); };
+    predict.decode = {.positions = decode[op.results.front()].type.shape.back(),
+                      .token_offset = place(decode.inputs[0]),
+                      .position_offset = place(decode.inputs[1]),
+                      .offset = place(*ir::as_value(decode.yields.front().what))};
+  }
   if (region.yields.empty()) return predict;
   const ir::Value& output = region[*ir::as_value(region.yields.front().what)];
   predict.batch = module.most_samples(region);

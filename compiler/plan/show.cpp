@@ -139,6 +139,7 @@ nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module,
   if (!plan.exact) equivalence["because"] = plan.because;
   json predict = {{"batch", plan.predict.batch}, {"needs", plan.predict.needs}};
   if (const int64_t parts = plan.predict.parts(); parts > 1) predict["parts"] = parts;
+  if (plan.predict.decode) predict["text_positions"] = plan.predict.decode->positions;
   if (const std::string said = predictions_text(plan); !said.empty()) predict["text"] = said;
   return {{"model", plan.model},
           {"target", plan.target},
@@ -194,6 +195,9 @@ std::string plan_text(const Plan& plan, const ir::Module& module, const passes::
                          100 * recompute.overhead, 100 * recompute.overhead_lower_bound));
   }
   if (const std::string said = predictions_text(plan); !said.empty()) line("predictions", said);
+  if (const auto& decode = plan.predict.decode; decode && decode->positions < plan.predict.shape[0])
+    line("texts", fmt::format("of up to {} positions one by one, for which the peak has room",
+                              count_text(decode->positions)));
   if (const int64_t chunks = loss_chunks(module); chunks > 1)
     line("loss", fmt::format("in {} parts of the sequence, one after the other", chunks));
   const std::vector<PlanGroup> groups = plan_groups(module);

@@ -17,6 +17,18 @@ struct DocumentsShape {
   int64_t length;  // T
 };
 
+// caches: CacheShape.
+Specialisation describe_cache_put(const ir::OpView& op, Purpose purpose);
+Specialisation describe_cache_scores(const ir::OpView& op, Purpose purpose);
+Specialisation describe_cache_read(const ir::OpView& op, Purpose purpose);
+struct CacheShape {
+  int64_t heads, kv_heads, channels, positions;  // H, K, D, P
+  int64_t keys = 0;                              // of what is put: 1 for keys, 0 for values
+  int64_t window = 0;                            // a position sees so many, itself the last; 0: all before it
+  int64_t row() const { return (heads + 2 * kv_heads) * channels; }  // of qkv
+  int64_t group() const { return heads / kv_heads; }
+};
+
 // rope: RopeShape.
 Specialisation describe_rope(const ir::OpView& op, Purpose purpose);
 struct RopeShape {

@@ -307,7 +307,7 @@ std::string CudaDevice::load_note() const {
 Status CudaDevice::run(Program program, int64_t batch) {
   if (!loaded_) return Status::error("internal error: run before load");
   if (!takes_samples(program)) batch = micro_batch_;
-  const int64_t most = predicts(program) ? predict_batch_ : micro_batch_;
+  const int64_t most = program == Program::decode ? 1 : predicts(program) ? predict_batch_ : micro_batch_;
   if (batch < 1 || batch > most)
     return Status::error("internal error: a run of {} samples, at most {} fit", batch, most);
   GACC_TRY(enter());

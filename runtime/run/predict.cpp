@@ -78,11 +78,12 @@ int64_t vocabulary(const Plan& plan) { return plan.predict.shape.back(); }
 Result<int32_t> draw(const std::vector<float>& logits, const GenerateOptions& options, uint64_t position) {
   if (!std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); }))
     return Status::error("token {} of the text: the model's logits are not finite", position + 1);
+  if (options.temperature == 0)
+    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const auto logit_of = [&](int32_t token) { return logits[static_cast<size_t>(token)]; };
   std::ranges::stable_sort(order, std::greater(), logit_of);
-  if (options.temperature == 0) return order.front();
   if (options.top_k && *options.top_k < static_cast<int64_t>(order.size()))
     order.resize(static_cast<size_t>(*options.top_k));
   const double top = logit_of(order.front());
@@ -286,9 +287,28 @@ Result<int64_t> generate(Session& session, const Plan& plan, const GenerateOptio
   if (!options.stop.empty()) stop = GACC_TRY(parse_prompt(plan, options.stop, "--stop"));
   const bool bytes = !writes_numbers(plan);
   const auto length = static_cast<size_t>(plan.predict.shape[0]);
-  std::vector<int32_t> window;
   std::vector<float> logits(static_cast<size_t>(vocabulary(plan)));
+  std::vector<int32_t> window;
   std::vector<std::span<const std::byte>> inputs(plan.inputs.size());
+  const size_t room = plan.predict.decode ? static_cast<size_t>(plan.predict.decode->positions) : 0;
+  size_t decoded = 0;  // tokens whose keys and values are kept
+  // The logits behind the text: of its last tokens where it is longer than there is room for.
+  const auto look = [&]() -> Status {
+    if (text.size() <= room) {
+      for (; decoded < text.size(); ++decoded) {
+        interrupted = options.interrupted();
+        if (interrupted) return {};
+        GACC_TRY(session.prediction().decode(text[decoded], static_cast<int32_t>(decoded)));
+      }
+      return session.prediction().read_decoded(logits);
+    }
+    const size_t used = std::min(text.size(), length);
+    window.assign(text.end() - static_cast<std::ptrdiff_t>(used), text.end());
+    window.resize(length);  // later positions do not change it
+    std::ranges::fill(inputs, std::as_bytes(std::span(window)));
+    GACC_TRY(session.prediction().run(inputs, 1));
+    return session.prediction().read(static_cast<int64_t>((used - 1) * logits.size()), logits);
+  };
   bool first = true;
   const auto print = [&](size_t count) {  // the first of those that are held back
     for (size_t i = 0; i < count; ++i, first = false)
@@ -299,13 +319,8 @@ Result<int64_t> generate(Session& session, const Plan& plan, const GenerateOptio
   int64_t made = 0;
   bool stopped = false;
   while (made < options.tokens && !stopped && !interrupted) {
-    const size_t used = std::min(text.size(), length);
-    window.assign(text.end() - static_cast<std::ptrdiff_t>(used), text.end());
-    window.resize(length);  // later positions do not change it
-    std::ranges::fill(inputs, std::as_bytes(std::span(window)));
-    GACC_TRY(session.prediction().run(inputs, 1));
-    const auto last = static_cast<int64_t>((used - 1) * logits.size());
-    GACC_TRY(session.prediction().read(last, logits));
+    GACC_TRY(look());
+    if (interrupted) break;
     text.push_back(GACC_TRY(draw(logits, options, text.size())));
     held.push_back(text.back());
     ++made;

@@ -32,4 +32,15 @@ Status Prediction::read(int64_t first, std::span<float> outputs) {
   return {};
 }
 
+Status Prediction::decode(int32_t token, int32_t position) {
+  const PlanPredict::Decode& decode = *arena_.plan().predict.decode;
+  GACC_TRY(arena_.write(decode.token_offset, std::as_bytes(std::span(&token, 1))));
+  GACC_TRY(arena_.write(decode.position_offset, std::as_bytes(std::span(&position, 1))));
+  return arena_.run(Program::decode, 1);
+}
+
+Status Prediction::read_decoded(std::span<float> outputs) {
+  return arena_.read_into(arena_.plan().predict.decode->offset, std::as_writable_bytes(outputs));
+}
+
 }  // namespace gacc

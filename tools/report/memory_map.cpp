@@ -225,7 +225,8 @@ std::string_view region_name(RegionKind kind) {
                                          "a part of a prediction",
                                          "parts of norms",
                                          "parts of ratios",
-                                         "clearing sums"};
+                                         "clearing sums",
+                                         "going on with a text"};
   return kNames[static_cast<size_t>(kind)];
 }
 

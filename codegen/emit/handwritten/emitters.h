@@ -14,6 +14,11 @@ void emit_attention_gradient(Target& t);
 void emit_documents(Target& t);
 void emit_document_spans(Target& t);
 
+// caches: CacheShape.
+void emit_cache_put(Target& t);
+void emit_cache_scores(Target& t);
+void emit_cache_read(Target& t);
+
 // rope: RopeShape.
 void emit_rope(Target& t);
 

@@ -1,0 +1,163 @@
+// Going on with a text by one position at a time: `decode` is `predict` for one position, with the keys and values of
+// the positions before it in caches.
+//
+//   predict(%tokens : i32[B,T]) {                  decode(%tokens : i32[B,1], %decode.position : i32[B,1],
+//                                                         %a.keys : f32[K D,T], %a.values : f32[T,K D]) {
+//     %x = embedding %tokens, @table                 %x = embedding %tokens, @table : f32[B,1,C]
+//     %y = add %x, @positions : f32[B,T,C]           %positions = embedding %decode.position, @positions
+//                                                    %y = add %x, %positions : f32[B,1,C]
+//     %qkv = rope ..                                 %qkv = rope .., %decode.position
+//     %a, .. = attention %qkv {causal, ..}   →       %a.keys.2 = cache.put %a.keys, %qkv, %decode.position {keys}
+//                                                    %a.values.2 = cache.put %a.values, %qkv, %decode.position
+//                                                    %a.scores = cache.scores %qkv, %a.keys.2, %decode.position
+//                                                    %a.weights = softmax %a.scores
+//                                                    %a = cache.read %a.weights, %a.values.2, %decode.position
+//     yield output %out                              yield output %out, rows %a.keys.2, rows %a.values.2
+//   }                                              }
+//
+// Only of models whose positions meet in causal attention alone (ir/positions.h): then all other ops work on each
+// position by itself, and what they read is either of that position or the same for all.
+#include <map>
+
+#include "ir/builder.h"
+#include "ir/ops/heads.h"
+#include "passes/pass.h"
+
+namespace gacc::passes {
+
+namespace {
+
+using namespace ir;
+
+class Decoder {
+ public:
+  Decoder(Module& module, Diag& diag)
+      : module_(module),
+        from_(module.predict),
+        to_(module.decode),
+        build_(module, module.decode, diag),
+        known_(from_.values.size()) {}
+
+  // False where an op has no form for one position.
+  bool run() {
+    const ValueId output = *as_value(from_.yields.front().what);
+    length_ = from_[output].type.shape[1];
+    position_ = to_.add_value("decode.position", {DType::i32, {kBatch, 1}});
+    for (const ValueId input : inputs()) {
+      const ValueId token = to_.add_value(from_[input].name, {DType::i32, {kBatch, 1}});
+      known_[index(input)] = {token, true};
+      to_.inputs = {token, position_};
+    }
+    for (const Op& op : from_.ops)
+      if (!convert(op)) return false;
+    if (to_.inputs.size() == 2) return false;  // nothing to be kept
+    to_.yields = {Yield{.role = YieldRole::output, .what = known_[index(output)].what}};
+    for (const ValueId cache : kept_) to_.yields.push_back({.role = YieldRole::rows, .what = cache});
+    remove_dead(to_);
+    return true;
+  }
+
+ private:
+  // What stands for a value of predict. `moves`: it is another one at each position.
+  struct Known {
+    Operand what{};
+    bool moves = false;
+  };
+
+  // The tokens: all inputs but numbers of documents.
+  std::vector<ValueId> inputs() const {
+    std::vector<ValueId> tokens = from_.inputs;
+    for (const Op& op : from_.ops)
+      if (op.info == &op_documents) std::erase(tokens, *as_value(op.operands.front()));
+    return tokens;
+  }
+
+  Known known(const Operand& operand) const {
+    const ValueId* value = as_value(operand);
+    return value == nullptr ? Known{operand, false} : known_[index(*value)];
+  }
+
+  bool convert(const Op& op) {
+    if (op.info == &op_documents_spans) return true;
+    if (op.info == &op_documents) {  // a text is one document
+      known_[index(op.results[1])] = {position_, true};
+      return true;
+    }
+    build_.like(op);
+    bool moves = false;
+    for (const Operand& operand : op.operands) moves = moves || known(operand).moves;
+    if (op.info == &op_attention) return attend(op);
+    std::vector<Operand> operands;
+    for (const Operand& operand : op.operands) {
+      const Known each = known(operand);
+      const bool rows = moves && !each.moves && is_per_position(op, operand);
+      if (rows && as_number(each.what) == nullptr && build_.type(each.what).shape.size() != 2) return false;
+      operands.push_back(rows ? build_.make("embedding", name_of(op) + ".row", {position_, each.what}) : each.what);
+    }
+    Attrs attrs = op.attrs;
+    if (const auto shape = attrs.find("shape"); moves && shape != attrs.end())
+      std::get<std::vector<int64_t>>(shape->second).at(1) = 1;
+    if (op.info == &op_rope && operands.size() == 1) operands.emplace_back(position_);
+    std::vector<std::string> names;
+    for (const ValueId result : op.results) names.push_back(from_[result].name);
+    const std::vector<ValueId> made = build_.make_n(op.info->name, names, std::move(operands), std::move(attrs));
+    for (size_t i = 0; i < made.size(); ++i) known_[index(op.results[i])] = {made[i], moves};
+    return true;
+  }
+
+  // Tells whether a pointwise op reads another row of a constant at each position.
+  bool is_per_position(const Op& op, const Operand& operand) const {
+    if (op.info->lowering != Lowering::pointwise) return false;
+    const Shape shape = operand_type(module_, from_, operand).shape, &to = from_[op.results.front()].type.shape;
+    return !has_batch(shape) && shape.size() + 1 == to.size() && shape.front() == length_ && length_ > 1;
+  }
+
+  std::string name_of(const Op& op) const { return from_[op.results.front()].name; }
+
+  bool attend(const Op& op) {
+    const OpView view{module_, from_, op};
+    const Heads h = heads_of(view);
+    const std::string name = name_of(op);
+    const Operand qkv = known(op.operands.front()).what;
+    const DType dtype = build_.type(qkv).dtype;
+    const int64_t channels = h.kv_heads * h.channels, window = view.integer("window");
+    const Attrs heads{{"heads", h.heads}, {"kv_heads", h.kv_heads}};
+    const auto cached = [&](const std::string& of, Shape shape, bool keys) {
+      const ValueId cache = to_.add_value(of, {dtype, std::move(shape)});
+      to_.inputs.push_back(cache);
+      Attrs attrs = heads;
+      attrs["keys"] = keys;
+      kept_.push_back(build_.make("cache.put", of, {cache, qkv, position_}, std::move(attrs)));
+      return kept_.back();
+    };
+    const ValueId keys = cached(name + ".keys", {channels, length_}, true);
+    const ValueId values = cached(name + ".values", {length_, channels}, false);
+    Attrs scoring = heads;
+    scoring["window"] = window;
+    const ValueId scores = build_.make("cache.scores", name + ".scores", {qkv, keys, position_}, std::move(scoring));
+    const ValueId weights = build_.make("softmax", name + ".weights", {scores});
+    known_[index(op.results.front())] = {
+        build_.make("cache.read", name, {weights, values, position_}, {{"kv_heads", h.kv_heads}, {"window", window}}),
+        true};
+    return true;
+  }
+
+  Module& module_;
+  const Region& from_;
+  Region& to_;
+  Builder build_;
+  std::vector<Known> known_;  // by value of predict
+  int64_t length_ = 0;        // T
+  ValueId position_{};
+  std::vector<ValueId> kept_{};  // the caches with this position
+};
+
+}  // namespace
+
+bool decode(Module& module, const Options&, Diag& diag) {
+  if (module.predict.yields.empty() || *module.results.predict_positions != "causal") return true;
+  if (!Decoder(module, diag).run()) module.decode = Region{RegionKind::decode};
+  return !diag.failed();
+}
+
+}  // namespace gacc::passes
