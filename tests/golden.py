@@ -11,7 +11,8 @@ itself parse and print to the same text; without that line, what comes back is t
 X.toml beside X.expected: `# RUN: gaccc %s ...` (default: --emit ir --stop-after model -o -), standard error then output.
 `// MATCH: subset` (`# MATCH: subset`): the expected lines occur in this order, others may stand between.
 `// LIKE: Y.gir` (`# LIKE: Y.toml`): expects what the golden Y beside it expects but for these lines, `-` gone and `+` new.
-`# CLAIM` over `# EDIT: OLD => NEW | OLD => NEW` (X.toml, any number of both): the tool sees the file with these replaced.
+Where such a golden has nothing else, its input is Y's with each `// EDIT: OLD => NEW | OLD => NEW` (`# EDIT: `) made; \n is
+a line's end. `# CLAIM` over `# EDIT: ...` in X.toml with a model of its own, any number of both: a run for each.
 """
 import argparse
 import difflib
@@ -35,6 +36,20 @@ def run(command, cwd, bin):
     return done.returncode, done.stdout, errors
 
 
+def uncommented(text):
+    return re.sub(r"(?m)^ *(?://|#).*\n", "", text)
+
+
+def edited(text, *edits):
+    """The text without its comments, with the first place of each OLD changed."""
+    text = uncommented(text)
+    for old, new in (change.replace("\\n", "\n").split(" => ") for edit in edits for change in edit.split(" | ")):
+        if old not in text:
+            raise ValueError(f"EDIT: no `{old}` here")
+        text = text.replace(old, new, 1)
+    return text
+
+
 class Case:
     def __init__(self, path, bin):
         self.path, self.bin = path.resolve(), bin.resolve()
@@ -46,31 +61,26 @@ class Case:
             self.expected = expected.read_text() if expected.exists() else ""
         elif not separator:
             self.input += "\n" * (not self.input.endswith("\n"))
-            self.expected = re.sub(r"(?m)^ *//.*\n", "", self.input)
-        match = re.search(r"^(?://|#) RUN: (.*)$", self.input, re.M)
+            self.expected = uncommented(self.input)
+        like = re.search(r"^(?://|#) LIKE: (\S+)$", self.input, re.M)
+        self.like, self.text, self.edits = Case(self.path.with_name(like[1]), bin) if like else None, self.input, []
+        derived = like and not uncommented(self.input).strip()
+        if derived:
+            self.text = edited(self.like.text, *re.findall(r"^(?://|#) EDIT: (.*)$", self.input, re.M))
+        else:
+            self.edits = re.findall(r"^# (.*)\n# EDIT: (.*)$", self.input, re.M)
+        match = re.search(r"^(?://|#) RUN: (.*)$", self.like.input if derived and "RUN: " not in self.input else self.input, re.M)
         if not match and self.gir:
             raise ValueError("no line `// RUN: gacc-opt %s ...`")
         self.words = shlex.split(match[1] if match else MODEL_RUN)
         self.fails = self.words[0] == "not"
         self.words = self.words[self.fails:]
         self.subset = bool(re.search(r"^(//|#) MATCH: subset$", self.input, re.M))
-        like = re.search(r"^(?://|#) LIKE: (\S+)$", self.input, re.M)
-        self.like = Case(self.path.with_name(like[1]), bin) if like else None
-        self.edits = re.findall(r"^# (.*)\n# EDIT: (.*)$", self.input, re.M)
 
     def actual(self):
         """What the expected half should be now: what the tool prints, or how that differs from what another golden expects."""
-        self.printed = "".join(f"----- {claim}\n{self.prints(self.edited(edit))}" for claim, edit in self.edits) or self.prints(self.input)
+        self.printed = "".join(f"----- {claim}\n{self.prints(edited(self.text, edit))}" for claim, edit in self.edits) or self.prints(self.text)
         return changes(self.like.expected, self.printed) if self.like else self.printed
-
-    def edited(self, edit):
-        """The file without its comments, with the first place of each OLD changed; \\n in NEW is a line's end."""
-        text = re.sub(r"(?m)^#.*\n", "", self.input)
-        for old, new in (change.split(" => ") for change in edit.split(" | ")):
-            if old not in text:
-                raise ValueError(f"EDIT: no `{old}` here")
-            text = text.replace(old, new.replace("\\n", "\n"), 1)
-        return text
 
     def prints(self, input):
         """The tool sees the input half alone, under the case's own file name, or that of the case that it is like."""
