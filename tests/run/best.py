@@ -3,7 +3,6 @@ import os
 import random
 import signal
 import subprocess
-import time
 
 import harness
 from harness import expect, run

@@ -1,5 +1,4 @@
 """The command lines: exit statuses, help, version, --set, standard output, interruption."""
-import os
 import re
 import signal
 import subprocess

@@ -65,7 +65,7 @@ def test_documents_cost_what_their_length_asks(folder):
 
 
 def test_every_cell_is_what_plan_says(folder):
-    model = folder_of(folder, **SMALL)
+    model = folder_of(folder, **dict(SMALL, num_hidden_layers=2))
     some = ["--context", 128, "--lora", 4]
     sizes = cards_of(fits(model, *some, "--fits", "1"))
     table = fits(model, *some, "--fits", ",".join(f"{size}B" for size in sizes))

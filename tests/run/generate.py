@@ -9,7 +9,6 @@ from harness import expect, run
 
 harness.begin_package("numpy", "tokenizers")
 import gacc  # noqa: E402
-import numpy as np  # noqa: E402
 
 CONFIG = dict(model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=260, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
               num_attention_heads=4, num_key_value_heads=2, hidden_act="silu", rms_norm_eps=1e-5, max_position_embeddings=64, tie_word_embeddings=True)

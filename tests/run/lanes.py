@@ -1,10 +1,8 @@
 """train.lanes: the launches of a window in V lanes, whose sums a binary tree adds. Bits that follow from V, the model
 and the data alone; a checkpoint inside a window is that of the window's start."""
 import array
-import hashlib
 import json
 import math
-import pathlib
 import random
 import re
 import struct

@@ -3,7 +3,7 @@ import shutil
 import subprocess
 
 import harness
-from harness import expect, run
+from harness import expect
 
 
 def release_only():

@@ -1,8 +1,6 @@
 """Models of Llama's kind: rotary positions, grouped queries, gated products, norms and projections without biases."""
-import array
 import json
 import subprocess
-import sys
 
 import harness
 from harness import expect, run
@@ -120,13 +118,6 @@ def trained(folder, artifact, data, name, updates, *more, device="cpu"):
     return [e["loss"] for e in harness.updates_of(log)], weights
 
 
-def python_with_torch():
-    for python in ("/usr/bin/python3", sys.executable):
-        if subprocess.run([python, "-c", "import torch, numpy"], capture_output=True).returncode == 0:
-            return python
-    return harness.skip("no Python with numpy and PyTorch here")
-
-
 # The formulas in PyTorch, in double: losses of as many updates as there are losses, the logits before them, the likeliest tokens after.
 REFERENCE = """
 import json, pathlib, sys, tomllib
@@ -206,7 +197,7 @@ print(json.dumps([losses, window[3:]]))
 
 def test_pytorch_agrees(folder):
     """Logits, losses of 20 updates and the likeliest tokens after them, beside the formulas in double."""
-    python = python_with_torch()
+    python = harness.peer("torch", "numpy")
     for variant in VARIANTS:
         model, artifact = compiled(folder, variant)
         data = harness.make_data(model, 40, folder)

@@ -1,9 +1,7 @@
 """Weights from elsewhere: --load by the table [load] of the model file, and --save-as published."""
 import array
 import json
-import pathlib
 import random
-import re
 import struct
 
 import harness

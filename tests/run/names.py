@@ -3,7 +3,6 @@ it as the user wrote it."""
 import array
 import json
 import os
-import pathlib
 import shutil
 import subprocess
 

@@ -3,7 +3,6 @@ and Llama classes go in, train as they do there, and come out again; the same of
 import json
 import re
 import subprocess
-import sys
 
 import harness
 from harness import expect, run

@@ -1,7 +1,6 @@
 """The Python package: it trains to gacc-exec's bits, takes arrays of all kinds, and says what is wrong and where."""
 import json
 import os
-import pathlib
 import subprocess
 import sys
 import tomllib

@@ -78,7 +78,7 @@ def events(log):
 class Case:
     count = 0  # of runs, of all cases
 
-    def __init__(self, folder, example="mnist_mlp", samples=333, device="cpu", limits=("--epochs", 2), model=None, spec=None,
+    def __init__(self, folder, example="mnist_mlp", samples=109, device="cpu", limits=("--epochs", 2), model=None, spec=None,
                  **settings):
         self.folder, self.limits = folder, limits
         model = model or harness.example(example)
@@ -126,7 +126,7 @@ def shared(ranks, **settings):
     return lanes(memory__shard="optimizer", train__ranks=ranks, **settings)
 
 
-# 333 samples: 84 micro-batches, the last of one sample, the last window of 4.
+# 109 samples: 28 micro-batches, the last of one sample, the last window of 4.
 def test_same_bits_on_a_cpu(folder):
     need_mpi()
     same_for(Case(folder, **lanes()), (2, 3, 8))
@@ -413,7 +413,7 @@ def test_a_checkpoint_tells_not_who_had_the_optimizer(folder):
         whole = alone.train(1)
         name = folder / f"resumed-{model.stem}"
         for ranks, case, limits in (
-                (1, alone, ("--updates", 3)), (3, Case(folder, model=model, **shared(3, **settings)), ("--launches", 43)),
+                (1, alone, ("--updates", 3)), (3, Case(folder, model=model, **shared(3, **settings)), ("--launches", 26)),
                 (8, Case(folder, model=model, **shared(8, **settings)), ("--epochs", 1)), (2, alone, ("--epochs", 2))):
             mpirun(ranks, case.command(name, *limits, "--resume"))
         same(case.result(name), whole, f"{model.stem}, resumed")
@@ -635,11 +635,11 @@ def test_mistakes(folder):
     plain = case.command(None, "--epochs", 1)
     other_seed, other_data, no_file, no_gpu = list(plain), list(plain), list(plain), list(plain)
     other_seed += ["--seed", 5]
-    other_data[other_data.index("--data") + 1] += ",limit=300"
+    other_data[other_data.index("--data") + 1] += ",limit=100"
     no_file[1] = folder / "nothing.ptx"
     no_gpu[no_gpu.index("--device") + 1] = "cuda:77"
     one_error(mpirun(2, plain, other_seed, code=None), "rank 1 differs", "the seed is 5 there")
-    one_error(mpirun(2, plain, other_data, code=None), "rank 1 differs", "300")
+    one_error(mpirun(2, plain, other_data, code=None), "rank 1 differs", "100")
     one_error(mpirun(2, plain, no_file, code=None), "rank 1: ", "nothing.ptx")
     one_error(mpirun(9, plain, code=None), "train.lanes = 8", "train.accumulate", "train.micro_batch", "at most 8", "train.lanes=16")
     one_error(mpirun(2, no_gpu, code=None))

@@ -4,7 +4,6 @@ import os
 import random
 import struct
 import subprocess
-import sys
 
 import harness
 from harness import expect
