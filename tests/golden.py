@@ -10,7 +10,8 @@ itself parse and print to the same text; without that line, what comes back is t
 `// RUN: not gacc-opt ...` expects exit 1 and compares standard error.
 X.toml beside X.expected: `# RUN: gaccc %s ...` (default: --emit ir --stop-after model -o -), standard error then output.
 `// MATCH: subset` (`# MATCH: subset`): the expected lines occur in this order, others may stand between.
-`// LIKE: Y.gir` (`# LIKE: Y.toml`): expects what the golden Y beside it expects but for these lines, `-` gone and `+` new.
+`// LIKE: Y.gir` (`# LIKE: Y.toml`): expects what the golden Y beside it expects but for these lines, `-` gone and `+` new;
+with `RUN: not`, the errors.
 Where such a golden has nothing else, its input is Y's with each `// EDIT: OLD => NEW | OLD => NEW` (`# EDIT: `) made; \n is
 a line's end. `# CLAIM` over `# EDIT: ...` in X.toml with a model of its own, any number of both: a run for each.
 """
@@ -80,7 +81,7 @@ class Case:
     def actual(self):
         """What the expected half should be now: what the tool prints, or how that differs from what another golden expects."""
         self.printed = "".join(f"----- {claim}\n{self.prints(edited(self.text, edit))}" for claim, edit in self.edits) or self.prints(self.text)
-        return changes(self.like.expected, self.printed) if self.like else self.printed
+        return changes(self.like.expected, self.printed) if self.like and not self.fails else self.printed
 
     def prints(self, input):
         """The tool sees the input half alone, under the case's own file name, or that of the case that it is like."""
