@@ -86,7 +86,7 @@ def test_a_weight_changed_by_one_ulp_is_found(folder):
 
 
 def test_an_update_that_another_device_makes_otherwise_is_found(folder):
-    artifact, data = small(folder, samples=32)
+    artifact, data = small(folder, samples=32, launch__mode="graph")
     for device in ("cpu", "emulate"):
         run("gacc-exec", artifact, "--data", data, "--device", device, "--updates", 2, "--log", folder / f"{device}.jsonl",
             "--log-hash")
