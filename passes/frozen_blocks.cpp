@@ -30,6 +30,7 @@ struct Uses {
 std::vector<Uses> uses_of(const Module& module) {
   std::vector<Uses> all(module.buffers.size());
   for (const RegionKind kind : all_regions) {
+    if (kind == RegionKind::decode) continue;  // it reads rows of what predict reads as a whole
     for (const Op& op : module.region(kind).ops) {
       for (size_t i = 0; i < op.operands.size(); ++i) {
         const BufferId* id = as_buffer(op.operands[i]);
