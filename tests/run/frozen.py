@@ -7,6 +7,7 @@ import struct
 
 import harness
 import lora as adapted
+import ranks
 from harness import expect, run
 
 MODEL = adapted.MODEL.replace("features = 24", "features = 32").replace("features = 40", "features = 64")
@@ -77,6 +78,8 @@ def test_numbers_are_those_of_ggml(folder):
         for device in ("cpu", "emulate"):
             expect(initial(folder, artifact, "--load", folder / "whole", device=device) == kept, f"{kind}: loaded on {device}")
         expect(initial(folder, artifact, device="emulate") == kept, f"{kind}: by PTX")
+        shutil.copy(folder / "initial", folder / "kept")
+        expect(initial(folder, artifact, "--load", folder / "kept") == kept, f"{kind}: saved numbers are others when they are loaded")
 
 
 def trained(folder, artifact, *more, device="cpu", updates=3, limit=""):
@@ -123,6 +126,18 @@ def test_bits(folder):
         on_cpu = trained(folder, artifact, updates=1)[0]
         worst, who = harness.far_apart(emulated, on_cpu)
         expect(worst < (1e-4 if compute == "f32" else 5e-2), f"{kind}: {who} is {worst} apart in the emulator")
+
+
+def test_ranks(folder):
+    """Two of them, with and without shares of the optimizer's state, end with the bytes of one."""
+    ranks.need_mpi()
+    build(folder, "m", TIED)
+    how = dict(model=folder / "m.toml", spec=adapted.data(folder), limits=("--updates", 3), train__lanes=4, train__accumulate=4, precision__frozen="q4_1",
+               precision__compute="bf16")
+    case = ranks.Case(folder, **how)
+    one = case.train(1)
+    ranks.same(case.train(2), one, "2 ranks")
+    ranks.same(ranks.Case(folder, **how, memory__shard="optimizer", train__ranks=2).train(2), one, "2 ranks that share")
 
 
 def test_ragged_micro_batches_are_one_batch(folder):
