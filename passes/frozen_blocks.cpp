@@ -4,8 +4,8 @@
 //   1. A frozen parameter [out, in] that products read is in blocks, if its rows are whole blocks. One that tokens
 //      choose rows of is in q8_0, and so is a head that is tied to it.
 //   2. An `embedding` reads blocks itself. Any other op reads a value that `dequantize` makes in front of it, of the
-//      type that the parameter had. So numbers out of blocks live around one product. Those that follow each other
-//      (the head in the parts of chunk-loss) share them.
+//      type that the parameter had; a cast of it to f32 becomes such an op. So numbers out of blocks live around one
+//      product. Those that follow each other (the head in the parts of chunk-loss) share them.
 //   3. What starts it in `init` writes blocks.
 #include "passes/frozen_blocks.h"
 
@@ -80,6 +80,11 @@ bool frozen_blocks(Module& module, const Options&, Diag& diag) {
         const BufferId* id = as_buffer(op.operands[i]);
         if (id == nullptr || !is_blocks(module[*id].type.dtype) || op.info->is_written(i)) continue;
         const std::string to(dtype_text(read[index(*id)]));
+        if (op.info == &op_cast && region[op.results.front()].type.dtype == DType::f32) {
+          op.info = &op_dequantize;  // for an op that is kept out of half precision
+          op.attrs.clear();
+          continue;
+        }
         if (op.info->takes_blocks(i)) {
           if (to != "f32") op.attrs["to"] = to;
           continue;

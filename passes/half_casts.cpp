@@ -14,8 +14,8 @@
 //   4. The half copies @w.h are state. Whatever sets @w in `init` and `update` becomes its NAME.half, which
 //      writes both: once per update, not per micro-batch, and in the same kernel. The runtime writes the
 //      copy where it writes the parameter (Session::write_parameter).
-//   5. A frozen parameter that is read as half alone has no copy: it is half itself. Vectors stay f32 where
-//      precision.frozen asks for blocks.
+//   5. A frozen parameter that is read as half alone has no copy: it is half itself. Where precision.frozen asks for
+//      blocks, vectors stay f32, and a matrix has no copy whatever reads it: frozen-blocks reads it as each op asks.
 #include <algorithm>
 #include <utility>
 
@@ -55,6 +55,11 @@ class HalfCasts {
       if (is_batched(kind)) convert(module_.region(kind));
   }
 
+  // Tells whether its rows are whole blocks of every type that precision.frozen may name.
+  static bool has_blocks(const Buffer& buffer) {
+    return buffer.type.shape.size() == 2 && buffer.type.shape[1] % dtype_info(DType::q8_0).block == 0;
+  }
+
   // Who reads a parameter how is known once all is converted: so that is done to another module first.
   void halve_frozen() {
     const bool blocks = *module_.settings.precision.frozen != "compute";
@@ -74,7 +79,9 @@ class HalfCasts {
           if (const BufferId* id = as_buffer(operand); id != nullptr && index(*id) < whole.size())
             whole[index(*id)] = true;
     for (size_t i = 0; i < whole.size(); ++i)
-      if (frozen(module_.buffers[i]) && trial.copies_[i] && !whole[i]) module_.buffers[i].type.dtype = dtype_;
+      if (frozen(module_.buffers[i]) && trial.copies_[i] &&
+          (!whole[i] || (blocks && has_blocks(module_.buffers[i]))))
+        module_.buffers[i].type.dtype = dtype_;
   }
 
   // --- what is asked for
