@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/blocks.h"
 #include "runtime/half.h"
 
 namespace gacc {
@@ -189,8 +188,12 @@ Status Session::write_parameter(const PlanBuffer& parameter, int64_t first, std:
   return {};
 }
 
-Status Session::write_blocks(const PlanBuffer& parameter, int64_t first, std::span<const std::byte> blocks) {
-  return update_.write(parameter, dtype_bytes(parameter.dtype, first), blocks);
+Result<bool> Session::write_blocks(const PlanBuffer& parameter, int64_t first, const BlockFormat& format,
+                                   std::span<const std::byte> blocks) {
+  const PlanBuffer* buffer = plan_.find(parameter.name);
+  if (buffer == nullptr || block_format(dtype_text(buffer->dtype)) != &format) return false;
+  GACC_TRY(update_.write(*buffer, dtype_bytes(buffer->dtype, first), blocks));
+  return true;
 }
 
 }  // namespace gacc

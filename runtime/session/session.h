@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/blocks.h"
 #include "runtime/reports.h"
 #include "runtime/safetensors.h"
 #include "runtime/session/arena.h"
@@ -117,8 +118,10 @@ class Session {
   Result<std::vector<NamedTensor>> parameters();
   // Overwrites elements of a parameter (or statistic) and of its half copy, from number `first` on.
   Status write_parameter(const PlanBuffer& parameter, int64_t first, std::span<const float> values);
-  // The same of a parameter that is kept in blocks (runtime/blocks.h), as they lie; `first` begins one.
-  Status write_blocks(const PlanBuffer& parameter, int64_t first, std::span<const std::byte> blocks);
+  // Does that with whole blocks as they lie in a file; `first` begins one. Returns false, and changes nothing, where the
+  // parameter is not kept in such blocks.
+  Result<bool> write_blocks(const PlanBuffer& parameter, int64_t first, const BlockFormat& format,
+                            std::span<const std::byte> blocks);
 
  private:
   Result<float> read_scale(std::string_view name);

@@ -382,12 +382,31 @@ std::vector<RowRun> take_rows(std::span<const RowRun>& runs, int64_t& done, int6
 
 }  // namespace
 
-bool takes_blocks(const WeightSource& source, const StoredTensor& tensor) {
-  const BlockFormat* format = block_format(tensor.dtype);
+namespace {
+
+// Returns the format of a tensor whose blocks follow each other in the parameter, too; null for other tensors.
+const BlockFormat* whole_blocks(const WeightSource& source, const StoredTensor& tensor) {
   const std::vector<int64_t>& ours = source.buffer->shape;
-  return format != nullptr && format == block_format(dtype_text(source.buffer->dtype)) && !source.transpose &&
-         source.factor == 1 && ours.size() == 2 && tensor.shape.size() == 2 && tensor.shape[1] == ours[1];
+  const bool rows = !source.transpose && source.factor == 1 && ours.size() == 2 && tensor.shape.size() == 2;
+  return rows && tensor.shape[1] == ours[1] ? block_format(tensor.dtype) : nullptr;
 }
+
+// Writes rows of the tensor from number `at` of the parameter on. Returns false where it has no such blocks.
+Result<bool> write_blocks(const WeightSource& source, const StoredTensor& tensor, std::span<const RowRun> runs,
+                          int64_t at, Session& session) {
+  const BlockFormat* format = whole_blocks(source, tensor);
+  if (format == nullptr) return false;
+  const int64_t columns = tensor.shape[1], row = columns / format->numbers * format->bytes;
+  for (const RowRun& run : runs) {
+    const auto blocks = std::as_bytes(std::span(tensor.bytes))
+                            .subspan(static_cast<size_t>(run.begin * row), static_cast<size_t>(run.count * row));
+    if (!GACC_TRY(session.write_blocks(*source.buffer, at, *format, blocks))) return false;
+    at += run.count * columns;
+  }
+  return true;
+}
+
+}  // namespace
 
 Status write_sources(const std::vector<WeightSource>& sources, Session& session) {
   std::vector<float> block;
@@ -409,14 +428,8 @@ Status write_sources(const std::vector<WeightSource>& sources, Session& session)
         int64_t count = 0;
         for (const RowRun& run : some) count += run.count;
         if (count == 0) continue;
-        if (takes_blocks(source, tensor)) {
-          const int64_t row = dtype_bytes(source.buffer->dtype, columns);
-          for (const RowRun& run : some) {
-            const auto bytes = std::as_bytes(std::span(tensor.bytes)).subspan(
-                static_cast<size_t>(run.begin * row), static_cast<size_t>(run.count * row));
-            GACC_TRY(session.write_blocks(*source.buffer, at, bytes));
-            at += run.count * columns;
-          }
+        if (GACC_TRY(write_blocks(source, tensor, some, at, session))) {
+          at += count * columns;
           continue;
         }
         block.resize(static_cast<size_t>(count * columns));
@@ -434,12 +447,12 @@ Status write_sources(const std::vector<WeightSource>& sources, Session& session)
 std::string Weights::blocks_text() const {
   std::map<std::string, int64_t> counts;  // by what is said
   for (const WeightSource& source : sources_) {
-    const bool kept = block_format(dtype_text(source.buffer->dtype)) != nullptr;
+    const BlockFormat* own = block_format(dtype_text(source.buffer->dtype));
     for (const StoredTensor* tensor : source.tensors) {
       const bool blocks = block_format(tensor->dtype) != nullptr;
-      if (takes_blocks(source, *tensor))
+      if (own != nullptr && whole_blocks(source, *tensor) == own)
         ++counts[fmt::format("of {} taken as they lie", tensor->dtype)];
-      else if (kept)
+      else if (own != nullptr)
         ++counts[fmt::format("of {} quantised to {}", tensor->dtype, dtype_text(source.buffer->dtype))];
       else if (blocks)
         ++counts[fmt::format("of {} read as the numbers that they stand for", tensor->dtype)];

@@ -88,8 +88,6 @@ struct WeightSource {
   int64_t column = 0;                       // where the parameter's first column is in them
   float factor = 1;                         // of the file's numbers
 };
-// Returns true where the parameter is kept in the blocks that the tensor has, and takes them as they lie.
-bool takes_blocks(const WeightSource& source, const StoredTensor& tensor);
 // Returns the shape that the tensors have together; none where they do not fit each other, or not the rows that
 // the name says of each.
 std::vector<int64_t> joined_shape(const WeightSource& source, const PublishedName& as);

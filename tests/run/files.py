@@ -14,7 +14,7 @@ FILES = {
     ("gacc-opt",): {"FILE": "in", "-o": "out"},
     ("gacc-plan", "offsets"): {"file": "in", "-o": "out"},
     ("gacc-plan", "recompute"): {"file": "in", "-o": "out"},
-    ("gacc-exec",): {"ARTIFACT": "in", "--data": "in", "--eval": "in", "--load": "in", "--prompts": "in", "--save": "out", "--save-best": "out", "--save-best-adapter": "folder", "--predict": "out", "--log": "out",
+    ("gacc-exec",): {"ARTIFACT": "in", "--data": "in", "--eval": "in", "--load": "in", "--like": "in", "--prompts": "in", "--save": "out", "--save-best": "out", "--save-best-adapter": "folder", "--predict": "out", "--log": "out",
                      "--dump-grads": "out", "--tune-gemm": "both", "--profile": "out", "--checkpoint": "folder",
                      "--tensorboard": "folder", "--load-adapter": "folder", "--save-adapter": "folder"},
     ("gacc-emu",): {"FILE": "in"},

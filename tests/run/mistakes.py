@@ -44,14 +44,13 @@ def test_options(folder):
 def test_files_that_end_as_other_formats_do(folder):
     first = ["step.ptx", "--data", "synthetic:digits"]
     torch = " (PyTorch reads it by safetensors.torch.load_file)"
-    for words, error in ((["--save", "w.pt"], f"--save w.pt: no pt files are written, but .safetensors: w.safetensors{torch}"),
-                         (["--save", "out/w.BIN"], f"--save out/w.BIN: no bin files are written, but .safetensors: out/w.safetensors{torch}"),
-                         (["--save", "w.npz"], "--save w.npz: no npz files are written, but .safetensors: w.safetensors"),
-                         (["--save", "w.gguf"], "--save w.gguf: no gguf files are written, but .safetensors: w.safetensors"),
+    for words, error in ((["--save", "w.pt"], f"--save w.pt: no pt files are written, but .safetensors, .gguf: w.safetensors{torch}"),
+                         (["--save", "out/w.BIN"], f"--save out/w.BIN: no bin files are written, but .safetensors, .gguf: out/w.safetensors{torch}"),
+                         (["--save", "w.npz"], "--save w.npz: no npz files are written, but .safetensors, .gguf: w.safetensors"),
                          (["--save-best", "w.ckpt", "--eval", "synthetic:digits"],
                           f"--save-best w.ckpt: no ckpt files are written, but .safetensors: w.safetensors{torch}"),
                          (["--dump-grads", "g.npy"], "--dump-grads g.npy: no npy files are written, but .safetensors: g.safetensors"),
-                         (["--save-adapter", "a.gguf"], "--save-adapter a.gguf: no gguf files are written, but .safetensors: a.safetensors"),
+                         (["--save-best", "w.gguf", "--eval", "synthetic:digits"], "--save-best w.gguf: no gguf files are written, but .safetensors: w.safetensors"),
                          (["--load", "w", "--predict", "p.json"], "--predict p.json: no json files are written, but .npy, .csv: p.npy")):
         done = run("gacc-exec", *first, *words, code=2, cwd=folder)
         expect(done.stderr == f"gacc-exec: error: {error}\n", f"{words}: {done.stderr}")
