@@ -1,12 +1,12 @@
 """What an export computes in the program that will run it, beside what the step computes.
 
-    python -m gacc.check FOLDER/ step.ptx tokens:data.bin                       # transformers; an adapter's folder: PEFT
-    python -m gacc.check tuned.gguf step.ptx tokens:data.bin                    # llama.cpp (llama-cpp-python)
+    python -m gacc.check FOLDER/ step.ptx tokens:data.bin                   # transformers; an adapter's folder: PEFT
+    python -m gacc.check tuned.gguf step.ptx tokens:data.bin                # llama.cpp (llama-cpp-python)
     python -m gacc.check adapter.gguf step.ptx tokens:data.bin --base base.gguf
-    python -m gacc.check EXPORT step.ptx tokens:data.bin --of w.safetensors     # beside the weights that were trained
+    python -m gacc.check EXPORT step.ptx tokens:data.bin --of w.safetensors # beside the weights that were trained
 
-The step computes with the export itself, or with the weights of --of, by gacc-exec. The number is the largest difference
-of outputs relative to the largest output, as of --check; the exit status is 1 where it is beyond --bound.
+The step computes with the export itself, or with the weights of --of, by gacc-exec. The number is the largest
+difference of outputs relative to the largest output, as of --check; the exit status is 1 where it is beyond --bound.
 """
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ import numpy as np
 from . import Error, program
 from ._gguf import Unreadable, read_metadata
 
-# By whom: what is read, the module, and the difference that its own arithmetic explains. llama.cpp rounds what it multiplies
-# with blocks to blocks, and keeps keys and values in half precision.
+# The differences that the arithmetic of each explains. llama.cpp rounds what it multiplies with blocks to blocks, and
+# keeps keys and values in half precision.
 BOUNDS = {"transformers": 1e-4, "peft": 1e-4, "llama.cpp": 2**-5, "gacc": 2**-7}
 MODULES = {"llama.cpp": "llama_cpp"}
 
@@ -48,7 +48,8 @@ class Export:
             self.runs = "llama.cpp"
         elif (self.path / "adapter_config.json").exists():
             self.adapter, self.runs = True, "peft"
-            self.base = base or json.loads((self.path / "adapter_config.json").read_text()).get("base_model_name_or_path")
+            said = json.loads((self.path / "adapter_config.json").read_text())
+            self.base = base or said.get("base_model_name_or_path")
         elif (self.path / "config.json").exists():
             self.runs = "transformers"
         if self.adapter and not self.base:
@@ -65,7 +66,8 @@ def windows(data: str, length: int, most: int) -> np.ndarray:
     file, *said = rest.split(",")
     options = dict(each.partition("=")[::2] for each in said)
     if kind in ("tokens", "text"):
-        all_tokens = np.fromfile(file, "u1" if kind == "text" else {"u16": "<u2", "u32": "<u4"}[options.get("dtype", "u16")])
+        stored = "u8" if kind == "text" else options.get("dtype", "u16")
+        all_tokens = np.fromfile(file, {"u8": "u1", "u16": "<u2", "u32": "<u4"}[stored])
         if options.get("split") == "test":
             all_tokens = all_tokens[len(all_tokens) * 9 // 10:]
         count = min(most, (len(all_tokens) - 1) // length)
@@ -84,8 +86,8 @@ def by_gacc(artifact: str, data: str, options: list[str], most: int) -> np.ndarr
     path, environment = program("gacc-exec")
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "out.npy"
-        done = subprocess.run([path, artifact, "--data", f"{data},limit={most}", *options, "--predict", str(out), "--quiet"],
-                              env=environment, capture_output=True, text=True)
+        command = [path, artifact, "--data", f"{data},limit={most}", *options, "--predict", str(out), "--quiet"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode:
             raise Refused(done.stderr.strip().removeprefix("gacc-exec: ").removeprefix("error: "))
         return np.load(out)
@@ -95,10 +97,11 @@ def by_transformers(export: Export, tokens: np.ndarray) -> np.ndarray:
     import torch
     import transformers
     folder = export.base if export.adapter else str(export.path)
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     if export.adapter:
         import peft
-        model = peft.PeftModel.from_pretrained(model, str(export.path)).eval()
+        model = peft.PeftModel.from_pretrained(model, str(export.path))
+    model.eval()
     with torch.no_grad():
         return np.stack([model(torch.from_numpy(row[None])).logits[0].float().numpy() for row in tokens])
 
@@ -106,8 +109,9 @@ def by_transformers(export: Export, tokens: np.ndarray) -> np.ndarray:
 def by_llama_cpp(export: Export, tokens: np.ndarray) -> np.ndarray:
     import llama_cpp
     more: dict[str, Any] = {"lora_path": str(export.path)} if export.adapter else {}
-    model = llama_cpp.Llama(model_path=export.base if export.adapter else str(export.path), n_ctx=tokens.shape[1], n_gpu_layers=0,
-                            n_batch=tokens.shape[1], logits_all=True, verbose=False, **more)
+    length = tokens.shape[1]
+    model = llama_cpp.Llama(model_path=export.base if export.adapter else str(export.path), n_ctx=length,
+                            n_batch=length, n_gpu_layers=0, logits_all=True, verbose=False, **more)
     outputs = []
     for row in tokens:
         model.reset()
@@ -132,19 +136,21 @@ def check(export: Export, artifact: str, data: str, *, of: str | None, samples: 
         theirs = by_gacc(artifact, data, export.options(), samples)
     else:
         if ours.ndim != 3:
-            raise Refused(f"the step's outputs are {list(ours.shape)}; {by} gives logits, [samples, tokens, vocabulary]")
+            raise Refused(f"the step's outputs are {list(ours.shape)}, and logits are [samples, tokens, vocabulary]")
         tokens = windows(data, ours.shape[1], samples)
         theirs = by_llama_cpp(export, tokens) if by == "llama.cpp" else by_transformers(export, tokens)
     return len(ours), difference(ours, theirs)
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m gacc.check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog="python -m gacc.check", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("export", metavar="EXPORT", help="what --save or --save-adapter wrote")
     parser.add_argument("step", metavar="step.ptx")
     parser.add_argument("data", metavar="DATA", help="as of gacc-exec: tokens:F.bin, text:F, npz:F")
     parser.add_argument("--base", help="the model of an adapter: its folder, or its GGUF")
-    parser.add_argument("--of", metavar="WEIGHTS", help="the weights that the run has trained (--save); default: the export itself")
+    parser.add_argument("--of", metavar="WEIGHTS",
+                        help="the weights that the run has trained (--save); default: the export itself")
     parser.add_argument("--samples", type=int, default=4, metavar="N")
     parser.add_argument("--by", choices=list(BOUNDS), help="who computes with the export; default: by its form")
     parser.add_argument("--bound", type=float, metavar="X", help="default: 1e-4, by llama.cpp 2^-5, by gacc 2^-7")
@@ -161,10 +167,12 @@ def main(words: list[str] | None = None) -> int:
         print(f"gacc.check: error: {error}", file=sys.stderr)
         return 1
     bound = BOUNDS[by] if given.bound is None else given.bound
-    print(f"check: {given.export}: {samples} sample{'s' * (samples != 1)} in {by}: largest difference {apart:.3g} of the largest output")
+    print(f"check: {given.export}: {samples} sample{'s' * (samples != 1)} in {by}: "
+          f"largest difference {apart:.3g} of the largest output")
     if apart <= bound:
         return 0
-    print(f"gacc.check: error: {given.export}: what it computes is off by {apart:.3g} of the largest output; {bound:.3g} is rounding", file=sys.stderr)
+    print(f"gacc.check: error: {given.export}: what it computes is off by {apart:.3g} of the largest output; "
+          f"{bound:.3g} is rounding", file=sys.stderr)
     return 1
 
 

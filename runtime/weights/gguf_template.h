@@ -10,8 +10,8 @@ namespace gacc {
 
 class GgufTemplate {
  public:
-  // Opens BASE. An error lists what of it does not fit the plan, and with `writes` the types in which no changed numbers
-  // can be written. `merges`: weights get their adapters.
+  // Opens BASE. An error lists what of it does not fit the plan, and with `writes` the types in which no changed
+  // numbers can be written. `merges`: weights get their adapters.
   Status open(const std::string& path, const Plan& plan, bool merges, bool writes = true);
   // Returns its general.architecture.
   std::string architecture() const;
