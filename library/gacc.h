@@ -100,8 +100,8 @@ enum { GACC_MOST_AXES = 8 };
 
 typedef struct gacc_tensor {
   const char* name;
-  const char* kind;              /* "input", "output"; "param", "accum" (a sum over the window) or "state" */
-  const char* dtype;             /* "f32", "f16", "bf16", "i32" */
+  const char* kind;  /* "input", "output"; "param", "accum" (a sum over the window) or "state" */
+  const char* dtype; /* "f32", "f16", "bf16", "i32"; frozen: also "q8_0", "q4_0", "q4_1" (ggml's blocks) */
   int64_t shape[GACC_MOST_AXES]; /* of an input or output: of a sample */
   size_t axes;
   int64_t bytes; /* of an input or output: of a sample */

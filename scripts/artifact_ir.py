@@ -4,8 +4,9 @@ import math
 import pathlib
 import re
 
-BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4}
-TYPE = r"(f32|f16|bf16|i32)\[([^\]]*)\]"
+# Of an element; of a quantised type, of a block of 32 shared by them.
+BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "q8_0": 34 / 32, "q4_0": 18 / 32, "q4_1": 20 / 32}
+TYPE = r"(f32|f16|bf16|i32|q8_0|q4_0|q4_1)\[([^\]]*)\]"
 NAME = r'("[^"]*"|[^\s,:()]+)'
 
 

@@ -4,7 +4,7 @@
 
 namespace gacc::codegen {
 
-// Returns the numbers from `index` on, all of one block, as f32. `index` is a multiple of `lanes`, which are 16 at most.
+// Returns `lanes` numbers from `index` on, as f32: 16 at most, of which `index` is a multiple, so all are of one block.
 Value* load_numbers(Target& t, int32_t slot, Value* index, unsigned lanes);
 // Writes a block as ggml's reference quantises its numbers. A scale beyond f16 becomes an infinity. `number` is called
 // for a column of the block, and more than once for each.
