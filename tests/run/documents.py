@@ -1,7 +1,10 @@
 """Documents in a window: packed ones give what each gives alone, and nothing depends on how they are run."""
 import array
+import os
 import random
+import shutil
 import struct
+import subprocess
 
 import harness
 from harness import expect, run
@@ -15,7 +18,7 @@ inputs.next = {{ shape = [{length}], dtype = "i32" }}
 {documents}
 loss = {{ type = "cross_entropy", target = "next" }}
 optimizer = {{ type = "sgd", lr = 0.1 }}
-train = {{ micro_batch = {micro}, accumulate = {accumulate} }}
+train = {{ micro_batch = {micro}, accumulate = {accumulate}, lanes = {lanes} }}
 precision = {{ compute = "{compute}", loss_scale = "none" }}
 recompute = {{ policy = "{recompute}" }}
 [[layers]]
@@ -52,10 +55,10 @@ features = {vocabulary}
 """
 
 
-def compiled(folder, name, length=WINDOW, packed=True, causal=True, micro=1, accumulate=1, compute="f32", recompute="none", dropout=0.0):
+def compiled(folder, name, length=WINDOW, packed=True, causal=True, micro=1, accumulate=1, compute="f32", recompute="none", dropout=0.0, lanes=1):
     path = folder / f"{name}.toml"
     path.write_text(MODEL.format(
-        length=length, vocabulary=VOCABULARY, positions=WINDOW, micro=micro, accumulate=accumulate, compute=compute, recompute=recompute,
+        length=length, vocabulary=VOCABULARY, positions=WINDOW, micro=micro, accumulate=accumulate, lanes=lanes, compute=compute, recompute=recompute,
         causal=str(causal).lower(), window="window = 9" if causal and length > 9 else "", dropout=f"dropout = {dropout}" if dropout else "",
         documents=f'inputs.documents = {{ shape = [{length}], dtype = "i32" }}' if packed else "",
         names='documents = "documents"' if packed else ""))
@@ -173,6 +176,20 @@ def test_bits_depend_on_no_thread_no_recompute_and_no_rest_between(folder):
     expect(trained(folder, again, spec, "again") == want, "recompute gives other bits")
     trained(folder, artifact, spec, "begun", "--checkpoint", folder / "c", "--launches", 3)
     expect(trained(folder, artifact, spec, "ended", "--checkpoint", folder / "c", "--resume") == want, "a resumed run gives other bits")
+
+
+def test_bits_depend_on_no_number_of_ranks(folder):
+    mpirun = shutil.which("mpirun.openmpi") or shutil.which("mpirun")
+    if not mpirun or not (harness.BIN / "libgacc-mpi.so").exists():
+        harness.skip("no mpirun here, or built without MPI")
+    spec = spec_of(folder, some_windows(random.Random(9)))
+    artifact = compiled(folder, "step", micro=1, accumulate=4, dropout=0.1, lanes=2)
+    want = trained(folder, artifact, spec, "one")
+    command = [harness.BIN / "gacc-exec", artifact, "--data", spec, "--save", folder / "two", "--updates", 4, "--device", "cpu"]
+    environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_btl="self,vader")
+    done = subprocess.run([mpirun, "--oversubscribe", "--bind-to", "none", "-n", "2", *map(str, command)], capture_output=True, text=True, env=environment)
+    expect(done.returncode == 0, done.stderr)
+    expect((folder / "two").read_bytes() == want, "two ranks give other bits")
 
 
 def test_what_belongs_to_no_document_counts_nothing(folder):
