@@ -28,7 +28,7 @@ from torch.nn import functional  # noqa: E402
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
 import harness  # noqa: E402
 
-VOCABULARY, BOUND = 29, 2e-5
+VOCABULARY, BOUND = 29, 5e-6
 
 MODEL = """
 model = {{ name = "documents", seed = {seed}, allow = ["not-causal"] }}
@@ -140,7 +140,7 @@ def compare(c, chance, folder, device):
     loss = functional.cross_entropy(forward(c, w, tokens, numbers).flatten(0, 1), target.masked_fill(numbers < 0, -100).flatten())
     loss.backward()
     reference = {name: (list(value.shape), value.grad.flatten().tolist()) for name, value in w.items()}
-    worst, who = harness.far_apart(harness.read_safetensors(folder / "g"), reference, least=1e-3)
+    worst, who = harness.far_apart(harness.read_safetensors(folder / "g"), reference, least=0.01)
     found = harness.updates_of(folder / "log")[0]["loss"]
     return max((worst, who), (abs(found - loss.item()) / loss.item(), "the loss"))
 
