@@ -13,7 +13,7 @@ import sys
 
 PEERS = os.environ.get("GACC_PEERS_PYTHON")
 if importlib.util.find_spec("gguf") is None:
-    if PEERS is None or os.path.realpath(PEERS) == os.path.realpath(sys.executable):
+    if PEERS is None or os.path.abspath(PEERS) == os.path.abspath(sys.executable):
         print("SKIPPED: no package gguf here")
         sys.exit(77)
     os.execv(PEERS, [PEERS, *sys.argv])
