@@ -105,9 +105,12 @@ class Writer {
       if (!offset || range.bytes <= 0) continue;
       const PlanValue value{*offset, range.bytes, input ? -1 : range.first,
                             range.last + (stays(range.value) ? 1 : 0)};
-      // Rows that are made in place of others have the gaps of those, zeros, which a library reads
-      // (ir::rounded_extents).
-      const auto before = region_[range.value].type.pitch == 0
+      // What is made in place of another value has some of its bytes: rows the gaps, zeros, which a library reads
+      // (ir::rounded_extents), a cache the positions before.
+      const bool updates = std::ranges::any_of(region_.ops, [&](const ir::Op& op) {
+        return op.info->in_place && op.results.front() == range.value;
+      });
+      const auto before = region_[range.value].type.pitch == 0 && !updates
                               ? values.end()
                               : std::ranges::find_if(values, [&](const PlanValue& other) {
                                   return other.offset == value.offset && other.bytes == value.bytes &&

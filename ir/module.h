@@ -93,7 +93,7 @@ struct Op {
 };
 
 // The meaning of a yielded value. loss: the f32 sum; count: the i32 number of its elements; weights: the f32 sum of
-// their weights; grad: the gradient of a parameter; metric: a named f32 sum; output, rows: those of predict, answer and decode.
+// their weights; grad: the gradient of a parameter; metric: a named f32 sum; output, rows: of predict, answer, decode.
 enum class YieldRole : uint8_t { loss, count, weights, grad, metric, output, rows };
 std::string_view yield_role_text(YieldRole role);  // "loss", as in IR text
 std::optional<YieldRole> parse_yield_role(std::string_view text);

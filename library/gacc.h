@@ -131,8 +131,8 @@ void gacc_step_free(gacc_step* step);
 
 typedef struct gacc_device_options {
   int threads;     /* of a CPU; 0: all cores */
-  int64_t recheck; /* makes every `recheck`-th launch and update twice and compares the bits; 0: none. A difference is an
-                      error of the call, with the state put back (docs/running.md) */
+  int64_t recheck; /* makes every `recheck`-th launch and update twice and compares the bits; 0: none. A difference is
+                      an error of the call, with the state put back (docs/running.md) */
 } gacc_device_options;
 
 /* `device`: "auto", "cpu", "cuda", "cuda:N" or "emulate", as for gacc-exec; "auto" when null. Compiles or loads

@@ -25,7 +25,7 @@ void expect_one_position(const OpView& op, size_t i) {
 
 // The cache at operand i, of so many channels of a position; returns its positions.
 int64_t expect_cache(const OpView& op, size_t i, int64_t channels, bool keys) {
-  expect_float(op, i);
+  if (!is_float(op.operand(i).dtype)) refuse(op, Kind::type_mismatch, {i}, "a cache has floats");
   const Shape shape = op.operand(i).shape;
   if (shape.size() != 2 || has_batch(shape) || shape[keys ? 0 : 1] != channels)
     refuse(op, Kind::shape_mismatch, {i}, "it must be {}", keys ? fmt::format("[{},positions]", channels)
@@ -159,6 +159,7 @@ extern const OpInfo op_cache_read{
         "[B,1,heads D]: the sums of the cached values [P, kv_heads D] with the weights f32 [B,heads,P], up to the "
         "position i32 [B,1] and as far back as `window`",
     .operands = 3,
+    .keeps = operand_bits({0}),
     .numbers = 2,
     .numbered = [](const OpView& op) { return op.operand(1).shape[0]; },
     .attrs = {{"kv_heads", int64_t{1}}, {"window", int64_t{0}}},

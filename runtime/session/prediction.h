@@ -14,7 +14,7 @@ class Prediction {
   Status run(InputBytes inputs, int64_t samples);
   // Reads some of the outputs, from number `first` on; where they come in parts, this runs those parts. Waits.
   Status read(int64_t first, std::span<float> outputs);
-  // Where the plan has `decode`: goes on with the text of the runs before by one token, at a position from 0 on; no
+  // Goes on with the text of the runs before by one token, at a position from 0 on, where the plan has `decode`; no
   // other program may have run since the text began. Does not wait.
   Status decode(int32_t token, int32_t position);
   // Reads the outputs of the position of the last `decode`. Waits.

@@ -118,8 +118,8 @@ class Session {
   Result<std::vector<NamedTensor>> parameters();
   // Overwrites elements of a parameter (or statistic) and of its half copy, from number `first` on.
   Status write_parameter(const PlanBuffer& parameter, int64_t first, std::span<const float> values);
-  // Does that with whole blocks as they lie in a file; `first` begins one. Returns false, and changes nothing, where the
-  // parameter is not kept in such blocks.
+  // Does that with whole blocks as they lie in a file; `first` begins one. Returns false, and changes nothing, where
+  // the parameter is not kept in such blocks.
   Result<bool> write_blocks(const PlanBuffer& parameter, int64_t first, const BlockFormat& format,
                             std::span<const std::byte> blocks);
 

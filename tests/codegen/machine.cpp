@@ -132,8 +132,10 @@ void Machine::gemm(const BodyCall& call) {
 
 std::map<Operand, Operand> Machine::reused(size_t number) {
   std::map<Operand, Operand> result;
-  if (!reuse_) return result;
   const BodyCall& call = calls_[number];
+  const ir::Op& op = region_.ops[call.kernel.members.front().op];
+  if (op.info->in_place) return {{op.results.front(), op.operands.front()}};
+  if (!reuse_) return result;
   std::set<Operand> kept;  // roots that somebody reads later
   for (const ir::Yield& yield : region_.yields) kept.insert(roots_(yield.what));
   for (size_t later = number + 1; later < calls_.size(); ++later) {

@@ -55,7 +55,7 @@ class LibraryTest : public testing::Test {
     EXPECT_NE(text_of(error).find(words), std::string::npos) << error.text << "\nlacks: " << words;
   }
   gacc_session* open() {
-    const gacc_device_options one = {1};
+    const gacc_device_options one = {1, 0};
     gacc_session* session = nullptr;
     good(gacc_session_open(step_, "cpu", &one, &session));
     return session;
@@ -196,7 +196,7 @@ TEST_F(LibraryTest, WhatAStepHas) {
 
 TEST_F(LibraryTest, Open) {
   gacc_session* session = nullptr;
-  const gacc_device_options negative = {-1};
+  const gacc_device_options negative = {-1, 0};
   wrong(gacc_session_open(nullptr, "cpu", nullptr, &session), "null");
   wrong(gacc_session_open(step_, "cpu", nullptr, nullptr), "null");
   wrong(gacc_session_open(step_, "gpu", nullptr, &session), "expected auto");

@@ -117,6 +117,7 @@ class FakeDevice : public Device {
         break;
       case Program::predict:
       case Program::answer:
+      case Program::decode:
         return Status::error("the fake device has no predictions");
       case Program::norms:
       case Program::ratios:
