@@ -131,8 +131,7 @@ std::optional<CompileTrouble> read_published(const std::string& path, const std:
   if (folder && !has(path, "config.json")) return wrong(path, "there is no config.json; " + what_it_is(path));
   options.gguf = !folder && path.ends_with(kGguf);
   std::string blocks;
-  const Result<std::string> text =
-      options.gguf ? said_by_gguf(path, blocks) : read_input(config, kMostBytes);
+  const Result<std::string> text = options.gguf ? said_by_gguf(path, blocks) : read_input(config, kMostBytes);
   if (!text) {
     std::string why = text.status().text();
     if (why.starts_with(path + ": ")) why.erase(0, path.size() + 2);

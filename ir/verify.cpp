@@ -202,10 +202,10 @@ class Verifier {
     for (const ValueId input : region.inputs) {
       shown(region.at, region[input].name);
       const Shape& shape = region[input].type.shape;
-      const bool table = region.kind == RegionKind::answer   ? input == region.inputs.front()
-                         : region.kind == RegionKind::decode ? std::ranges::find(region.inputs, input) -
-                                                                       region.inputs.begin() >= 2
-                                                             : false;
+      const bool table = region.kind == RegionKind::answer ? input == region.inputs.front()
+                         : region.kind == RegionKind::decode
+                             ? std::ranges::find(region.inputs, input) - region.inputs.begin() >= 2
+                             : false;
       if (has_batch(shape) == table)
         broken("R8", region.at, "input `%{}` has {} batch extent B", region[input].name, table ? "a" : "no");
       if (is_blocks(region[input].type.dtype))

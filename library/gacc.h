@@ -130,8 +130,9 @@ void gacc_step_free(gacc_step* step);
 /* ---- Sessions ------------------------------------------------------------------------------------------- */
 
 typedef struct gacc_device_options {
-  int threads;     /* of a CPU; 0: all cores */
-  int64_t recheck; /* makes every `recheck`-th launch and update twice and compares the bits; 0: none. A difference is
+  int threads; /* of a CPU; 0: all cores */
+  int64_t
+      recheck; /* makes every `recheck`-th launch and update twice and compares the bits; 0: none. A difference is
                       an error of the call, with the state put back (docs/running.md) */
 } gacc_device_options;
 

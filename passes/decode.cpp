@@ -17,7 +17,7 @@
 //
 // Only of models whose positions meet in causal attention alone (ir/positions.h): then all other ops work on each
 // position by itself, and what they read is either of that position or the same for all.
-#include <map>
+#include <algorithm>
 
 #include "ir/builder.h"
 #include "ir/ops/heads.h"
@@ -87,28 +87,37 @@ class Decoder {
     bool moves = false;
     for (const Operand& operand : op.operands) moves = moves || known(operand).moves;
     if (op.info == &op_attention) return attend(op);
+    const bool of_positions = std::ranges::any_of(op.results, [&](ValueId result) {
+      const Shape& shape = from_[result].type.shape;
+      return shape.size() > 1 && has_batch(shape) && shape[1] == length_;
+    });
     std::vector<Operand> operands;
     for (const Operand& operand : op.operands) {
-      const Known each = known(operand);
-      const bool rows = moves && !each.moves && is_per_position(op, operand);
-      if (rows && as_number(each.what) == nullptr && build_.type(each.what).shape.size() != 2) return false;
-      operands.push_back(rows ? build_.make("embedding", name_of(op) + ".row", {position_, each.what}) : each.what);
+      Operand each = known(operand).what;
+      if (of_positions && !known(operand).moves && is_per_position(op, operand)) {
+        if (build_.type(each).shape.size() != 2) return false;
+        each = build_.make("embedding", name_of(op) + ".row", {position_, each});
+        moves = true;
+      }
+      operands.push_back(each);
     }
     Attrs attrs = op.attrs;
-    if (const auto shape = attrs.find("shape"); moves && shape != attrs.end())
+    if (const auto shape = attrs.find("shape"); of_positions && shape != attrs.end())
       std::get<std::vector<int64_t>>(shape->second).at(1) = 1;
     if (op.info == &op_rope && operands.size() == 1) operands.emplace_back(position_);
     std::vector<std::string> names;
     for (const ValueId result : op.results) names.push_back(from_[result].name);
-    const std::vector<ValueId> made = build_.make_n(op.info->name, names, std::move(operands), std::move(attrs));
+    const std::vector<ValueId> made =
+        build_.make_n(op.info->name, names, std::move(operands), std::move(attrs));
     for (size_t i = 0; i < made.size(); ++i) known_[index(op.results[i])] = {made[i], moves};
     return true;
   }
 
-  // Tells whether a pointwise op reads another row of a constant at each position.
+  // Tells whether a pointwise op reads another row of what has no batch at each position.
   bool is_per_position(const Op& op, const Operand& operand) const {
     if (op.info->lowering != Lowering::pointwise) return false;
-    const Shape shape = operand_type(module_, from_, operand).shape, &to = from_[op.results.front()].type.shape;
+    const Shape shape = operand_type(module_, from_, operand).shape,
+                &to = from_[op.results.front()].type.shape;
     return !has_batch(shape) && shape.size() + 1 == to.size() && shape.front() == length_ && length_ > 1;
   }
 
@@ -134,11 +143,12 @@ class Decoder {
     const ValueId values = cached(name + ".values", {length_, channels}, false);
     Attrs scoring = heads;
     scoring["window"] = window;
-    const ValueId scores = build_.make("cache.scores", name + ".scores", {qkv, keys, position_}, std::move(scoring));
+    const ValueId scores =
+        build_.make("cache.scores", name + ".scores", {qkv, keys, position_}, std::move(scoring));
     const ValueId weights = build_.make("softmax", name + ".weights", {scores});
-    known_[index(op.results.front())] = {
-        build_.make("cache.read", name, {weights, values, position_}, {{"kv_heads", h.kv_heads}, {"window", window}}),
-        true};
+    known_[index(op.results.front())] = {build_.make("cache.read", name, {weights, values, position_},
+                                                     {{"kv_heads", h.kv_heads}, {"window", window}}),
+                                         true};
     return true;
   }
 

@@ -170,7 +170,8 @@ void say_what_is_kept(Run& run) {
   const Arguments& given = run.given;
   const bool keeps =
       run.saves || !given.checkpoint.empty() || (run.saves_best && !run.result.best.metric.empty());
-  if (run.saves_best && !run.result.best.metric.empty()) run.wrote(run.saved_as_best()->path);
+  const std::optional<SaveForm> best = run.saved_as_best();  // the first rank's
+  if (best && !run.result.best.metric.empty()) run.wrote(best->path);
   if (!given.checkpoint.empty() && !run.result.interrupted)
     run.written += fmt::format("; the run's state is in {}", run.checkpoint.file());
   if (!keeps) run.written += "; the weights are not kept (--save FILE, or --checkpoint FOLDER, keeps them)";

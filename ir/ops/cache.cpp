@@ -28,8 +28,8 @@ int64_t expect_cache(const OpView& op, size_t i, int64_t channels, bool keys) {
   if (!is_float(op.operand(i).dtype)) refuse(op, Kind::type_mismatch, {i}, "a cache has floats");
   const Shape shape = op.operand(i).shape;
   if (shape.size() != 2 || has_batch(shape) || shape[keys ? 0 : 1] != channels)
-    refuse(op, Kind::shape_mismatch, {i}, "it must be {}", keys ? fmt::format("[{},positions]", channels)
-                                                                 : fmt::format("[positions,{}]", channels));
+    refuse(op, Kind::shape_mismatch, {i}, "it must be {}",
+           keys ? fmt::format("[{},positions]", channels) : fmt::format("[positions,{}]", channels));
   return shape[keys ? 1 : 0];
 }
 
@@ -101,8 +101,10 @@ void read_reference(EvalView& view) {
 extern const OpInfo op_cache_put{
     .name = "cache.put",
     .summary =
-        "the cache with the keys (`keys`; else the values) of qkv [B,1,(heads + 2 kv_heads) D] of one sample at the "
-        "position i32 [B,1]: a column of [kv_heads D, P] for keys, a row of [P, kv_heads D] for values. The result "
+        "the cache with the keys (`keys`; else the values) of qkv [B,1,(heads + 2 kv_heads) D] of one sample "
+        "at the "
+        "position i32 [B,1]: a column of [kv_heads D, P] for keys, a row of [P, kv_heads D] for values. The "
+        "result "
         "lies where the cache does",
     .operands = 3,
     .in_place = true,
@@ -127,8 +129,10 @@ extern const OpInfo op_cache_put{
 extern const OpInfo op_cache_scores{
     .name = "cache.scores",
     .summary =
-        "f32 [B,heads,P]: the products of each query in qkv [B,1,(heads + 2 kv_heads) D] with the cached keys "
-        "[kv_heads D, P], over the root of D; the least f32 behind the position i32 [B,1], and where `window` does "
+        "f32 [B,heads,P]: the products of each query in qkv [B,1,(heads + 2 kv_heads) D] with the cached "
+        "keys "
+        "[kv_heads D, P], over the root of D; the least f32 behind the position i32 [B,1], and where "
+        "`window` does "
         "not reach",
     .operands = 3,
     .numbers = 2,
@@ -156,7 +160,8 @@ extern const OpInfo op_cache_scores{
 extern const OpInfo op_cache_read{
     .name = "cache.read",
     .summary =
-        "[B,1,heads D]: the sums of the cached values [P, kv_heads D] with the weights f32 [B,heads,P], up to the "
+        "[B,1,heads D]: the sums of the cached values [P, kv_heads D] with the weights f32 [B,heads,P], up "
+        "to the "
         "position i32 [B,1] and as far back as `window`",
     .operands = 3,
     .keeps = operand_bits({0}),
@@ -166,9 +171,9 @@ extern const OpInfo op_cache_read{
     .infer = [](const OpView& op) -> Types {
       const Type weights = op.operand(0), values = op.operand(1);
       const int64_t kv_heads = op.integer("kv_heads");
-      const bool fits = weights.dtype == DType::f32 && weights.shape.size() == 3 && has_batch(weights.shape) &&
-                        kv_heads > 0 && weights.shape[1] % kv_heads == 0 && values.shape.size() == 2 &&
-                        values.shape[1] % kv_heads == 0;
+      const bool fits = weights.dtype == DType::f32 && weights.shape.size() == 3 &&
+                        has_batch(weights.shape) && kv_heads > 0 && weights.shape[1] % kv_heads == 0 &&
+                        values.shape.size() == 2 && values.shape[1] % kv_heads == 0;
       if (!fits) refuse(op, Kind::shape_mismatch, {0, 1}, "they must be f32[B,heads,P] and [P,kv_heads D]");
       if (expect_cache(op, 1, values.shape[1], false) != weights.shape[2])
         refuse(op, Kind::shape_mismatch, {0, 1}, "they must have one number of positions");

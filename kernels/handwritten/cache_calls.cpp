@@ -39,14 +39,14 @@ Specialisation describe_cache_scores(const ir::OpView& op, Purpose purpose) {
   CacheShape shape = shape_of(op, 0, op.result().shape.back());
   shape.window = op.integer("window");
   const auto cost = static_cast<int>(std::min(4 * shape.channels, kMostPointOperations));
-  return with_shape(point_items(op, purpose, extent_of({ir::kBatch, shape.heads}), shape.positions, cost), shape);
+  return with_shape(point_items(op, purpose, extent_of({ir::kBatch, shape.heads}), shape.positions, cost),
+                    shape);
 }
 
 // A row is a head of queries, a point one of its channels.
 Specialisation describe_cache_read(const ir::OpView& op, Purpose purpose) {
   const int64_t heads = op.operand(0).shape[1], kv_heads = op.integer("kv_heads");
-  CacheShape shape =
-      shape_of(heads, kv_heads, op.result().shape.back() / heads, op.operand(0).shape.back());
+  CacheShape shape = shape_of(heads, kv_heads, op.result().shape.back() / heads, op.operand(0).shape.back());
   shape.window = op.integer("window");
   const auto cost = static_cast<int>(std::min(4 * shape.positions, kMostPointOperations));
   return with_shape(point_items(op, purpose, extent_of({ir::kBatch, heads}), shape.channels, cost), shape);

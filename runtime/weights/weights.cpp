@@ -392,14 +392,15 @@ const BlockFormat* whole_blocks(const WeightSource& source, const StoredTensor& 
 }
 
 // Writes rows of the tensor from number `at` of the parameter on. Returns false where it has no such blocks.
-Result<bool> write_blocks(const WeightSource& source, const StoredTensor& tensor, std::span<const RowRun> runs,
-                          int64_t at, Session& session) {
+Result<bool> write_blocks(const WeightSource& source, const StoredTensor& tensor,
+                          std::span<const RowRun> runs, int64_t at, Session& session) {
   const BlockFormat* format = whole_blocks(source, tensor);
   if (format == nullptr) return false;
   const int64_t columns = tensor.shape[1], row = columns / format->numbers * format->bytes;
   for (const RowRun& run : runs) {
-    const auto blocks = std::as_bytes(std::span(tensor.bytes))
-                            .subspan(static_cast<size_t>(run.begin * row), static_cast<size_t>(run.count * row));
+    const auto blocks =
+        std::as_bytes(std::span(tensor.bytes))
+            .subspan(static_cast<size_t>(run.begin * row), static_cast<size_t>(run.count * row));
     if (!GACC_TRY(session.write_blocks(*source.buffer, at, *format, blocks))) return false;
     at += run.count * columns;
   }
@@ -459,7 +460,8 @@ std::string Weights::blocks_text() const {
     }
   }
   std::vector<std::string> said;
-  for (const auto& [what, count] : counts) said.push_back(fmt::format("{} {}", counted(count, "tensor"), what));
+  for (const auto& [what, count] : counts)
+    said.push_back(fmt::format("{} {}", counted(count, "tensor"), what));
   return fmt::format("{}", fmt::join(said, ", "));
 }
 

@@ -51,7 +51,7 @@ SMALL_LLAMA = {"layers.layers.repeat": 2, "layers.embed.vocab": 96, "layers.head
                "layers.embed.features": 64, "layers.layers.layers.mlp.layers.down.features": 64,
                "layers.layers.layers.mlp.layers.gate.features": 96, "layers.layers.layers.mlp.layers.up.features": 96,
                "layers.layers.layers.mix.layers.attn.heads": 4, "layers.layers.layers.mix.layers.attn.kv_heads": 2,
-               "inputs.tokens.shape": "[24]", "inputs.next.shape": "[24]"}
+               "inputs.tokens.shape": "[24]", "inputs.next.shape": "[24]", "gguf.interleave": "{}"}
 SMALL_CNN = {"layers.conv1.channels": 4, "layers.conv2.channels": 8, "layers.fc.features": 16}
 SMALL_RESNET = {"layers.stage1.repeat": 1}
 CHAR_GPT = {"layers.h.repeat": 6, "layers.tok.features": 384, "layers.h.layers.mix.layers.attn.heads": 6,

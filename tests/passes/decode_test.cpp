@@ -26,7 +26,8 @@ std::string text_model(const std::string& rope, const std::string& window, const
         "    %{0}.norm, %{0}.r = rms_norm %{1}, @n : f32[B,6,12], f32[B,6,1]\n"
         "    %{0}.qkv = matmul %{0}.norm, @{0}.qkv : f32[B,6,24] {{tb}}\n"
         "    %{0}.rope = rope %{0}.qkv{2} : f32[B,6,24] {{heads = 2, kv_heads = 1, rotated = {3}}}\n"
-        "    %{0}, %{0}.s = attention %{0}.rope{4} : f32[B,6,12], f32[B,2,2,6] {{causal, heads = 2, kv_heads = 1{5}}}\n"
+        "    %{0}, %{0}.s = attention %{0}.rope{4} : f32[B,6,12], f32[B,2,2,6] {{causal, heads = 2, kv_heads "
+        "= 1{5}}}\n"
         "    %{0}.sum = add %{0}, %{1} : f32[B,6,12]\n",
         layer, x, positions, rope, operands, window);
     x = layer + ".sum";
@@ -54,7 +55,8 @@ std::string text_model(const std::string& rope, const std::string& window, const
     yield loss %loss, count %count
   }
   predict(%x : i32[B,6])" +
-         inputs + ") {\n    %e = embedding %x, @e : f32[B,6,12]\n" + forward + "    yield output %out\n  }\n}\n";
+         inputs + ") {\n    %e = embedding %x, @e : f32[B,6,12]\n" + forward +
+         "    yield output %out\n  }\n}\n";
 }
 
 const std::string kDocuments =
@@ -67,12 +69,14 @@ void expect_decode_is_predict(const Module& module, const std::string& what) {
   if (inputs.contains("d")) std::ranges::fill(inputs["d"].data, 0);
   const Region &predict = module.predict, &decode = module.decode;
   ASSERT_FALSE(decode.ops.empty()) << what;
-  const Tensor all =
-      evaluate(module, RegionKind::predict, 1, inputs, state).at(predict[*as_value(predict.yields[0].what)].name);
-  Tensors next{{decode[decode.inputs[0]].name, {{1, 1}, {0}}}, {decode[decode.inputs[1]].name, {{1, 1}, {0}}}};
+  const Tensor all = evaluate(module, RegionKind::predict, 1, inputs, state)
+                         .at(predict[*as_value(predict.yields[0].what)].name);
+  Tensors next{{decode[decode.inputs[0]].name, {{1, 1}, {0}}},
+               {decode[decode.inputs[1]].name, {{1, 1}, {0}}}};
   for (size_t i = 2; i < decode.inputs.size(); ++i) {
     const Value& cache = decode[decode.inputs[i]];
-    next[cache.name] = {cache.type.shape, std::vector<double>(static_cast<size_t>(elements(cache.type.shape, 1)))};
+    next[cache.name] = {cache.type.shape,
+                        std::vector<double>(static_cast<size_t>(elements(cache.type.shape, 1)))};
   }
   for (int64_t t = 0; t < kLength; ++t) {
     next[decode[decode.inputs[0]].name].data[0] = inputs["x"].data[t];
@@ -100,7 +104,8 @@ TEST(Decode, GivesWhatPredictGives) {
 TEST(Decode, IsOnlyOfModelsWhosePositionsMeetInCausalAttention) {
   std::string text = text_model("4", "", "");
   const std::string causal = "set predict.positions = \"causal\"";
-  text.replace(text.find(causal), causal.size(), "set predict.positions = \"`attention` makes `a` of several\"");
+  text.replace(text.find(causal), causal.size(),
+               "set predict.positions = \"`attention` makes `a` of several\"");
   EXPECT_TRUE(compiled(text, "all").decode.ops.empty());
 }
 

@@ -375,7 +375,7 @@ def plans(folder, model):
 
 def training(plan):
     """What a plan says of training."""
-    return re.sub(r"\n  set predict\.\S+ = .*", "", re.sub(r"(?s)\n\n  (predict|answer)\(.*?\n  }", "", plan))
+    return re.sub(r"\n  set predict\.\S+ = .*", "", re.sub(r"(?s)\n\n  (predict|answer|decode)\(.*?\n  }", "", plan))
 
 
 def test_predictions_cost_no_memory(folder):

@@ -1,7 +1,7 @@
 // Going on with a text by the keys and values of its earlier positions (ir/ops/cache.cpp has the formulas). Loops run
 // over the positions so far, and no further.
-#include <limits>
 #include <cmath>
+#include <limits>
 
 #include "codegen/emit/handwritten/emitters.h"
 
