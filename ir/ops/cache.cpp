@@ -142,6 +142,8 @@ extern const OpInfo op_cache_scores{
       const Heads h = expect_qkv(op, 0);
       const int64_t positions = expect_cache(op, 1, h.kv_heads * h.channels, true);
       expect_one_position(op, 2);
+      if (op.operand(0).dtype != op.operand(1).dtype)
+        refuse(op, Kind::type_mismatch, {0, 1}, "they must be of one type");
       return {{DType::f32, {kBatch, h.heads, positions}}};
     },
     .lowering = Lowering::handwritten,

@@ -437,7 +437,7 @@ TEST(Spec, ErrorsTellWhatIsKnown) {
             "idx:NAME=FILE,..., npy:NAME=FILE,...[,split=train|test], npz:FILE[,split=train|test], "
             "csv:FILE[,label=COLUMN][,sep=C][,split=train|test][,missing=error|mean|drop][,na=TEXT]"
             "[,drop=COLUMN], "
-            "tokens:FILE[,dtype=u16|u32], text:FILE[,split=train|test], "
+            "tokens:FILE[,dtype=u16|u32][,end=ID], text:FILE[,split=train|test][,end=ID], "
             "synthetic:digits|tokens[,split=train|test])");
   EXPECT_EQ(error("mnist"), "data \"mnist\": mnist: needs more; its form is mnist:DIR[,split=train|test]");
   EXPECT_EQ(error("mnist:x,spilt=test"),

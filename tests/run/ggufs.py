@@ -159,7 +159,7 @@ def test_blocks_that_cannot_be_written_stay_only_where_nothing_changed(folder):
     done = trained(folder, artifact, "--load", path, "--save", out, "--like", path, code=1)
     for word in ("base.gguf", "blk.0.attn_q.weight is Q4_1 there and is trained here", "F32, F16, BF16 and Q8_0"):
         expect(word in done.stderr, done.stderr)
-    frozen = compiled(path, folder / "frozen.ptx", "--lora", 2, "--set", 'lora.match=["*.attn"]')
+    frozen = compiled(path, folder / "frozen.ptx", "--lora", 2, "--set", 'lora.match=["*.attn"]', "--set", "precision.frozen=compute")
     one_error(trained(folder, frozen, "--load", path, "--save", out, "--like", path, code=1), "--merge adds them", "--save-adapter writes them alone")
     done = trained(folder, frozen, "--load", path, "--save", out, "--merge", "--like", path, code=1)
     expect("blk.1.attn_output.weight is Q4_1 there and is trained here" in done.stderr and "ffn" not in done.stderr, done.stderr)
