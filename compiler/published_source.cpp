@@ -19,7 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kMostBytes = int64_t{4} << 20;  // of a config.json or a family
-constexpr std::string_view kGguf = ".gguf";
 
 CompileTrouble wrong(const std::string& place, const std::string& text) {
   return {false, fmt::format("{}: error: {}\n", place, text)};
@@ -111,14 +110,14 @@ Result<std::string> said_by_gguf(const std::string& path, std::string& blocks) {
 
 bool is_published(const std::string& path) {
   std::error_code ignored;
-  return path.ends_with(".json") || path.ends_with(kGguf) || fs::is_directory(path, ignored);
+  return path.ends_with(".json") || is_gguf(path) || fs::is_directory(path, ignored);
 }
 
 std::string published_name(const std::string& path) {
   std::error_code ignored;
   fs::path folder = fs::absolute(path, ignored).lexically_normal();
   if (path.ends_with(".json")) folder = folder.parent_path();
-  if (path.ends_with(kGguf)) return folder.stem().string();
+  if (is_gguf(path)) return folder.stem().string();
   if (folder.filename().empty()) folder = folder.parent_path();
   return folder.filename().empty() ? "model" : folder.filename().string();
 }
@@ -129,7 +128,7 @@ std::optional<CompileTrouble> read_published(const std::string& path, const std:
   const bool folder = fs::is_directory(path, ignored);
   const std::string config = folder ? (fs::path(path) / "config.json").string() : path;
   if (folder && !has(path, "config.json")) return wrong(path, "there is no config.json; " + what_it_is(path));
-  options.gguf = !folder && path.ends_with(kGguf);
+  options.gguf = !folder && is_gguf(path);
   std::string blocks;
   const Result<std::string> text = options.gguf ? said_by_gguf(path, blocks) : read_input(config, kMostBytes);
   if (!text) {

@@ -251,11 +251,10 @@ const Table tables::precision{
     .keys = {word("compute", defaults.precision.compute, {"f32", "f16", "bf16"},
                   "the type of what lies between ops"),
              word("frozen", defaults.precision.frozen, {"compute", "q8_0", "q4_0", "q4_1"},
-                  "the type of frozen matrices of linear and attention in memory: that of `compute`, or "
-                  "ggml's blocks "
-                  "of 32 along the last axis. Frozen embeddings, and heads tied to them, are then in q8_0, "
-                  "vectors in "
-                  "f32. What is trained is the function of the quantised numbers"),
+                  "the type of frozen matrices of linear and attention in memory: that of `compute`, "
+                  "or ggml's blocks of 32 along the last axis. Frozen embeddings, and heads tied to "
+                  "them, are then in q8_0, vectors in f32. What is trained is the function of the "
+                  "quantised numbers"),
              Key{"loss_scale", Form::real, no_default, "default: \"dynamic\" with f16, else \"none\"",
                  between(0x1p-100, 0x1p100)}
                  .or_one_of({"dynamic", "none"}),
@@ -339,9 +338,8 @@ const Table tables::gguf{.path = "gguf",
 const Table tables::split{
     .path = "load.split.NAME",
     .says =
-        "Our parameter is some rows of a tensor of the file. The tensor's rows are `groups` times those of "
-        "all "
-        "`sizes`. Ours are those of `parts`, one part after the other, each of all groups.",
+        "Our parameter is some rows of a tensor of the file. The tensor's rows are `groups` times "
+        "those of all `sizes`. Ours are those of `parts`, one part after the other, each of all groups.",
     .keys = {{"tensor", Form::text, required, "the file's name"},
              {"sizes", Form::integers, required, "the rows of each part of the tensor, within a group",
               extent},

@@ -85,10 +85,7 @@ class Walk {
 }  // namespace
 
 std::optional<std::string> mixes_positions(const Module& module, const Region& region) {
-  // Numbers of documents only say what attention does not see.
-  std::vector<ValueId> inputs = region.inputs;
-  for (const Op& op : region.ops)
-    if (op.info == &op_documents) std::erase(inputs, *as_value(op.operands.front()));
+  const std::vector<ValueId> inputs = token_inputs(region);
   if (inputs.size() != 1 || region.yields.size() != 1) return std::nullopt;
   const ValueId* output = as_value(region.yields.front().what);
   const Type& tokens = region[inputs.front()].type;
@@ -96,6 +93,19 @@ std::optional<std::string> mixes_positions(const Module& module, const Region& r
   const Shape& logits = region[*output].type.shape;
   if (logits.size() != 3 || logits[1] != tokens.shape[1]) return std::nullopt;
   return Walk(module, region).run(inputs.front(), *output);
+}
+
+std::vector<ValueId> token_inputs(const Region& region) {
+  std::vector<ValueId> inputs = region.inputs;
+  for (const Op& op : region.ops)
+    if (op.info == &op_documents) std::erase(inputs, *as_value(op.operands.front()));
+  return inputs;
+}
+
+int64_t cached_positions(const Module& module) {
+  for (const Op& op : module.decode.ops)
+    if (op.info == &op_cache_scores) return module.decode[op.results.front()].type.shape.back();
+  return 0;
 }
 
 }  // namespace gacc::ir

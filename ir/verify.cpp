@@ -7,6 +7,7 @@
 
 #include "ir/op_info.h"
 #include "ir/operand_count.h"
+#include "ir/positions.h"
 #include "ir/region_facts.h"
 #include "ir/row_pitch.h"
 #include "ir/schedule/verify_schedule.h"
@@ -496,12 +497,6 @@ class Verifier {
         broken("R32", region.at, "the cache `%{}` is not where `%{}` is", region[*after].name, before.name);
     }
   }
-  // Returns how many positions the caches of decode have room for.
-  int64_t cached_positions() const {
-    for (const Op& op : module_.decode.ops)
-      if (op.info == &op_cache_scores) return module_.decode[op.results.front()].type.shape.back();
-    return 0;
-  }
 
   // R16: a clone equals its original, and takes its place: neither the original nor an earlier clone is read
   // after it.
@@ -634,7 +629,7 @@ class Verifier {
       return;
     }
     if (region.kind == RegionKind::decode && input == region[region.inputs[1]].name)
-      return number(region, op, 0, static_cast<double>(cached_positions() - 1));
+      return number(region, op, 0, static_cast<double>(cached_positions(module_) - 1));
     const int64_t range = module_.settings.input(input).range.value_or(0);
     if (range < 1 || range > most)
       broken("R17", op.at, "input `%{}` has {}; `{}` takes one of 1 to {}", input,

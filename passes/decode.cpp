@@ -21,6 +21,8 @@
 
 #include "ir/builder.h"
 #include "ir/ops/heads.h"
+#include "ir/positions.h"
+#include "passes/analysis/by_row.h"
 #include "passes/pass.h"
 
 namespace gacc::passes {
@@ -43,11 +45,10 @@ class Decoder {
     const ValueId output = *as_value(from_.yields.front().what);
     length_ = from_[output].type.shape[1];
     position_ = to_.add_value("decode.position", {DType::i32, {kBatch, 1}});
-    for (const ValueId input : inputs()) {
-      const ValueId token = to_.add_value(from_[input].name, {DType::i32, {kBatch, 1}});
-      known_[index(input)] = {token, true};
-      to_.inputs = {token, position_};
-    }
+    const ValueId tokens = token_inputs(from_).front();
+    const ValueId token = to_.add_value(from_[tokens].name, {DType::i32, {kBatch, 1}});
+    known_[index(tokens)] = {token, true};
+    to_.inputs = {token, position_};
     for (const Op& op : from_.ops)
       if (!convert(op)) return false;
     if (to_.inputs.size() == 2) return false;  // nothing to be kept
@@ -64,14 +65,6 @@ class Decoder {
     bool moves = false;
   };
 
-  // The tokens: all inputs but numbers of documents.
-  std::vector<ValueId> inputs() const {
-    std::vector<ValueId> tokens = from_.inputs;
-    for (const Op& op : from_.ops)
-      if (op.info == &op_documents) std::erase(tokens, *as_value(op.operands.front()));
-    return tokens;
-  }
-
   Known known(const Operand& operand) const {
     const ValueId* value = as_value(operand);
     return value == nullptr ? Known{operand, false} : known_[index(*value)];
@@ -87,10 +80,8 @@ class Decoder {
     bool moves = false;
     for (const Operand& operand : op.operands) moves = moves || known(operand).moves;
     if (op.info == &op_attention) return attend(op);
-    const bool of_positions = std::ranges::any_of(op.results, [&](ValueId result) {
-      const Shape& shape = from_[result].type.shape;
-      return shape.size() > 1 && has_batch(shape) && shape[1] == length_;
-    });
+    const bool of_positions = std::ranges::any_of(
+        op.results, [&](ValueId result) { return has_rows(from_[result].type.shape, length_); });
     std::vector<Operand> operands;
     for (const Operand& operand : op.operands) {
       Operand each = known(operand).what;
@@ -165,7 +156,9 @@ class Decoder {
 }  // namespace
 
 bool decode(Module& module, const Options&, Diag& diag) {
-  if (module.predict.yields.empty() || *module.results.predict_positions != "causal") return true;
+  // A text of the IR may say what does not hold.
+  if (*module.results.predict_positions != "causal" || mixes_positions(module, module.predict) != "")
+    return true;
   if (!Decoder(module, diag).run()) module.decode = Region{RegionKind::decode};
   return !diag.failed();
 }

@@ -22,6 +22,7 @@
 
 #include "ir/dependence.h"
 #include "ir/liveness.h"
+#include "ir/positions.h"
 #include "ir/region_facts.h"
 #include "ir/row_pitch.h"
 #include "passes/analysis/rewrite.h"
@@ -353,9 +354,7 @@ void place_decode(Module& module, int64_t end, int64_t height) {
   constexpr int64_t kFewest = 16;
   Region& decode = module.decode;
   if (decode.ops.empty()) return;
-  int64_t positions = 0;
-  for (const Op& op : decode.ops)
-    if (op.info == &op_cache_scores) positions = decode[op.results.front()].type.shape.back();
+  int64_t positions = cached_positions(module);
   std::optional<Transients> fitting;
   planner::Placement placement;
   const auto fits = [&](int64_t count) {
@@ -379,7 +378,7 @@ void place_decode(Module& module, int64_t end, int64_t height) {
     decode = Region{RegionKind::decode};
     return;
   }
-  if (positions != most) fits(most);
+  set_positions(decode, positions, most);
   place(decode, *fitting, placement.offsets, end);
   place_aliases(module, decode);
 }

@@ -13,6 +13,8 @@
 namespace gacc {
 
 inline constexpr std::string_view kGgufMagic = "GGUF";
+// Returns true for the path of a GGUF, by its ending.
+inline bool is_gguf(std::string_view path) { return path.ends_with(".gguf"); }
 
 // Types of metadata, by the numbers of the format.
 enum class GgufType : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, text, array, u64, i64, f64 };

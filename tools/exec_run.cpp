@@ -35,9 +35,8 @@ Status check_ranks(const Plan& plan, Mode mode, int64_t ranks) {
     if (mode == one) return Status::error("{} works in one process: start it without a launcher", option);
   if (ranks <= plan.lanes) return {};
   const std::string all = fmt::format(
-      "{} ranks, and every rank needs a lane: the artifact has train.lanes = {}, with train.accumulate = {} "
-      "and "
-      "train.micro_batch = {}. Start at most {}",
+      "{} ranks, and every rank needs a lane: the artifact has train.lanes = {}, with train.accumulate "
+      "= {} and train.micro_batch = {}. Start at most {}",
       ranks, plan.lanes, plan.accumulate, plan.micro_batch, plan.lanes);
   constexpr int64_t kOffered = 1 << 20;  // more is hardly meant
   if (ranks > kOffered) return Status::error("{}", all);

@@ -117,9 +117,8 @@ Exit status:
     return app.add_option(name, target, text)->type_name(type);
   };
   value("MODEL", to.model, "",
-        "the model file (TOML, or IR in phase model), or - for standard\ninput; or the folder of a published "
-        "model, or its "
-        "config.json");
+        "the model file (TOML, or IR in phase model), or - for standard\ninput; or the folder of a "
+        "published model, or its config.json");
   value("-o", to.output, "FILE",
         "the file to write; - is standard output;\ndefault: MODEL with .ptx in the current folder");
   app.add_option("--emit", to.emit,
@@ -145,9 +144,8 @@ Exit status:
                "of a published model: windows have several documents, whose\nnumbers are a further input "
                "(docs/fine-tuning.md)");
   value("--documents", to.documents, "N",
-        "short for --set train.documents=N: estimates are for documents of\nN tokens on average; with --pack "
-        "where "
-        "that is missing")
+        "short for --set train.documents=N: estimates are for documents of\nN tokens on average; with "
+        "--pack where that is missing")
       ->check(CLI::Range(1, 1 << 30));
   app.add_option(
          "--fits", to.fits,

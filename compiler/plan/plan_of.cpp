@@ -7,6 +7,7 @@
 #include "compiler/plan/operations.h"
 #include "ir/cost.h"
 #include "ir/kernel.h"
+#include "ir/positions.h"
 #include "ir/row_pitch.h"
 #include "ir/schema/rate_schedule.h"
 #include "ir/text/text.h"
@@ -38,10 +39,9 @@ PlanPredict predict_of(const ir::Module& module) {
   const bool parts = !module.answer.yields.empty();
   const ir::Region& region = parts ? module.answer : module.predict;
   const ir::Region& decode = module.decode;
-  for (const ir::Op& op : decode.ops) {
-    if (op.info != &ir::op_cache_scores) continue;
+  if (const int64_t positions = ir::cached_positions(module); positions > 0) {
     const auto place = [&](ir::ValueId value) { return decode[value].offset.value_or(0); };
-    predict.decode = {.positions = decode[op.results.front()].type.shape.back(),
+    predict.decode = {.positions = positions,
                       .token_offset = place(decode.inputs[0]),
                       .position_offset = place(decode.inputs[1]),
                       .offset = place(*ir::as_value(decode.yields.front().what))};

@@ -50,9 +50,8 @@ const LayerType layers::embedding{
 const LayerType layers::position_embedding{
     .schema =
         {.name = "position_embedding",
-         .says = "Adds a learned vector to each position of [positions, features]; weight of that shape. In "
-                 "documents "
-                 "(attention.documents) positions count from the begin of each.",
+         .says = "Adds a learned vector to each position of [positions, features]; weight of that shape. "
+                 "In documents (attention.documents) positions count from the begin of each.",
          .keys = {{"positions", Form::integer, no_default,
                    "the rows of weight, of which the first ones are added; default: the input's positions",
                    extent}}},

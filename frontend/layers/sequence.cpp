@@ -202,11 +202,9 @@ const LayerType layers::attention{
                   {"window", Form::integer, no_default,
                    "a position sees itself and the window - 1 before it; needs causal", extent},
                   {"documents", Form::text, no_default,
-                   "an i32 input [positions] with the number of each position's document: a position sees "
-                   "those of its "
-                   "own alone, and positions start at 0 in each. A negative number: of none, which sees "
-                   "itself alone, "
-                   "and whose target counts nothing"},
+                   "an i32 input [positions] with the number of each position's document: a position "
+                   "sees those of its own alone, and positions start at 0 in each. A negative number: "
+                   "of none, which sees itself alone, and whose target counts nothing"},
                   {"dropout", Form::real, 0.0, "the probability of a zero among the weights", below_one},
                   Key{"proj_init", Form::table, no_default, "how proj.weight starts; default: as init says"}
                       .or_one_of(starts)

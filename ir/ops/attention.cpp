@@ -341,14 +341,12 @@ extern const OpInfo op_row_dot{
 
 extern const OpInfo op_attention = forward<0>(
     "attention",
-    "softmax(q k^T / sqrt(D)) v by heads over qkv [B,T,(heads + 2 kv_heads) D]; results: out [B,T,heads "
-    "D] and, of each query's scores, the largest and the log of the sum of exp(score - largest) "
-    "[B,heads,2,T]. kv_heads 0 are as many as heads; fewer are shared by neighbouring heads. With window "
-    "a query sees itself and the window - 1 positions before it; 0: all before it. Two more operands, "
-    "numbers "
-    "[B,T] of `documents` and their `documents.spans`: a query sees keys of its number alone. Never makes "
-    "the "
-    "[T,T] matrix",
+    "softmax(q k^T / sqrt(D)) v by heads over qkv [B,T,(heads + 2 kv_heads) D]; results: out "
+    "[B,T,heads D] and, of each query's scores, the largest and the log of the sum of exp(score - "
+    "largest) [B,heads,2,T]. kv_heads 0 are as many as heads; fewer are shared by neighbouring heads. "
+    "With window a query sees itself and the window - 1 positions before it; 0: all before it. Two "
+    "more operands, numbers [B,T] of `documents` and their `documents.spans`: a query sees keys of its "
+    "number alone. Never makes the [T,T] matrix",
     kHeadAttrs);
 
 extern const OpInfo op_attention_dropout = forward<1>(

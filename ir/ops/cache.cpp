@@ -35,12 +35,9 @@ int64_t expect_cache(const OpView& op, size_t i, int64_t channels, bool keys) {
 
 // Heads of qkv [B,1,(H + 2 K) D] at operand i.
 Heads expect_qkv(const OpView& op, size_t i) {
-  const Shape shape = op.operand(i).shape;
-  const int64_t heads = op.integer("heads"), own = op.integer("kv_heads"), kv_heads = own > 0 ? own : heads;
-  const bool fits = shape.size() == 3 && has_batch(shape) && shape[1] == 1 && heads > 0 && kv_heads > 0 &&
-                    heads % kv_heads == 0 && shape[2] % (heads + 2 * kv_heads) == 0;
-  if (!fits) refuse(op, Kind::shape_mismatch, {i}, "it must be [B,1,(heads + 2 kv_heads) D]");
-  return {heads, kv_heads, shape[2] / (heads + 2 * kv_heads)};
+  expect_heads(op, i);
+  if (op.operand(i).shape[1] != 1) refuse(op, Kind::shape_mismatch, {i}, "it must be of one position");
+  return heads_of(op, i);
 }
 
 int64_t position_of(const EvalView& view, size_t operand) {
@@ -52,7 +49,7 @@ int64_t first_seen(const EvalView& view, int64_t position) {
 }
 
 void put_reference(EvalView& view) {
-  const Heads h = expect_qkv(view.op, 1);
+  const Heads h = heads_of(view.op, 1);
   const bool keys = view.op.flag("keys");
   const int64_t channels = h.kv_heads * h.channels, position = position_of(view, 2);
   const int64_t positions = view.result().shape[keys ? 1 : 0];
@@ -64,7 +61,7 @@ void put_reference(EvalView& view) {
 }
 
 void scores_reference(EvalView& view) {
-  const Heads h = expect_qkv(view.op, 0);
+  const Heads h = heads_of(view.op);
   const Tensor& keys = view.operand(1);
   const int64_t positions = keys.shape[1], position = position_of(view, 2);
   for (int64_t row = 0; row < view.result().shape[0] * h.heads; ++row) {
@@ -101,11 +98,9 @@ void read_reference(EvalView& view) {
 extern const OpInfo op_cache_put{
     .name = "cache.put",
     .summary =
-        "the cache with the keys (`keys`; else the values) of qkv [B,1,(heads + 2 kv_heads) D] of one sample "
-        "at the "
-        "position i32 [B,1]: a column of [kv_heads D, P] for keys, a row of [P, kv_heads D] for values. The "
-        "result "
-        "lies where the cache does",
+        "the cache with the keys (`keys`; else the values) of qkv [B,1,(heads + 2 kv_heads) D] of one "
+        "sample at the position i32 [B,1]: a column of [kv_heads D, P] for keys, a row of [P, kv_heads "
+        "D] for values. The result lies where the cache does",
     .operands = 3,
     .in_place = true,
     .numbers = 2,
@@ -129,11 +124,9 @@ extern const OpInfo op_cache_put{
 extern const OpInfo op_cache_scores{
     .name = "cache.scores",
     .summary =
-        "f32 [B,heads,P]: the products of each query in qkv [B,1,(heads + 2 kv_heads) D] with the cached "
-        "keys "
-        "[kv_heads D, P], over the root of D; the least f32 behind the position i32 [B,1], and where "
-        "`window` does "
-        "not reach",
+        "f32 [B,heads,P]: the products of each query in qkv [B,1,(heads + 2 kv_heads) D] with the "
+        "cached keys [kv_heads D, P], over the root of D; the least f32 behind the position i32 [B,1], "
+        "and where `window` does not reach",
     .operands = 3,
     .numbers = 2,
     .numbered = [](const OpView& op) { return op.operand(1).shape[1]; },
@@ -149,7 +142,7 @@ extern const OpInfo op_cache_scores{
     .lowering = Lowering::handwritten,
     .reference = scores_reference,
     .cost = [](const OpView& op) -> Cost {
-      const Heads h = expect_qkv(op, 0);
+      const Heads h = heads_of(op);
       const int64_t positions = op.result().shape.back();
       return {.flops = 2 * h.width() * positions,
               .bytes = type_bytes(op.operand(1), 1) + type_bytes(op.result(), 1)};
@@ -162,9 +155,8 @@ extern const OpInfo op_cache_scores{
 extern const OpInfo op_cache_read{
     .name = "cache.read",
     .summary =
-        "[B,1,heads D]: the sums of the cached values [P, kv_heads D] with the weights f32 [B,heads,P], up "
-        "to the "
-        "position i32 [B,1] and as far back as `window`",
+        "[B,1,heads D]: the sums of the cached values [P, kv_heads D] with the weights f32 "
+        "[B,heads,P], up to the position i32 [B,1] and as far back as `window`",
     .operands = 3,
     .keeps = operand_bits({0}),
     .numbers = 2,

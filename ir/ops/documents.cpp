@@ -79,11 +79,9 @@ extern const OpInfo op_documents{
     .name = "documents",
     .summary =
         "documents i32 [B,T], a number for each position, negative where it belongs to none; results: "
-        "numbers "
-        "[B,T] in which each of these has one of its own, positions [B,T] (how many before have the same "
-        "number), and reach [B,4,T]: the first position with that number, the one behind the last, and the "
-        "same "
-        "of its run of neighbours",
+        "numbers [B,T] in which each of these has one of its own, positions [B,T] (how many before "
+        "have the same number), and reach [B,4,T]: the first position with that number, the one behind "
+        "the last, and the same of its run of neighbours",
     .operands = 1,
     .results = 3,
     .infer = [](const OpView& op) -> Types {
@@ -101,11 +99,9 @@ extern const OpInfo op_documents{
 extern const OpInfo op_documents_spans{
     .name = "documents.spans",
     .summary =
-        "what each block of 64 positions can see, from reach i32 [B,4,T] of `documents`; [B,4,ceil(T / 64)]: "
-        "the "
-        "first position with a number of the block and the one behind the last, and the bounds of where all "
-        "have "
-        "the one number of the block (equal: it has several)",
+        "what each block of 64 positions can see, from reach i32 [B,4,T] of `documents`; [B,4,ceil(T / "
+        "64)]: the first position with a number of the block and the one behind the last, and the "
+        "bounds of where all have the one number of the block (equal: it has several)",
     .operands = 1,
     .infer = [](const OpView& op) -> Types {
       return {{DType::i32, {kBatch, kPlanes, span_blocks(expect_numbers(op, 3))}}};

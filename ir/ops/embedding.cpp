@@ -75,9 +75,8 @@ extern const OpInfo op_embedding{
     .name = "embedding",
     .summary =
         "row token of a table [rows, C] for every token: [..] to [.., C]; operands: tokens i32, table. "
-        "Tokens outside of 0 .. rows - 1 must not occur: the runtime checks the data. Of a table in blocks "
-        "the rows are "
-        "read as `to`",
+        "Tokens outside of 0 .. rows - 1 must not occur: the runtime checks the data. Of a table in "
+        "blocks the rows are read as `to`",
     .operands = 2,
     .blocks = operand_bits({1}),
     .local = true,

@@ -32,10 +32,10 @@ constexpr int64_t twice_seen_pairs(int64_t length, bool causal, int64_t window, 
 // Returns the mean length of the documents that an attention op is estimated for; 0: it knows none.
 int64_t estimated_document(const OpView& op);
 
-// Returns the heads of operand 0, [B,T,(H + 2 K) D].
-Heads heads_of(const OpView& op);
-// Operand 0 is such a tensor of floats.
-void expect_heads(const OpView& op);
+// Returns the heads of an operand [B,T,(H + 2 K) D].
+Heads heads_of(const OpView& op, size_t operand = 0);
+// The operand is such a tensor of floats.
+void expect_heads(const OpView& op, size_t operand = 0);
 
 // Returns the angle in radians by which `rope` turns a pair of channels from one position to the next.
 long double rope_frequency(const OpView& op, int64_t pair);

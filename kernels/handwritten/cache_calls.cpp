@@ -1,6 +1,7 @@
 // Calls of the kernels that go on with a text by the keys and values of its earlier positions (ir/ops/cache.cpp).
 #include <algorithm>
 
+#include "ir/ops/heads.h"
 #include "kernels/handwritten/calls.h"
 
 namespace gacc::kernels {
@@ -9,14 +10,8 @@ namespace {
 
 constexpr int64_t kMostPointOperations = 100000;
 
-CacheShape shape_of(int64_t heads, int64_t kv_heads, int64_t channels, int64_t positions) {
-  return {.heads = heads, .kv_heads = kv_heads, .channels = channels, .positions = positions};
-}
-
-// Heads of qkv at operand i.
-CacheShape shape_of(const ir::OpView& op, size_t i, int64_t positions) {
-  const int64_t heads = op.integer("heads"), own = op.integer("kv_heads"), kv_heads = own > 0 ? own : heads;
-  return shape_of(heads, kv_heads, op.operand(i).shape.back() / (heads + 2 * kv_heads), positions);
+CacheShape shape_of(const ir::Heads& of, int64_t positions) {
+  return {.heads = of.heads, .kv_heads = of.kv_heads, .channels = of.channels, .positions = positions};
 }
 
 Specialisation with_shape(Specialisation made, const CacheShape& shape) {
@@ -29,14 +24,14 @@ Specialisation with_shape(Specialisation made, const CacheShape& shape) {
 // An item is a channel of a head, of the first sample.
 Specialisation describe_cache_put(const ir::OpView& op, Purpose) {
   const bool keys = op.flag("keys");
-  CacheShape shape = shape_of(op, 1, op.result().shape[keys ? 1 : 0]);
+  CacheShape shape = shape_of(ir::heads_of(op, 1), op.result().shape[keys ? 1 : 0]);
   shape.keys = keys ? 1 : 0;
   return with_shape(thread_items(op, extent_of({shape.kv_heads * shape.channels}), 10), shape);
 }
 
 // A row is a head of queries, a point one of the positions.
 Specialisation describe_cache_scores(const ir::OpView& op, Purpose purpose) {
-  CacheShape shape = shape_of(op, 0, op.result().shape.back());
+  CacheShape shape = shape_of(ir::heads_of(op), op.result().shape.back());
   shape.window = op.integer("window");
   const auto cost = static_cast<int>(std::min(4 * shape.channels, kMostPointOperations));
   return with_shape(point_items(op, purpose, extent_of({ir::kBatch, shape.heads}), shape.positions, cost),
@@ -46,7 +41,10 @@ Specialisation describe_cache_scores(const ir::OpView& op, Purpose purpose) {
 // A row is a head of queries, a point one of its channels.
 Specialisation describe_cache_read(const ir::OpView& op, Purpose purpose) {
   const int64_t heads = op.operand(0).shape[1], kv_heads = op.integer("kv_heads");
-  CacheShape shape = shape_of(heads, kv_heads, op.result().shape.back() / heads, op.operand(0).shape.back());
+  CacheShape shape = {.heads = heads,
+                      .kv_heads = kv_heads,
+                      .channels = op.result().shape.back() / heads,
+                      .positions = op.operand(0).shape.back()};
   shape.window = op.integer("window");
   const auto cost = static_cast<int>(std::min(4 * shape.positions, kMostPointOperations));
   return with_shape(point_items(op, purpose, extent_of({ir::kBatch, heads}), shape.channels, cost), shape);

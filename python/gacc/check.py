@@ -24,15 +24,12 @@ import numpy as np
 
 from . import Error, program
 from ._gguf import Unreadable, read_metadata
+from .tokens import Refused
 
 # The differences that the arithmetic of each explains. llama.cpp rounds what it multiplies with blocks to blocks, and
 # keeps keys and values in half precision.
 BOUNDS = {"transformers": 1e-4, "peft": 1e-4, "llama.cpp": 2**-5, "gacc": 2**-7}
 MODULES = {"llama.cpp": "llama_cpp"}
-
-
-class Refused(Exception):
-    pass
 
 
 class Export:

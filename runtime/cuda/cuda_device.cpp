@@ -5,6 +5,7 @@
 #include "runtime/cuda/cuda_device.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "runtime/cuda/cuda_driver.h"
@@ -116,7 +117,8 @@ class CudaDevice final : public Device {
   std::unique_ptr<DeviceLink> link_;
   TestFlip flip_;
   bool loaded_ = false;
-  int64_t micro_batch_ = 0, predict_batch_ = 0, arena_bytes_ = 0;
+  int64_t micro_batch_ = 0, arena_bytes_ = 0;
+  std::array<int64_t, std::size(kPrograms)> most_samples_{};  // of a run, by program
   std::array<int64_t, 2> workspace_bytes_{};  // of the products that have too little in the arena
   size_t free_before_ = 0;                    // bytes free on the device once the context stood
   int64_t peak_bytes_ = 0;
@@ -149,7 +151,8 @@ Status CudaDevice::load(const Artifact& artifact) {
   if (plan.arena_bytes != arena_bytes_) return Status::error("internal error: load of another artifact");
   GACC_TRY(enter());
   micro_batch_ = plan.micro_batch;
-  predict_batch_ = plan.predict.batch;
+  std::ranges::transform(kPrograms, most_samples_.begin(),
+                         [&](Program program) { return plan.most_samples(program); });
   // 1. Memory: the arena, zeroed; on the host the staging halves and the window of reads.
   GACC_TRY(allocate(arena_, arena_bytes_));
   int64_t input_bytes = 0;
@@ -307,7 +310,7 @@ std::string CudaDevice::load_note() const {
 Status CudaDevice::run(Program program, int64_t batch) {
   if (!loaded_) return Status::error("internal error: run before load");
   if (!takes_samples(program)) batch = micro_batch_;
-  const int64_t most = program == Program::decode ? 1 : predicts(program) ? predict_batch_ : micro_batch_;
+  const int64_t most = most_samples_[static_cast<size_t>(program)];
   if (batch < 1 || batch > most)
     return Status::error("internal error: a run of {} samples, at most {} fit", batch, most);
   GACC_TRY(enter());

@@ -227,9 +227,9 @@ Status check_next_tokens_of(const Plan& plan, std::span<const std::byte> tokens,
   // Few places say nothing, and where all tokens are one, it is the next one, too.
   if (counted < 32 || !most(same, counted) || (followed > 0 && most(next, followed))) return {};
   return Status::error(
-      "the inputs {} and {} are the same in {} of {} places: the model sees each target, and would learn to "
-      "copy it. "
-      "The targets of a language model are its tokens, one later: {} = tokens[:, :-1], {} = tokens[:, 1:]",
+      "the inputs {} and {} are the same in {} of {} places: the model sees each target, and would "
+      "learn to copy it. The targets of a language model are its tokens, one later: {} = tokens[:, "
+      ":-1], {} = tokens[:, 1:]",
       quoted(plan.inputs[first].name), quoted(target.name), same, counted, plan.inputs[first].name,
       target.name);
 }

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
-#include "runtime/data/loader.h"
 #include "runtime/run/begin.h"
+#include "runtime/run/predict.h"
 #include "runtime/weights/adapters.h"
 
 namespace gacc {
@@ -35,23 +34,12 @@ double relative_difference(const std::vector<float>& ours, const std::vector<flo
 
 Result<std::vector<float>> first_outputs(Session& session, const Plan& plan, const Dataset& data,
                                          int64_t most) {
-  const int64_t each = elements_of(plan.predict.shape), samples = std::min(most, data.samples);
-  std::vector<int64_t> order(static_cast<size_t>(samples));
-  std::iota(order.begin(), order.end(), int64_t{0});
-  std::vector<float> outputs(static_cast<size_t>(samples * each));
-  std::span<float> left = outputs;
-  Loader loader(data, plan);
-  loader.start(std::move(order), plan.predict.batch);
-  while (const Batch* batch = loader.next()) {
-    GACC_TRY(session.prediction().run(batch->inputs, batch->samples));
-    const int64_t all = batch->samples * each;
-    for (int64_t first = 0; first < all; first += plan.predict.outputs()) {
-      const auto count = static_cast<size_t>(std::min(plan.predict.outputs(), all - first));
-      GACC_TRY(session.prediction().read(first, left.first(count)));
-      left = left.subspan(count);
-    }
-  }
-  GACC_TRY(loader.status());
+  std::vector<float> outputs;
+  GACC_TRY(each_output(session, plan, data, std::min(most, data.samples),
+                       [&](int64_t, std::span<float> some) -> Result<bool> {
+                         outputs.insert(outputs.end(), some.begin(), some.end());
+                         return true;
+                       }));
   return outputs;
 }
 

@@ -238,6 +238,29 @@ Result<OutputForm> output_form(const Plan& plan, const std::string& layer, const
   return form;
 }
 
+Status each_output(Session& session, const Plan& plan, const Dataset& data, int64_t samples,
+                   const TakeOutputs& take) {
+  const int64_t each = elements_of(plan.predict.shape);
+  std::vector<float> outputs(static_cast<size_t>(plan.predict.outputs()));
+  std::vector<int64_t> order(static_cast<size_t>(samples));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  int64_t before = 0;  // outputs of the batches before
+  Loader loader(data, plan);
+  loader.start(std::move(order), plan.predict.batch);
+  while (const Batch* batch = loader.next()) {
+    GACC_TRY(session.prediction().run(batch->inputs, batch->samples));
+    const int64_t all = batch->samples * each;
+    for (int64_t first = 0; first < all; first += plan.predict.outputs()) {
+      const auto count = static_cast<size_t>(std::min(plan.predict.outputs(), all - first));
+      const std::span<float> some = std::span(outputs).first(count);
+      GACC_TRY(session.prediction().read(first, some));
+      if (!GACC_TRY(take(before + first, some))) return {};
+    }
+    before += all;
+  }
+  return loader.status();
+}
+
 Status predict(Session& session, const Plan& plan, const Dataset& data, const std::string& path,
                const OutputForm& form, const std::function<bool()>& asked_to_end, bool& interrupted,
                std::string& warning) {
@@ -248,32 +271,19 @@ Status predict(Session& session, const Plan& plan, const Dataset& data, const st
   for (const std::string& column : form.columns) header += (header.empty() ? "" : ",") + csv_field(column);
   GACC_TRY(file.write(table ? header + "\n" : npy_header(data.samples, plan.predict.answer_shape)));
   const int64_t each = elements_of(plan.predict.shape), merged = outputs_of_an_answer(plan.predict);
-  std::vector<float> outputs(static_cast<size_t>(plan.predict.outputs()));
-  int64_t done = 0, wrong = 0, first_wrong = 0;  // samples before the batch; outputs that are not finite
-  Loader loader(data, plan);
-  loader.start(epoch_order(data.samples, 0, 0, /*shuffle=*/false), plan.predict.batch);
-  while (const Batch* batch = loader.next()) {
-    GACC_TRY(session.prediction().run(batch->inputs, batch->samples));
-    const int64_t all = batch->samples * each;
-    for (int64_t first = 0; first < all; first += plan.predict.outputs()) {
-      const auto count = static_cast<size_t>(std::min(plan.predict.outputs(), all - first));
-      const std::span<float> some = std::span(outputs).first(count);
-      GACC_TRY(session.prediction().read(first, some));
-      for (size_t i = 0; i < count; ++i)
-        if (!std::isfinite(some[i]) && wrong++ == 0)
-          first_wrong = done + (first + static_cast<int64_t>(i)) / each;
-      const std::span<float> answers = some.first(count / static_cast<size_t>(merged));
-      make_answers(plan.predict, some, answers);
-      const std::string_view bytes{reinterpret_cast<const char*>(answers.data()), answers.size_bytes()};
-      GACC_TRY(table ? file.write(csv_text(form, first / merged, answers)) : file.write(bytes));
-      if (asked_to_end()) {
-        interrupted = true;
-        return {};
-      }
-    }
-    done += batch->samples;
-  }
-  GACC_TRY(loader.status());
+  int64_t wrong = 0, first_wrong = 0;  // outputs that are not finite
+  const auto take = [&](int64_t first, std::span<float> some) -> Result<bool> {
+    for (size_t i = 0; i < some.size(); ++i)
+      if (!std::isfinite(some[i]) && wrong++ == 0) first_wrong = (first + static_cast<int64_t>(i)) / each;
+    const std::span<float> answers = some.first(some.size() / static_cast<size_t>(merged));
+    make_answers(plan.predict, some, answers);
+    const std::string_view bytes{reinterpret_cast<const char*>(answers.data()), answers.size_bytes()};
+    GACC_TRY(table ? file.write(csv_text(form, first / merged, answers)) : file.write(bytes));
+    interrupted = asked_to_end();
+    return !interrupted;
+  };
+  GACC_TRY(each_output(session, plan, data, data.samples, take));
+  if (interrupted) return {};
   if (wrong > 0)
     warning =
         fmt::format("warning: {} of {} outputs are not finite (nan or infinite), the first of sample {}",

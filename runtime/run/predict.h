@@ -26,6 +26,12 @@ struct OutputForm {
 Result<OutputForm> output_form(const Plan& plan, const std::string& layer, const std::string& path,
                                const DataFacts& facts);
 
+// Calls `take` with the outputs of the first samples, in the data's order: some at a time, which it may change, and the
+// number of the first of them. Ends where that gives false.
+using TakeOutputs = std::function<Result<bool>(int64_t first, std::span<float> outputs)>;
+Status each_output(Session& session, const Plan& plan, const Dataset& data, int64_t samples,
+                   const TakeOutputs& take);
+
 // Writes the outputs of all samples, in the data's order. `interrupted` ends it, and leaves no file.
 // `warning`: what there is to say of outputs that are no numbers.
 Status predict(Session& session, const Plan& plan, const Dataset& data, const std::string& path,

@@ -90,9 +90,8 @@ Status GgufTemplate::write(const std::string& path, const Plan& plan,
       GACC_TRY(file.write(data));
     } else {
       return Status::error(
-          "{}: {} is {} in {} with other numbers than the run's, and of changed ones {} can be written; it "
-          "was not "
-          "loaded from there",
+          "{}: {} is {} in {} with other numbers than the run's, and of changed ones {} can be "
+          "written; it was not loaded from there",
           path, tensor.name, tensor.type, base_.file().path(), kWritable);
     }
   }

@@ -118,9 +118,8 @@ Status check_folder(const SaveForm& form, const Plan& plan, const Weights& loade
   };
   if (loaded.folder().empty())
     return refuse(
-        "a folder has config.json and the tokenizer's files of the folder that was loaded, and there is "
-        "none: "
-        "load the folder of the published model, not a file of weights");
+        "a folder has config.json and the tokenizer's files of the folder that was loaded, and there "
+        "is none: load the folder of the published model, not a file of weights");
   if (!is_there(loaded.folder() + "/" + std::string(kConfiguration)))
     return refuse(fmt::format("{} was loaded, and has no config.json", loaded.folder()));
   if (const Status status = loaded.check_same_model(plan); !status) return refuse(status.text());

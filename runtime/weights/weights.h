@@ -98,8 +98,6 @@ std::string split_text(const std::optional<Split>& split);
 // Overwrites those parameters of an initialised session.
 Status write_sources(const std::vector<WeightSource>& sources, Session& session);
 
-// Returns true for the path of a GGUF that is written or is an adapter.
-inline bool is_gguf(std::string_view path) { return path.ends_with(".gguf"); }
 // Ends a message about a GGUF for a plan without names for it.
 inline constexpr std::string_view kNoGguf =
     "the model file has no [gguf], which says what its parameters are called in a GGUF; that of a published "

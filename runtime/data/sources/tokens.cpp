@@ -103,10 +103,8 @@ Status DataReader::check_format(std::string_view text, std::string_view dtype, c
   if (dtype != "u16") return {};
   if (is_wider(some, vocabulary))
     return Status::error(
-        "{}: every second number is no token but the upper half of one: they have four bytes or eight, and "
-        "tokens: reads two; dtype=u32 "
-        "reads "
-        "four (in numpy: ids.astype(\"uint16\").tofile)",
+        "{}: every second number is no token but the upper half of one: they have four bytes or eight, "
+        "and tokens: reads two; dtype=u32 reads four (in numpy: ids.astype(\"uint16\").tofile)",
         path);
   if (vocabulary > 65536)
     remark(fmt::format(
