@@ -213,10 +213,13 @@ class TableReader {
     const bool feature = use.kind == ColumnUse::Kind::feature;
     if (missing && feature) what += "; missing=mean fills it in";
     if (missing) what += fmt::format("{} missing=drop leaves the line out", feature ? "," : ";");
-    if (!missing && feature && use.values == nullptr)
-      what += fmt::format("; drop={} leaves the column out", columns_[column]);
-    return Status::error("{}:{}: column {} ({}): {}", name_, line, column + 1, quoted(columns_[column]),
-                         what);
+    const std::string& column_name = columns_[column];
+    const std::string shown = quoted(column_name);
+    const bool can_be_typed =
+        shown.size() == column_name.size() + 2 && column_name.find_first_of(",|") == std::string::npos;
+    if (!missing && feature && use.values == nullptr && can_be_typed)
+      what += fmt::format("; drop={} leaves the column out", column_name);
+    return Status::error("{}:{}: column {} ({}): {}", name_, line, column + 1, shown, what);
   }
 
   const std::string_view name_;

@@ -150,6 +150,9 @@ TEST(Csv, ErrorsAreUtf8) {
             "e leaves the column out");
   EXPECT_EQ(csv_error("a\n\xff\xfe\xe2\x82\n"),
             "f.csv:2: column 1 (\"a\"): \"\\xff\\xfe\\xe2\\x82\" is no number; drop=a leaves the column out");
+  // A name that cannot be typed is not in the advice.
+  const std::string nul("a\0\nx\n", 5);
+  EXPECT_EQ(csv_error(nul), "f.csv:2: column 1 (\"a\\x00\"): \"x\" is no number");
 }
 
 TEST(Csv, NumbersThatCountTheColumnsAreNames) { EXPECT_EQ(csv_error("0,1,2\n5,6,7\n"), ""); }
