@@ -36,13 +36,13 @@ struct Prepared {
   Prepared(ir::Module module, const passes::Options& how)
       : fused(std::move(module)), options(how), step(passes::step_graph(fused, options.target)) {}
 
-  // The plan within a budget. What is searched for one serves the others.
-  passes::StepPlan plan(int64_t budget, int effort) {
+  // The planner of all budgets: what it searches for one serves the others.
+  passes::StepPlanner& planner_of(int effort) {
     if (planner == nullptr || options.plan_effort != effort) {
       options.plan_effort = effort;
       planner = std::make_unique<passes::StepPlanner>(fused, step, options);
     }
-    return planner->plan(budget);
+    return *planner;
   }
 
   ir::Module fused;
@@ -78,12 +78,19 @@ class BatchChooser::Search {
     step_budget_ = policy_ == "budget" ? std::min(budget, *model_.settings.recompute.budget) : kNoBudget;
   }
 
-  std::optional<int64_t> least() {
+  // The smallest micro-batch; nothing when it does not compile.
+  std::optional<Candidate> smallest() {
     std::string none;
     const std::vector<int64_t> batches = micro_batches(none);
-    const std::optional<Candidate> smallest =
-        batches.empty() ? std::nullopt : prepare(batches.front(), effective_ / batches.front());
-    return smallest ? std::optional(smallest->least) : std::nullopt;
+    return batches.empty() ? std::nullopt : prepare(batches.front(), effective_ / batches.front());
+  }
+
+  bool fits() {
+    std::optional<Candidate> candidate = smallest();
+    if (!candidate) return false;
+    if (policy_ == "budget") return candidate->of->planner_of(options_.plan_effort).fits(step_budget_);
+    solve(*candidate, options_.plan_effort);
+    return candidate->seconds >= 0;
   }
 
   // `refused`: the one candidate was tried, and has no plan. `hint`: where nothing fits, whether to look for a
@@ -211,7 +218,7 @@ class BatchChooser::Search {
     double launch = step.seconds;
     if (policy_ == "budget") {
       if (out.least > step_budget_) return;
-      const passes::StepPlan plan = out.of->plan(step_budget_, effort);
+      const passes::StepPlan plan = out.of->planner_of(effort).plan(step_budget_);
       if (!plan.feasible) return;
       launch = plan.seconds;
       out.arena = plan.arena;
@@ -388,9 +395,15 @@ BatchChoice BatchChooser::choose_within(int64_t budget) {
   return search_->run(false, false);
 }
 
+bool BatchChooser::fits(int64_t budget) {
+  search_->keep_to(budget);
+  return search_->fits();
+}
+
 std::optional<int64_t> BatchChooser::least(int64_t budget) {
   search_->keep_to(budget);
-  return search_->least();
+  const auto smallest = search_->smallest();
+  return smallest ? std::optional(smallest->least) : std::nullopt;
 }
 
 bool has_choice(const ir::Module& model) {

@@ -54,6 +54,8 @@ class BatchChooser {
   BatchChoice choose(bool refused, bool hint = true);
   // Another one than the model's.
   BatchChoice choose_within(int64_t budget);
+  // Tells whether the smallest micro-batch has a plan then.
+  bool fits(int64_t budget);
   // Returns the bytes that the smallest micro-batch needs then, proven; nothing when it does not compile.
   std::optional<int64_t> least(int64_t budget);
 

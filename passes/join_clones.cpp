@@ -165,7 +165,7 @@ class Reordered {
 
 // Joins are tried many at once, since it takes long to say what memory they need; a batch that needs more than before
 // is undone, and half of it tried.
-constexpr size_t kMostClonesAtOnce = 64;
+constexpr size_t kMostClonesAtOnce = 256;
 
 class Joiner {
  public:

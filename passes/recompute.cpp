@@ -109,7 +109,7 @@ const planner::Recompute& StepPlanner::level(int64_t number) {
   const int64_t bit = number & -number;  // its children in the tree are half of that away
   const planner::Recompute& above = level(number + bit);
   planner::Recompute found;
-  if (above.feasible) found = search(number, above);
+  if (above.feasible) found = search(bytes_of(number), &above, options_.plan_effort);
   if (const int64_t low = number - bit;
       low > 0 && above.feasible && (!found.feasible || bound(bytes_of(low)) < found.cost)) {
     const planner::Recompute& below = level(low);
@@ -118,13 +118,11 @@ const planner::Recompute& StepPlanner::level(int64_t number) {
   return levels_.emplace(number, std::move(found)).first->second;
 }
 
-// The cheapest plan that is found for a level. One that cannot be placed in its bytes is mended, for as much
-// less.
-planner::Recompute StepPlanner::search(int64_t number, const planner::Recompute& above) {
-  const int64_t most = bytes_of(number);
+// The cheapest plan that is found for `most` bytes. One that cannot be placed in them is mended, for as much less.
+planner::Recompute StepPlanner::search(int64_t most, const planner::Recompute* above, int effort) {
   if (others_ > most) return {};
   ++searched_;
-  planner::Recompute found = planner::plan_recompute(step_.graph, most, options_.plan_effort, &above);
+  planner::Recompute found = planner::plan_recompute(step_.graph, most, effort, above);
   int64_t bytes = most;
   for (int attempt = 0; attempt < kPlacementTries && found.feasible; ++attempt) {
     const Module clones = rematerialized(fused_, step_, found.schedule);
@@ -142,6 +140,14 @@ bool StepPlanner::close(int64_t low, int64_t high) {
   if (low == 0 || high - low > fine_) return false;
   const planner::Recompute &dear = level(low), &cheap = level(high);
   return dear.feasible && dear.cost - cheap.cost <= kCostWorthFineLevels * step_.seconds;
+}
+
+bool StepPlanner::fits(int64_t budget) {
+  if (least_arena(step_) > budget) return false;
+  const planner::Recompute found = search(budget - step_.fixed_bytes, nullptr, 0);
+  const bool placed =
+      found.feasible && arena_of(rematerialized(fused_, step_, found.schedule), options_, budget) <= budget;
+  return placed || plan(budget).feasible;
 }
 
 StepPlan StepPlanner::plan(int64_t budget) {

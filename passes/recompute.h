@@ -75,12 +75,14 @@ class StepPlanner {
   // `fused` is in phase fused, without clones; `step` is its graph.
   StepPlanner(const ir::Module& fused, const StepGraph& step, const Options& options);
   StepPlan plan(int64_t budget);
+  // Tells whether a plan is found, by a hasty search for this budget alone first: the levels cost more.
+  bool fits(int64_t budget);
   // Levels that were searched so far: the measure of work.
   int64_t searched() const { return searched_; }
 
  private:
   const planner::Recompute& level(int64_t number);
-  planner::Recompute search(int64_t number, const planner::Recompute& above);
+  planner::Recompute search(int64_t most, const planner::Recompute* above, int effort);
   int64_t bytes_of(int64_t number) const;
   double bound(int64_t bytes);
   bool close(int64_t low, int64_t high);

@@ -79,6 +79,7 @@ class Model {
   const std::string& refused() const { return refused_; }
   std::optional<ir::Module> fused() { return compiler_->before("recompute", {}, options_, refused_); }
   BatchChoice choose(int64_t budget) { return chooser_->choose_within(budget); }
+  bool fits(int64_t budget) { return chooser_->fits(budget); }
   std::optional<int64_t> least(int64_t budget) { return chooser_->least(budget); }
 
  private:
@@ -170,13 +171,14 @@ class Search {
   static std::string largest_value(const ir::Module& module, const passes::StepGraph& step) {
     const std::vector<int64_t> least = step.graph.least_bytes();
     const auto most = std::ranges::max_element(least);
-    if (most == least.end() || *most < step.other_bytes) return "the update";
+    if (most == least.end() || *most < step.other_bytes)
+      return fmt::format("of program {}", ir::region_text(step.other));
     const auto& operation = step.graph.operation(static_cast<int>(most - least.begin()));
     int largest = -1;
     for (const auto* list : {&operation.inputs, &operation.outputs})
       for (const int x : *list)
         if (largest < 0 || step.graph.tensor(x).bytes > step.graph.tensor(largest).bytes) largest = x;
-    if (largest < 0) return "the update";
+    if (largest < 0) return "of program step";
     const ir::Value& value = module.step[step.value_of[static_cast<size_t>(largest)]];
     const ir::Shape& shape = value.type.shape;
     const auto& yields = module.predict.yields;
@@ -209,7 +211,7 @@ class Search {
       const auto longest = [&] { return after == 0 ? 0 : all[static_cast<size_t>(after) - 1]; };
       const auto is_found = [&] {
         Model* model = window(longest());
-        return model != nullptr && model->choose(card).done;
+        return model != nullptr && model->fits(card);
       };
       while (after > begin && !is_found()) --after;
       way.cards[i].context = longest();

@@ -19,9 +19,13 @@ class Translator {
   Translator(const Module& module, std::string_view target) : module_(module), region_(module.step) {
     out_.facts = facts(module, region_);
     out_.fixed_bytes = buffer_bytes(module_);
-    for (const RegionKind kind : training_regions)
-      if (kind != RegionKind::step)
-        out_.other_bytes = std::max(out_.other_bytes, transient_bytes(module_, module_.region(kind)));
+    for (const RegionKind kind : training_regions) {
+      if (kind == RegionKind::step) continue;
+      const int64_t bytes = transient_bytes(module_, module_.region(kind));
+      if (bytes <= out_.other_bytes) continue;
+      out_.other_bytes = bytes;
+      out_.other = kind;
+    }
     out_.arena_bytes = out_.fixed_bytes + std::max(out_.other_bytes, transient_bytes(module_, region_));
     estimator_.emplace(module_, region_, target, out_.arena_bytes);
   }

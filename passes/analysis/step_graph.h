@@ -20,8 +20,9 @@ struct StepGraph {
   std::vector<bool> forward;               // by op of the step: the loss, the count or a state depends on it
   int64_t fixed_bytes = 0;                 // buffers, which always live
   int64_t other_bytes = 0;                 // the most that another region needs at once beside them
-  int64_t arena_bytes = 0;                 // that no plan of the module as it is has less than
-  double seconds = 0;                      // of all kernels, once
+  ir::RegionKind other = ir::RegionKind::update;  // that region
+  int64_t arena_bytes = 0;                        // that no plan of the module as it is has less than
+  double seconds = 0;                             // of all kernels, once
 
   const std::vector<ir::Kernel>& kernels() const { return facts->kernels; }  // aliases included
 };

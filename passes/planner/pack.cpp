@@ -55,6 +55,8 @@ constexpr std::array<Order, 4> kOrders = {{{Fact::fullest, Fact::length, Fact::a
                                            {Fact::sections, Fact::section_area, Fact::fullest},
                                            {Fact::fullest, Fact::sections, Fact::section_area}}};
 
+constexpr int64_t kPlaced = std::numeric_limits<int64_t>::max();
+
 enum class Outcome : uint8_t { found, none, unknown };
 
 class Search {
@@ -66,6 +68,7 @@ class Search {
         floor_(static_cast<size_t>(sections), 0),
         top_(static_cast<size_t>(sections), 0),
         rest_(static_cast<size_t>(sections), 0),
+        left_(static_cast<size_t>(sections), 0),
         queued_(static_cast<size_t>(sections), false),
         lowest_(items_.size(), 0),
         placed_(items_.size(), -1),
@@ -75,6 +78,7 @@ class Search {
       for (int s = items_[i].begin; s < items_[i].end; ++s) {
         members_[s].push_back(static_cast<int>(i));
         rest_[s] += items_[i].bytes;
+        ++left_[s];
       }
     }
   }
@@ -128,18 +132,17 @@ class Search {
       const size_t s = static_cast<size_t>(section);
       queued_[s] = false;
       if (rest_[s] == 0) continue;
-      int64_t lowest = std::numeric_limits<int64_t>::max();
+      work_ -= left_[s];
+      const int64_t floor = floor_[s];
+      int64_t lowest = kPlaced;
       for (const int i : members_[s]) {
-        const size_t at = static_cast<size_t>(i);
-        if (placed_[at] >= 0) continue;
-        --work_;
-        if (lowest_[at] < floor_[s]) {
-          set(lowest_, i, floor_[s]);
-          if (floor_[s] + items_[at].bytes > capacity_) good = false;
-          for (int other = items_[at].begin; other < items_[at].end; ++other)
-            if (other != section) touch(other);
-        }
-        lowest = std::min(lowest, lowest_[at]);
+        const int64_t low = lowest_[i];
+        lowest = std::min(lowest, low);
+        if (low >= floor) continue;
+        set(lowest_, i, floor);
+        if (floor + item(i).bytes > capacity_) good = false;
+        for (int other = item(i).begin; other < item(i).end; ++other)
+          if (other != section) touch(other);
       }
       if (lowest > floor_[s]) set(floor_, section, lowest);
       if (floor_[s] + rest_[s] > capacity_) good = false;
@@ -151,15 +154,18 @@ class Search {
 
   bool put(int i, int64_t offset, const std::vector<int>& part) {
     set(placed_, i, offset);
+    set(lowest_, i, kPlaced);
     for (int s = item(i).begin; s < item(i).end; ++s) {
       set(rest_, s, rest_[s] - item(i).bytes);
+      set(left_, s, left_[s] - 1);
       set(floor_, s, offset + item(i).bytes);
       set(top_, s, offset + item(i).bytes);
       touch(s);
     }
+    int s = 0;
     for (const int other : part) {  // offsets only grow
-      if (placed_[other] >= 0 || lowest_[other] >= offset) continue;
-      for (int s = item(other).begin; s < item(other).end; ++s) {
+      if (lowest_[other] >= offset) continue;
+      for (s = std::max(s, item(other).begin); s < item(other).end; ++s) {
         if (floor_[s] >= offset) continue;
         set(floor_, s, offset);
         touch(s);
@@ -297,11 +303,11 @@ class Search {
   std::vector<double> noise_;  // by item
   std::vector<Item> items_;
   int64_t capacity_;
-  std::vector<std::vector<int>> members_;  // by section
-  std::vector<int64_t> floor_, top_, rest_;
+  std::vector<std::vector<int>> members_;           // by section
+  std::vector<int64_t> floor_, top_, rest_, left_;  // by section; `left_`: the number of unplaced items
   std::vector<bool> queued_;
   std::vector<int> queue_;
-  std::vector<int64_t> lowest_;  // by item: the lowest offset it can still have
+  std::vector<int64_t> lowest_;  // by item: the lowest offset it can still have, or kPlaced
   std::vector<int64_t> placed_;  // by item: its offset, or -1
   std::vector<int> rank_;        // by item, within its part
   uint64_t ranks_key_ = 0;       // tells the ranks of this part from others
