@@ -36,7 +36,8 @@ std::optional<BufferRole> parse_role(std::string_view text) {
   return static_cast<BufferRole>(found - std::begin(kRoles));
 }
 
-BufferRole plain_role(BufferKind kind) {
+BufferRole plain_role(BufferKind kind, std::string_view name) {
+  if (const NamedInfo* known = find_named(name)) return known->role;
   if (kind == BufferKind::param) return BufferRole::weight;
   return kind == BufferKind::accum ? BufferRole::total : BufferRole::control;
 }

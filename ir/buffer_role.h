@@ -33,7 +33,8 @@ struct RoleInfo {
 };
 const RoleInfo& role_info(BufferRole role);
 std::optional<BufferRole> parse_role(std::string_view text);
-BufferRole plain_role(BufferKind kind);  // of a buffer of which nothing more is said
+// The role of a buffer of which nothing more is said: that of a known name, else its kind's.
+BufferRole plain_role(BufferKind kind, std::string_view name);
 std::string_view combine_text(RankCombine combine);
 
 enum class Named : uint8_t {

@@ -154,6 +154,7 @@ Status take_model(std::string_view& body, std::string_view name, Artifact& artif
   artifact.overrides = sets.get<std::vector<std::string>>();
   while (rest.substr(0, kModelLine.size()) == kModelLine && take_line(rest, line))
     GACC_TRY(add_line(line.substr(kModelLine.size()), name, "model", artifact.model));
+  if (artifact.model.empty()) return Status::error("{}: the artifact has settings, but no model", name);
   body = rest;
   return {};
 }

@@ -227,8 +227,7 @@ class Parser {
       fail(out.at, Kind::duplicate_name, "buffer `@{}` is defined twice", out.name);
     open(":");
     out.type = type();
-    const NamedInfo* known = find_named(out.name);
-    out.role = known != nullptr ? known->role : plain_role(kind);
+    out.role = plain_role(kind, out.name);
     role(out);
     if (accept_word("frozen")) out.trainable = false;
     if (accept_word("group")) open("("), out.group = small_integer(), close(")");

@@ -236,7 +236,8 @@ std::string print(const Module& module, PrintOptions options) {
   for (const Buffer& buffer : module.buffers) {
     out += fmt::format("  {} @{} : {}", kind_text(buffer.kind), id(buffer.name), type_text(buffer.type));
     const RoleInfo& role = role_info(buffer.role);
-    if (buffer.kind != BufferKind::param) out += fmt::format(" {}", role.text);
+    if (buffer.kind != BufferKind::param || buffer.role != plain_role(buffer.kind, buffer.name))
+      out += fmt::format(" {}", role.text);
     if (buffer.of) out += fmt::format("(@{})", id(module[*buffer.of].name));
     if (role.combines()) out += fmt::format(" {}", combine_text(role.combine));
     if (!buffer.trainable) out += " frozen";
