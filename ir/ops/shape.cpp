@@ -5,9 +5,11 @@ namespace gacc::ir {
 
 extern const OpInfo op_reshape{
     .name = "reshape",
-    .summary = "the same elements in row-major order under another shape; -1 stands for the batch extent B",
+    .summary =
+        "the same elements in row-major order under another shape; -1 stands for the batch extent B; no "
+        "gradient flows through `detached`",
     .copies = true,
-    .attrs = {{"shape", std::vector<int64_t>{}}},
+    .attrs = {{"shape", std::vector<int64_t>{}}, {"detached", false}},
     .infer = [](const OpView& op) -> Types {
       const Shape& shape = op.integers("shape");
       const Type from = op.operand(0);
@@ -21,6 +23,7 @@ extern const OpInfo op_reshape{
     // d_x = dy under x's shape
     .gradient =
         [](GradBuilder& g) {
+          if (g.view().flag("detached")) return;
           g.add(0,
                 g.b.make("reshape", g.d_name(0), {*g.d_result()}, {{"shape", g.b.type(g.operand(0)).shape}}));
         },

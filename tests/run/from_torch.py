@@ -2,7 +2,6 @@
 with the line of Python."""
 import contextlib
 import io
-import json
 
 import harness
 from harness import expect
@@ -13,155 +12,55 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
-from torch_nets import NETS  # noqa: E402
-
-LOSSES = {"cross_entropy": lambda out, y: F.cross_entropy(out.flatten(0, -2), y.flatten()), "mse": F.mse_loss, "l1": F.l1_loss,
-          "bce_with_logits": F.binary_cross_entropy_with_logits, "huber": F.huber_loss}
-OPTIMIZERS = {"sgd": ({"type": "sgd", "lr": 0.01, "momentum": 0.9}, lambda p: torch.optim.SGD(p, 0.01, momentum=0.9)),
-              "adamw": ({"type": "adamw", "lr": 1e-3, "eps": 1e-2}, lambda p: torch.optim.AdamW(p, 1e-3, eps=1e-2))}
+from torch_nets import SGD, a_budget_changes_no_bit, a_ragged_window_is_one_batch, apart, made, session, updated  # noqa: E402
 
 
-def made(name):
-    torch.manual_seed(0)
-    module, inputs, loss, target = NETS[name]()
-    return module, inputs, loss, target
-
-
-def called(module, inputs):
-    return module(*inputs.values())
-
-
-def session(step):
-    return gacc.Session(step, "cpu", threads=1)
-
-
-def compiled(module, inputs, loss, optimizer="sgd", **more):
-    return gacc.from_torch(module, inputs, loss=loss, target="y", optimizer=OPTIMIZERS[optimizer][0], **more)
-
-
-def updated(module, inputs, loss, target, optimizer):
-    """PyTorch's loss, and the module's state after one update."""
-    module.train()
-    moves = OPTIMIZERS[optimizer][1]([p for p in module.parameters() if p.requires_grad])
-    value = LOSSES[loss](called(module, inputs), target)
-    moves.zero_grad()
-    value.backward()
-    moves.step()
-    return value.item(), {name: value.detach().clone() for name, value in module.state_dict().items()}
-
-
-def apart(some, others):
-    """The largest difference over tensors, each relative to its largest number where that is above 1."""
-    return max((((some[n].double() - x.double()).abs().max() / x.double().abs().max().clamp(min=1)).item(), n)
-               for n, x in others.items() if not n.endswith("num_batches_tracked"))
-
-
-def as_pytorch(names):
+def as_pytorch(*names):
+    """The forward and an update by AdamW; tests/parity/torch_modules.py has the other modules and optimizers."""
     for name in names:
         module, inputs, loss, target = made(name)
-        step = compiled(module, inputs, loss)
-        start = {key: value.clone() for key, value in module.state_dict().items()}
-        module.eval()
+        run = session(gacc.from_torch(module, inputs, loss=loss, target="y", optimizer={"type": "adamw", "lr": 1e-3, "eps": 1e-2}))
         with torch.no_grad():
-            wanted = called(module, inputs)
-        got = torch.as_tensor(session(step).predict(inputs))
-        off = ((got - wanted).abs().max() / wanted.abs().max().clamp(min=1)).item()
+            wanted = module.eval()(*inputs.values())
+        off = ((torch.as_tensor(run.predict(inputs)) - wanted).abs().max() / wanted.abs().max().clamp(min=1)).item()
         expect(off <= 1e-5, f"{name}: the forward is {off:.1e} off")
-        for optimizer, (table, _) in OPTIMIZERS.items():
-            module.load_state_dict(start)
-            if optimizer != "sgd":
-                state = step.module_state
-                step = gacc.compile(step.source, set={**{f"optimizer.{k}": v for k, v in table.items()}, "loss.type": loss,
-                                                      "loss.target": "y", "train.micro_batch": len(target)})
-                step.module_state = state
-            run = session(step)
-            run.step(inputs, y=target)
-            window = run.update()
-            value, after = updated(module, inputs, loss, target, optimizer)
-            ours = run.parameters()
-            module.load_state_dict(ours, strict=True)
-            worst, where = apart(ours, after)
-            expect(abs(window.loss - value) <= 1e-5 * max(1, abs(value)), f"{name}: the loss is {window.loss}, PyTorch's {value}")
-            expect(worst <= 1e-6, f"{name}: after one update by {optimizer} {where} is {worst:.1e} off")
-            print(f"{name}: forward {off:.0e}, {optimizer} {worst:.0e}", flush=True)
+        run.step(inputs, y=target)
+        window = run.update()
+        value, after = updated(module, inputs, loss, target, lambda p: torch.optim.AdamW(p, 1e-3, eps=1e-2))
+        ours = run.parameters()
+        module.load_state_dict(ours, strict=True)
+        worst, where = apart(ours, after)
+        expect(abs(window.loss - value) <= 1e-5 * max(1, abs(value)), f"{name}: the loss is {window.loss}, PyTorch's {value}")
+        expect(worst <= 1e-6, f"{name}: after one update {where} is {worst:.1e} off")
+        print(f"{name}: forward {off:.0e}, update {worst:.0e}", flush=True)
 
 
 def test_image_networks(_):
-    as_pytorch(["resnet18", "mobilenet_v3", "convnext", "vgg_bn", "unet", "mlp_mixer", "vit"])
-
-
-def test_sequence_networks(_):
-    as_pytorch(["speech_cnn", "nanogpt", "nanogpt_flash", "llama_block", "perceiver", "wavenet", "text_cnn"])
+    as_pytorch("resnet18", "mobilenet_v3", "unet")
 
 
 def test_other_networks(_):
-    as_pytorch(["deepsets", "act_policy", "siamese", "autoencoder", "vae", "tab_transformer", "gnn"])
+    as_pytorch("llama_block", "wavenet", "perceiver", "act_policy", "deepsets", "tab_transformer")
 
 
 def test_half_precision_stays_near(_):
     """bf16 within 2^-7 of the largest output, f16 within 2^-10; a window is applied."""
-    for name in ("nanogpt_flash", "unet", "perceiver"):
-        module, inputs, loss, target = made(name)
-        with torch.no_grad():
-            wanted = called(module.eval(), inputs)
-        module.train()
-        for precision, bound in (("bf16", 2 ** -6), ("f16", 2 ** -9)):
-            run = session(compiled(module, inputs, loss, precision=precision))
-            off = ((torch.as_tensor(run.predict(inputs)) - wanted).abs().max() / wanted.abs().max()).item()
-            expect(off <= bound, f"{name} in {precision} is {off:.1e} off")
-            run.step(inputs, y=target)
-            expect(run.update().applied, f"{name} in {precision}: the window was not applied")
+    module, inputs, loss, target = made("nanogpt_flash")
+    with torch.no_grad():
+        wanted = module.eval()(*inputs.values())
+    module.train()
+    for precision, bound in (("bf16", 2 ** -6), ("f16", 2 ** -9)):
+        run = session(gacc.from_torch(module, inputs, loss=loss, target="y", optimizer=SGD, precision=precision))
+        off = ((torch.as_tensor(run.predict(inputs)) - wanted).abs().max() / wanted.abs().max()).item()
+        expect(off <= bound, f"in {precision} the forward is {off:.1e} off")
+        run.step(inputs, y=target)
+        expect(run.update().applied, f"in {precision} the window was not applied")
 
 
-def allocated(step, inputs, target, folder):
-    """The bytes that a run of the step takes by its log, which says them twice."""
-    step.save(folder / "step.ptx")
-    np.savez(folder / "data.npz", y=target.numpy(), **{name: x.numpy() for name, x in inputs.items()})
-    harness.run("gacc-exec", folder / "step.ptx", "--device", "cpu", "--quiet", "--data", f"npz:{folder / 'data.npz'}", "--epochs", 1,
-                "--load", folder / "step.safetensors", "--log", folder / "log.jsonl")
-    events = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return {event[key] for event in events for key in ("arena_bytes", "peak_bytes") if key in event}
-
-
-def test_a_budget_changes_no_bit(folder):
-    """At half of the activations: what is allocated is the plan's peak, inside the budget, and the weights are the same."""
-    for name in ("nanogpt", "vit", "unet", "autoencoder", "gnn", "wavenet"):
-        module, inputs, loss, target = made(name)
-        train = {"micro_batch": 4, "accumulate": 2}
-        free = compiled(module, inputs, loss, train=train)
-        bytes_of = free.plan["bytes"]
-        budget = bytes_of["peak"] - bytes_of["activations"] // 2
-        tight = gacc.compile(free.source, set={**{f"optimizer.{k}": v for k, v in OPTIMIZERS["sgd"][0].items()}, "loss.type": loss,
-                                               "loss.target": "y", "train.micro_batch": 4, "train.accumulate": 2, "memory.budget": f"{budget}B"})
-        tight.module_state = free.module_state
-        peak = tight.plan["bytes"]["peak"]
-        expect(peak <= budget, f"{name}: the peak {peak} is above {budget}")
-        taken = allocated(tight, inputs, target, folder)
-        expect(taken == {peak}, f"{name}: {taken} were allocated, and the peak is {peak}")
-        states = []
-        for step in (free, tight):
-            run = session(step)
-            for _ in range(4):
-                run.step(inputs, y=target)
-                if run.launches == 2:
-                    run.update()
-            states.append(run.parameters())
-        expect(all(torch.equal(states[0][n], states[1][n]) for n in states[0]), f"{name}: a budget changed the weights")
-
-
-def test_a_ragged_window_is_one_batch(_):
-    for name in ("nanogpt", "vit", "unet", "autoencoder", "gnn", "deepsets"):
-        module, inputs, loss, target = made(name)
-        several = {n: torch.cat([x, x[:3]]) for n, x in inputs.items()}
-        wanted = torch.cat([target, target[:3]])
-        value, after = updated(made(name)[0], several, loss, wanted, "sgd")
-        run = session(compiled(module, inputs, loss, train={"micro_batch": 2, "accumulate": 4}))
-        for i in range(0, 7, 2):
-            run.step({n: x[i:i + 2] for n, x in several.items()}, y=wanted[i:i + 2])
-        window = run.update()
-        expect(window.samples == 7 and abs(window.loss - value) < 1e-5 * max(1, value), f"{name}: {window} and {value}")
-        worst, where = apart(run.parameters(), after)
-        expect(worst <= 1e-6, f"{name}: {where} of 2 + 2 + 2 + 1 samples is {worst:.1e} off")
+def test_budgets_and_ragged_windows(folder):
+    for name in ("nanogpt", "unet"):
+        a_budget_changes_no_bit(name, folder)
+        a_ragged_window_is_one_batch(name)
 
 
 def test_a_module_is_trained_and_written_back(_):
@@ -230,10 +129,10 @@ def learns_as_pytorch(name, function, net=None):
     net = net or One(function)
     net.weight = nn.Parameter(torch.rand(12) + 0.5)
     y = torch.randn_like(function(x))
-    run = session(gacc.from_torch(net, {"x": x}, loss="mse", target="y", optimizer=OPTIMIZERS["sgd"][0]))
+    run = session(gacc.from_torch(net, {"x": x}, loss="mse", target="y", optimizer=SGD))
     run.step(x=x, y=y)
     window = run.update()
-    value, after = updated(net, {"x": x}, "mse", y, "sgd")
+    value, after = updated(net, {"x": x}, "mse", y)
     worst, where = apart(run.parameters(), after)
     expect(abs(window.loss - value) <= 1e-5 * max(1, value) and worst <= 1e-6, f"{name}: loss {window.loss} and {value}, {where} {worst:.1e} off")
 
@@ -293,6 +192,7 @@ def test_operations(_):
         "where": lambda x: torch.where(x > 0.1, x * 2, torch.minimum(x, x * x)),
         "norms": lambda x: F.normalize(x.view(-1, 3, 4), dim=-1) + x.view(-1, 3, 4).var(1, keepdim=True) + x.view(-1, 3, 4).std(-1, keepdim=True),
         "sums": lambda x: torch.logsumexp(x.view(-1, 3, 4), 1) + x.view(-1, 3, 4).cumsum(1)[:, -1] + x.view(-1, 3, 4).amin(1),
+        "written": lambda x: torch.slice_scatter(x, x[:, :3] * 2, 1, 4, 7) + torch.slice_scatter(x, x[:, :3], 1, 9) * torch.slice_scatter(x, x[:, 3:5], 1, 0, 2),
         "ones": lambda x: torch.cat([x[:, :1], torch.zeros(x.shape[0], 2), torch.ones_like(x[:, :1])], 1),
         "images": lambda x: F.interpolate(F.avg_pool2d(F.pad(x.view(-1, 1, 3, 4), (1, 1, 1, 0), value=0.5), 2, 2), scale_factor=2, mode="bilinear"),
         "pads": lambda x: F.avg_pool2d(x.view(-1, 1, 3, 4), 3, 1, 1, count_include_pad=False) + F.max_pool2d(x.view(-1, 1, 3, 4), 2, 1, 1)[..., 1:, 1:],
@@ -306,6 +206,50 @@ def test_operations(_):
     }
     for name, function in functions.items():
         learns_as_pytorch(name, function)
+
+
+def test_gradients_end_where_pytorch_ends_them(_):
+    def no_grad(x):
+        with torch.no_grad():
+            factor = (x * 2).exp().clone()
+            factor[:, 1] = 0.5
+        return x * factor
+    functions = {"detach": lambda x: x * x.detach().tanh() + torch.detach(x) * 0.1, "data": lambda x: x * x.data, "no_grad": no_grad,
+                 "straight through": lambda x: x + ((x > 0) * 2.0 - x).detach()}
+    for name, function in functions.items():
+        learns_as_pytorch(name, function)
+
+    class Own(torch.autograd.Function):
+        forward = staticmethod(lambda _, x: x.sign())
+        backward = staticmethod(lambda _, dy: dy)
+    refused(lambda x: Own.apply(x), "gradient of its own", "from_torch.py")
+    refused(lambda x: (x * 2).detach_() * x, "in place", "from_torch.py")
+    net = One(lambda x: x.detach())
+    refused(None, "no trainable parameter", module=net)
+    with torch.no_grad():
+        gacc.from_torch(One(lambda x: x * 2), {"x": torch.randn(4, 4)}, loss="mse", target="y", optimizer="sgd")
+    expect("forward" not in vars(net) and torch.is_grad_enabled(), "the module or PyTorch was left changed")
+
+
+def test_samples_are_dropped_whole_and_in_place(_):
+    """In training each element, or each sample, is 0 or divided by what stays; in eval() nothing changes."""
+    def stochastic_depth(x):  # torchvision's
+        noise = torch.empty([x.shape[0], 1]).bernoulli_(0.75)
+        return x * noise.div_(0.75)
+
+    class Drops(One):
+        def forward(self, x):
+            x = x * self.weight
+            return (stochastic_depth(x) if self.function is None else self.function(x)) if self.training else x
+    for function in (None, nn.Dropout(0.25, inplace=True)):
+        net, x = Drops(function), torch.rand(512, 4) + 1
+        run = session(gacc.from_torch(net, {"x": x}, loss="l1", target="y", optimizer={"type": "sgd", "lr": 1.0}))
+        expect(np.array_equal(run.predict(x=x), x.numpy()), "eval() drops something")
+        run.step(x=x, y=torch.zeros_like(x))
+        loss = run.update().loss  # the mean of 0 or x / 0.75
+        share = loss / x.mean().item()
+        expect(0.9 < share < 1.1 and share != 1, f"{share} of the sum is left")
+    refused(lambda x: x * torch.empty([1, 1]).bernoulli_(0.5), "all samples", "from_torch.py")
 
 
 def test_truths_are_0_and_1(_):

@@ -1,9 +1,17 @@
-"""Modules of PyTorch that people have, small: each a function that gives the module, its inputs, the loss and the target."""
+"""Modules of PyTorch that people have, small: each a function that gives the module, its inputs, the loss and the target.
+And what tests/run/from_torch.py and tests/parity/torch_modules.py ask of any."""
+import copy
+import json
 import math
 
+import gacc
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+import harness
+from harness import expect
 
 NETS = {}
 
@@ -405,7 +413,7 @@ def vae():
 class TabTransformer(nn.Module):
     def __init__(self, sizes=(5, 7, 3), c=12):
         super().__init__()
-        self.embeddings = nn.ModuleList(nn.Embedding(n, c) for n in sizes)
+        self.embeddings = nn.ModuleList(nn.Embedding(n, c, padding_idx=1 if n == 7 else None) for n in sizes)
         self.layer = nn.TransformerEncoderLayer(c, 2, 24, 0.0, batch_first=True)
         self.norm, self.head = nn.LayerNorm(4), nn.Sequential(nn.Linear(3 * c + 4, 16), nn.SELU(), nn.Linear(16, 1))
 
@@ -476,3 +484,80 @@ class TextCNN(nn.Module):
 @net
 def text_cnn():
     return TextCNN(), {"tokens": classes(40, 15)}, "cross_entropy", classes()
+
+LOSSES = {"cross_entropy": lambda out, y: F.cross_entropy(out.flatten(0, -2), y.flatten()), "mse": F.mse_loss, "l1": F.l1_loss,
+          "bce_with_logits": F.binary_cross_entropy_with_logits, "huber": F.huber_loss}
+SGD = {"type": "sgd", "lr": 0.01, "momentum": 0.9}
+
+
+def made(name):
+    torch.manual_seed(0)
+    return NETS[name]()
+
+
+def session(step):
+    return gacc.Session(step, "cpu", threads=1)
+
+
+def updated(module, inputs, loss, target, optimizer=lambda p: torch.optim.SGD(p, 0.01, momentum=0.9), dtype=torch.float32):
+    """PyTorch's loss, and the state of a copy after one update; without the count of batches."""
+    module = copy.deepcopy(module).to(dtype).train()
+    moves = optimizer([p for p in module.parameters() if p.requires_grad])
+    inputs, target = ({n: x.to(dtype) if x.is_floating_point() else x for n, x in given.items()} for given in (inputs, {"": target}))
+    value = LOSSES[loss](module(*inputs.values()), target[""])
+    value.backward()
+    moves.step()
+    return value.item(), {n: x.detach() for n, x in module.state_dict().items() if not n.endswith("num_batches_tracked")}
+
+
+def apart(some, others):
+    """The largest difference over tensors, each relative to its largest number where that is above 1; and of which."""
+    return max((((some[n].double() - x.double()).abs().max() / x.double().abs().max().clamp(min=1)).item(), n) for n, x in others.items())
+
+
+def allocated(step, inputs, target, folder):
+    """The bytes that a run of the step takes by its log, which says them twice."""
+    step.save(folder / "step.ptx")
+    np.savez(folder / "data.npz", y=target.numpy(), **{name: x.numpy() for name, x in inputs.items()})
+    harness.run("gacc-exec", folder / "step.ptx", "--device", "cpu", "--quiet", "--data", f"npz:{folder / 'data.npz'}", "--epochs", 1,
+                "--load", folder / "step.safetensors", "--log", folder / "log.jsonl")
+    events = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return {event[key] for event in events for key in ("arena_bytes", "peak_bytes") if key in event}
+
+
+def a_budget_changes_no_bit(name, folder):
+    """At half of the activations: what is allocated is the plan's peak, inside the budget, and the weights are the same."""
+    module, inputs, loss, target = made(name)
+    tables = dict(loss=loss, target="y", optimizer=SGD, train={"micro_batch": 4, "accumulate": 2})
+    free = gacc.from_torch(module, inputs, **tables)
+    bytes_of = free.plan["bytes"]
+    budget = bytes_of["peak"] - bytes_of["activations"] // 2
+    tight = gacc.from_torch(module, inputs, memory=f"{budget}B", **tables)
+    peak = tight.plan["bytes"]["peak"]
+    expect(peak <= budget, f"{name}: the peak {peak} is above {budget}")
+    taken = allocated(tight, inputs, target, folder)
+    expect(taken == {peak}, f"{name}: {taken} were allocated, and the peak is {peak}")
+    states = []
+    for step in (free, tight):
+        run = session(step)
+        for _ in range(4):
+            run.step(inputs, y=target)
+            if run.launches == 2:
+                run.update()
+        states.append(run.parameters())
+    expect(all(torch.equal(states[0][n], states[1][n]) for n in states[0]), f"{name}: a budget changed the weights")
+
+
+def a_ragged_window_is_one_batch(name):
+    """7 samples by 4 launches, the last of one, are PyTorch's update of one batch of 7."""
+    module, inputs, loss, target = made(name)
+    several = {n: torch.cat([x, x[:3]]) for n, x in inputs.items()}
+    wanted = torch.cat([target, target[:3]])
+    value, after = updated(module, several, loss, wanted)
+    run = session(gacc.from_torch(module, inputs, loss=loss, target="y", optimizer=SGD, train={"micro_batch": 2, "accumulate": 4}))
+    for i in range(0, 7, 2):
+        run.step({n: x[i:i + 2] for n, x in several.items()}, y=wanted[i:i + 2])
+    window = run.update()
+    expect(window.samples == 7 and abs(window.loss - value) < 1e-5 * max(1, value), f"{name}: {window} and {value}")
+    worst, where = apart(run.parameters(), after)
+    expect(worst <= 1e-6, f"{name}: {where} of 2 + 2 + 2 + 1 samples is {worst:.1e} off")

@@ -25,7 +25,8 @@ aten = torch.ops.aten
 
 RUNNING = {aten._native_batch_norm_legit_functional.default, aten._native_batch_norm_legit_no_training.default}
 RANDOM = {aten.rand.default, aten.randn.default, aten.rand_like.default, aten.randn_like.default,
-          aten.bernoulli.p, aten.native_dropout.default, aten.randint.low, aten.randperm.default}
+          aten.bernoulli.p, aten.native_dropout.default, aten.empty.memory_format,
+          aten.empty_permuted.default, aten.empty_like.default, aten.randint.low, aten.randperm.default}
 BITWISE = {aten.bitwise_not.default, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor}
 TYPES = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32", torch.bool: "i32"}
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import linecache
 import logging
@@ -18,7 +19,8 @@ from torch import fx
 
 from .._library import Error
 from .layers import attention, instance_norm, rms_norm
-from .region import OPERATIONS
+from .region import OPERATIONS, Region
+from .tensor import Unsupported
 
 aten = torch.ops.aten
 
@@ -40,15 +42,61 @@ for function, (signature, build) in WHOLE.items():
     LIBRARY.impl(function.__name__, lambda x, *more, attention=function is F.scaled_dot_product_attention, **_: (
         x.new_empty([*x.shape[:-1], more[1].shape[-1] if attention else x.shape[-1]])), "Meta")
     OPERATIONS[getattr(torch.ops.gacc, function.__name__).default] = build
+LIBRARY.define("detached(Tensor x) -> Tensor")
+LIBRARY.impl("detached", torch.empty_like, "Meta")
+OPERATIONS[torch.ops.gacc.detached.default] = Region.detached
+
+DETACH = {torch.detach, torch.Tensor.detach, torch.Tensor.data.__get__}
+HOOKS = {  # what would change a gradient unseen
+    torch.Tensor.detach_: "detach_() works in place: say x = x.detach()",
+    torch.Tensor.register_hook: "a hook of a tensor changes its gradient, and gacc makes gradients itself"}
 
 
-class KeptWhole(torch.overrides.TorchFunctionMode):
-    """Calls the operations of WHOLE in place of PyTorch's own."""
+class Followed(torch.overrides.TorchFunctionMode):
+    """Calls the operations of WHOLE in place of PyTorch's own, and keeps what export forgets: where a gradient ends, by
+    detach() and in torch.no_grad()."""
+
+    ended = False
 
     def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if function is torch._C._set_grad_enabled:
+            self.ended = not args[0]
+            return None
+        if function in HOOKS:
+            raise Unsupported(HOOKS[function])
+        if function in DETACH:
+            return self.detached(args[0])
         if function in WHOLE:
             function = getattr(torch.ops.gacc, function.__name__)
-        return function(*args, **(kwargs or {}))
+        out = function(*args, **(kwargs or {}))
+        return torch.utils._pytree.tree_map(self.detached, out) if self.ended else out
+
+    @staticmethod
+    def detached(x: Any) -> Any:
+        return torch.ops.gacc.detached(x) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+
+@contextlib.contextmanager
+def followed(module: torch.nn.Module) -> Iterator[None]:
+    """Runs the module's forward, and nothing else, in the mode."""
+    forward, own, apply = module.forward, vars(module).get("forward"), vars(torch.autograd.Function)["apply"]
+
+    @functools.wraps(forward)
+    def in_mode(*args: Any, **kwargs: Any) -> Any:
+        with torch.enable_grad(), Followed():
+            return forward(*args, **kwargs)
+
+    def refuse(*_: Any) -> None:
+        raise Unsupported("a torch.autograd.Function has a gradient of its own, and gacc makes gradients itself")
+    module.forward, torch.autograd.Function.apply = in_mode, classmethod(refuse)
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = apply
+        if own is None:
+            del module.forward
+        else:
+            module.forward = own
 
 
 # Which default_decompositions would take apart.
@@ -82,9 +130,10 @@ def exported(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> tor
     batch = torch.export.Dim("batch", min=2)
     several = {name: (x if len(x) > 1 else x.expand(2, *x.shape[1:]).contiguous()) for name, x in inputs.items()}
     try:
-        with torch.no_grad(), quiet(), KeptWhole(), whole_layers():
-            program = torch.export.export(module, (), kwargs=several,
-                                          dynamic_shapes={name: {0: batch} for name in several}, strict=False)
+        with torch.no_grad(), quiet(), whole_layers():
+            with torch.enable_grad(), followed(module):
+                program = torch.export.export(module, (), kwargs=several,
+                                              dynamic_shapes={name: {0: batch} for name in several}, strict=False)
             table = getattr(torch.export, "default_decompositions", torch._decomp.core_aten_decompositions)()
             for name in KEPT:
                 table.pop(getattr(aten, name).default, None)

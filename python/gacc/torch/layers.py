@@ -16,10 +16,10 @@ aten = torch.ops.aten
 
 @row(aten.embedding.default)
 def embedding(r: Region, table: Tensor, which: Tensor, padding: int = -1, *_: Any) -> Tensor:
-    if padding != -1:
-        raise Unsupported("an embedding with padding_idx has a row without a gradient, which gacc has not")
     count = table.extent(0)
     if which.constant is not None:
+        if padding in which.constant:
+            raise Unsupported("rows by constant numbers, one of which is padding_idx")
         y = r.take(table, 0, [int(n) for n in which.constant.reshape(-1)])
         return r.view(r.with_axes(y, [*which.axes, *y.axes[1:]]) if which.repeated() else y, r.sizes)
     operand = r.shaped(which, in_memory(which.axes))
@@ -31,8 +31,12 @@ def embedding(r: Region, table: Tensor, which: Tensor, padding: int = -1, *_: An
                           "checks the elements of an input against one number: give the columns as separate inputs")
     shape = [*in_memory(which.axes), table.extent(1)]
     features = [(shape[-1], True)] if shape[-1] > 1 else []
-    return Tensor([*which.axes, features], "f32",
-                  r.emit("embedding", [operand, r.shaped(table, [count, shape[-1]])], ("f32", shape)), shape)
+    y = Tensor([*which.axes, features], "f32",
+               r.emit("embedding", [operand, r.shaped(table, [count, shape[-1]])], ("f32", shape)), shape)
+    if padding == -1:
+        return y
+    padded = r.each("equal", r.with_axes(which, [*which.axes, []]), padding, dtype="i32")
+    return r.select(padded, r.detached(y), y, "f32")
 
 
 @row(aten.native_dropout.default)
@@ -45,6 +49,15 @@ def dropout(r: Region, x: Tensor, p: float, train: bool | None = True) -> list:
     operand = r.shaped(x, in_memory(x.axes))
     y = r.emit("dropout", [operand, *r.buffers.random()], ("f32", in_memory(x.axes)), p=float(p), stream=r.stream())
     return [Tensor(x.axes, "f32", y), None]
+
+
+@row(aten.bernoulli.p)
+def bernoulli(r: Region, x: Tensor, p: float, **_: Any) -> Tensor:
+    """Dropout of ones, without its factor: so inplace=True and torchvision's StochasticDepth say it."""
+    if not x.batched():
+        raise Unsupported("it draws once for all samples; gacc draws for each")
+    ones = Tensor([[(n, False) for n, _ in axis] for axis in x.axes], "f32", constant=torch.tensor(1.0))
+    return r.each("mul", dropout(r, ones, 1 - p)[0], float(p))
 
 
 # --- norms

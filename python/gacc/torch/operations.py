@@ -85,6 +85,9 @@ OPERATIONS.update({
     aten.alias.default: lambda r, x: x,
     aten.detach.default: lambda r, x: x,
     aten.lift_fresh_copy.default: lambda r, x: x,
+    aten.empty.memory_format: lambda r, size, **_: filled(r, 0),
+    aten.empty_permuted.default: lambda r, size, order, **_: filled(r, 0),
+    aten.empty_like.default: lambda r, x, **_: filled(r, 0),
     aten.full_like.default: lambda r, x, value, **_: filled(r, value),
     aten.full.default: lambda r, size, value, **_: filled(r, value),
     aten.scalar_tensor.default: lambda r, value, **_: filled(r, value),
@@ -247,10 +250,15 @@ def as_strided(r: Region, x: Tensor, size: Any, stride: Any, offset: int | None 
     return r.view(x, r.sizes)
 
 
+def all_of(x: Tensor, dim: int, begin: Any, end: Any, step: int) -> bool:
+    """Whether a slice of the batch is the batch."""
+    return isinstance(end, torch.SymInt) or (dim % x.rank == 0 and x.axes[0] in ([(B, True)], [(B, False)])
+                                             and begin in (None, 0) and end in (None, 2**63 - 1) and step == 1)
+
+
 @row(aten.slice.Tensor)
 def slice_of(r: Region, x: Tensor, dim: int = 0, begin: Any = None, end: Any = None, step: int = 1) -> Tensor:
-    if isinstance(end, torch.SymInt) or (dim % x.rank == 0 and x.axes[0] == [(B, True)] and begin in (None, 0)
-                                         and end in (None, 2**63 - 1) and step == 1):
+    if all_of(x, dim, begin, end, step):
         return x
     chosen = range(x.extent(dim))[begin:end:step]
     if not chosen:
@@ -264,6 +272,25 @@ def slice_of(r: Region, x: Tensor, dim: int = 0, begin: Any = None, end: Any = N
         sizes[dim:dim + 1] = [(len(chosen), False), (step, False)]
         return dropped(r.slice(r.view(x, sizes), dim + 1, chosen[0], 1), dim + 1)
     return r.take(x, dim, list(chosen))
+
+
+@row(aten.slice_scatter.default)
+def slice_scatter(r: Region, x: Tensor, part: Tensor, dim: int = 0, begin: int | None = None, end: int | None = None,
+                  step: int = 1) -> Tensor:
+    if all_of(x, dim, begin, end, step):
+        return part
+    places = range(x.extent(dim))[begin:end:step]
+    if step != 1:
+        raise Unsupported("it writes every second element or fewer: join slices by torch.stack")
+    before, after = [(0, places.start)], [(places.stop, x.extent(dim) - places.stop)]
+    pieces = [[r.slice(x, dim, at, n) for at, n in each if n] for each in (before, after)]
+    return r.concat([*pieces[0], part, *pieces[1]], dim)
+
+
+@row(aten.select_scatter.default)
+def select_scatter(r: Region, x: Tensor, part: Tensor, dim: int, i: int) -> Tensor:
+    dim, at = dim % x.rank, i % x.extent(dim)
+    return slice_scatter(r, x, r.with_axes(part, [*part.axes[:dim], [], *part.axes[dim:]]), dim, at, at + 1)
 
 
 @row(aten.constant_pad_nd.default)

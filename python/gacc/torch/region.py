@@ -176,6 +176,14 @@ class Region:
         self.streams += 1
         return self.streams
 
+    def detached(self, x: Tensor) -> Tensor:
+        """The same numbers, through which no gradient flows."""
+        if x.constant is not None or x.dtype != "f32":
+            return x
+        operand = self.emit("reshape", [x.operand], (x.dtype, x.shape), shape=[-1 if n == B else n for n in x.shape],
+                            detached=True)
+        return Tensor(x.axes, x.dtype, operand, x.shape)
+
     # --- shapes
 
     def real(self, x: Tensor) -> Tensor:
