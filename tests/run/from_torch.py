@@ -12,6 +12,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch_nets import SGD, a_budget_changes_no_bit, a_ragged_window_is_one_batch, apart, made, session, updated  # noqa: E402
 
 
@@ -213,8 +214,17 @@ def test_gradients_end_where_pytorch_ends_them(_):
         with torch.no_grad():
             factor = (x * 2).exp().clone()
             factor[:, 1] = 0.5
-        return x * factor
-    functions = {"detach": lambda x: x * x.detach().tanh() + torch.detach(x) * 0.1, "data": lambda x: x * x.data, "no_grad": no_grad,
+        with torch.inference_mode():
+            other = x.exp()
+        return x * factor + other
+
+    def written(x):
+        y = x * 2
+        y[:, 1:3] = 0.5
+        y[:, 0] *= x[:, 1]
+        return y
+    functions = {"detach": lambda x: x * x.detach().tanh() + torch.detach(x) * 0.1, "data": lambda x: x * x.data, "no_grad": no_grad, "written": written,
+                 "checkpoint": lambda x: checkpoint(torch.tanh, x, use_reentrant=True) + checkpoint(torch.exp, x, use_reentrant=False),
                  "straight through": lambda x: x + ((x > 0) * 2.0 - x).detach()}
     for name, function in functions.items():
         learns_as_pytorch(name, function)
@@ -222,7 +232,7 @@ def test_gradients_end_where_pytorch_ends_them(_):
     class Own(torch.autograd.Function):
         forward = staticmethod(lambda _, x: x.sign())
         backward = staticmethod(lambda _, dy: dy)
-    refused(lambda x: Own.apply(x), "gradient of its own", "from_torch.py")
+    refused(lambda x: Own.apply(x), "`Own`", "gradient of its own", "from_torch.py")
     refused(lambda x: (x * 2).detach_() * x, "in place", "from_torch.py")
     net = One(lambda x: x.detach())
     refused(None, "no trainable parameter", module=net)
@@ -306,6 +316,7 @@ def test_wrong_arguments_are_told(_):
             raise harness.Failed(f"nothing was refused: {words}")
     x = torch.randn(4, 4)
     error_of(TypeError, lambda x: x, {"x": x}, "nn.Module")
+    error_of(TypeError, torch.compile(nn.Linear(4, 4)), {"input": x}, "torch.compile", "the module itself")
     error_of(TypeError, nn.Linear(4, 4), x, "by the names", "{'input': input}")
     error_of(TypeError, nn.Linear(4, 4), {}, "by the names")
     error_of(TypeError, nn.Linear(4, 4), {"input": "abc"}, "`input`", "no array")

@@ -261,6 +261,8 @@ def text_of(module: torch.nn.Module, inputs: Mapping[str, Any], *, target: str |
     """
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"the module is {module!r:.60}, which is no torch.nn.Module")
+    if hasattr(module, "_orig_mod"):
+        raise TypeError("the module is one of torch.compile; give the module itself, for gacc is the compiler")
     if not isinstance(inputs, Mapping) or not inputs:
         raise TypeError("the inputs are examples by the names of the forward's arguments, as in "
                         f"{{{', '.join(f'{n!r}: {n}' for n in taken_by(module)) or '...'}}}")

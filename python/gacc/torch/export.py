@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import fx
 
 from .._library import Error
@@ -69,7 +70,8 @@ class Followed(torch.overrides.TorchFunctionMode):
         if function in WHOLE:
             function = getattr(torch.ops.gacc, function.__name__)
         out = function(*args, **(kwargs or {}))
-        return torch.utils._pytree.tree_map(self.detached, out) if self.ended else out
+        ended = self.ended or torch.is_inference_mode_enabled()
+        return torch.utils._pytree.tree_map(self.detached, out) if ended else out
 
     @staticmethod
     def detached(x: Any) -> Any:
@@ -86,9 +88,12 @@ def followed(module: torch.nn.Module) -> Iterator[None]:
         with torch.enable_grad(), Followed():
             return forward(*args, **kwargs)
 
-    def refuse(*_: Any) -> None:
-        raise Unsupported("a torch.autograd.Function has a gradient of its own, and gacc makes gradients itself")
-    module.forward, torch.autograd.Function.apply = in_mode, classmethod(refuse)
+    def applied(kind: type, *args: Any) -> Any:
+        if kind is torch.utils.checkpoint.CheckpointFunction:
+            return args[0](*args[2:])  # which is computed again or not as the plan has it
+        raise Unsupported(f"`{kind.__name__}` is a torch.autograd.Function with a gradient of its own, and gacc makes "
+                          "gradients itself")
+    module.forward, torch.autograd.Function.apply = in_mode, classmethod(applied)
     try:
         yield
     finally:

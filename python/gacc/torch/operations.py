@@ -82,6 +82,7 @@ OPERATIONS.update({
     aten.where.self: lambda r, c, x, y: r.select(truth(r, c), x, y, r.dtype),
     aten._to_copy.default: lambda r, x, **_: truth(r, x) if r.boolean else r.cast(x, r.dtype),
     aten.clone.default: lambda r, x, **_: x,
+    aten.copy.default: lambda r, x, y, *_: expand(r, r.cast(y, r.dtype), None),
     aten.alias.default: lambda r, x: x,
     aten.detach.default: lambda r, x: x,
     aten.lift_fresh_copy.default: lambda r, x: x,
