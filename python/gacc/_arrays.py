@@ -1,10 +1,11 @@
 """Whatever holds numbers as a row-major array, without a copy where it is one; and safetensors."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -77,7 +78,7 @@ def read_safetensors(path: str | os.PathLike) -> dict[str, np.ndarray]:
 
 
 def write_safetensors(path: str | os.PathLike, tensors: Mapping[str, Any]) -> None:
-    """Writes them as f32. The file is there as a whole or not at all."""
+    """Writes them as f32."""
     arrays = {name: np.ascontiguousarray(to_numpy(it), np.dtype("<f4")) for name, it in tensors.items()}
     header, end = {}, 0
     for name, array in arrays.items():
@@ -86,27 +87,37 @@ def write_safetensors(path: str | os.PathLike, tensors: Mapping[str, Any]) -> No
         end += array.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
+    with whole(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in arrays.values():
+            file.write(array.reshape(-1).data)
+
+
+@contextlib.contextmanager
+def whole(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    """A file to write under another name, which is there as a whole at the end or not at all."""
     part = f"{os.fspath(path)}.part"
     try:
         with open(part, "wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for array in arrays.values():
-                file.write(array.reshape(-1).data)
+            yield file
         os.replace(part, path)
-    except BaseException:
+    finally:
         if os.path.exists(part):
             os.remove(part)
-        raise
+
+
+def expect_names(given: Collection[str], have: Collection[str], of: str) -> None:
+    lacks, more = sorted(set(have) - set(given)), sorted(set(given) - set(have))
+    if lacks or more:
+        raise ValueError(f"the parameters do not fit the {of}:" + (f" {', '.join(lacks)} missing" if lacks else "")
+                         + (f" the {of} has no {', '.join(more)}" if more else ""))
 
 
 def check_parameters(given: Mapping[str, Any], have: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The given parameters as f32, if they are exactly those that the model has. As in a file, a count of PyTorch's
     batch norms is left out."""
     given = {name: it for name, it in given.items() if not name.endswith(".num_batches_tracked")}
-    if set(given) != set(have):
-        lacks, more = sorted(set(have) - set(given)), sorted(set(given) - set(have))
-        raise ValueError("the parameters do not fit the model:" + (f" {', '.join(lacks)} missing" if lacks else "")
-                         + (f" the model has no {', '.join(more)}" if more else ""))
+    expect_names(given, have, "model")
     arrays = {name: np.ascontiguousarray(to_numpy(it), np.float32) for name, it in given.items()}
     for name, array in arrays.items():
         # np.ascontiguousarray makes a number an array of one.

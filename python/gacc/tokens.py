@@ -22,10 +22,12 @@ import os
 import pathlib
 import random
 import sys
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+
+from ._arrays import whole
 
 IGNORED = -100  # the target of a token that does not count
 
@@ -318,17 +320,12 @@ def shown(tokenizer: Tokenizer, sample: Sample, most: int = 400) -> str:
     return text if len(text) <= most else text[:most] + " ..."
 
 
-def write(path: pathlib.Path, put) -> None:
-    """Writes a file whole: under another name first."""
-    part = path.with_name(path.name + ".part")
+def write(path: pathlib.Path, put: Callable[[BinaryIO], object]) -> None:
     try:
-        with open(part, "wb") as file:
+        with whole(path) as file:
             put(file)
-        part.replace(path)
     except OSError as error:
         raise Refused(f"{path}: cannot be written: {error.strerror}") from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def convert(folder: str, data: str, out: str, context: int | None, seed: int | None) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from .._arrays import expect_names
 from .._library import Error
 from . import layers, operations  # they fill OPERATIONS
 from .export import exported, refusal
@@ -240,10 +241,7 @@ class ModuleState:
         """The parameters that a session has, of a state_dict()."""
         if sorted(given) == sorted(self.values):
             return dict(given)
-        lacks, more = sorted(set(self.names) - set(given)), sorted(set(given) - set(self.names))
-        if lacks or more:
-            raise ValueError("the parameters do not fit the module:" + (f" {', '.join(lacks)} missing" if lacks else "")
-                             + (f" the module has no {', '.join(more)}" if more else ""))
+        expect_names(given, self.names, "module")
         return {name: given.get(name, value) for name, value in self.values.items()}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .operations import mean
+from .operations import by_repeating, mean
 from .region import LEAST, OPERATIONS, Region, plain_sizes, row, truth
 from .tensor import B, Tensor, Unsupported, axes_of, in_memory, known
 
@@ -259,8 +259,7 @@ def nearest(r: Region, x: Tensor, scales: Any) -> Tensor:
         if chosen == [k * before // n for k in range(n)] and n % before == 0:
             axes = list(x.axes)
             axes[i] = axes[i] + ([(n // before, False)] if n > before else [])
-            x = r.with_axes(x, axes)
-            x.permuted = None
+            x = by_repeating(x, axes)
         else:
             x = r.take(x, i, chosen)
     return x

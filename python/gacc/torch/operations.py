@@ -75,31 +75,24 @@ OPERATIONS.update({
     aten.mish.default: lambda r, x: r.each("mul", x, r.each("tanh", softplus(r, x))),
     aten.logical_not.default: lambda r, x: r.each("equal", x, 0, dtype="i32", takes=x.dtype),
     aten.bitwise_not.default: lambda r, x: r.each("equal", x, 0, dtype="i32"),
-    aten.logical_and.default: lambda r, x, y: r.each("mul", truth(r, x), truth(r, y), dtype="i32"),
-    aten.bitwise_and.Tensor: lambda r, x, y: r.each("mul", truth(r, x), truth(r, y), dtype="i32"),
-    aten.logical_or.default: lambda r, x, y: r.each("maximum", truth(r, x), truth(r, y), dtype="i32"),
-    aten.bitwise_or.Tensor: lambda r, x, y: r.each("maximum", truth(r, x), truth(r, y), dtype="i32"),
+    **dict.fromkeys((aten.logical_and.default, aten.bitwise_and.Tensor),
+                    lambda r, x, y: r.each("mul", truth(r, x), truth(r, y), dtype="i32")),
+    **dict.fromkeys((aten.logical_or.default, aten.bitwise_or.Tensor),
+                    lambda r, x, y: r.each("maximum", truth(r, x), truth(r, y), dtype="i32")),
     aten.where.self: lambda r, c, x, y: r.select(truth(r, c), x, y, r.dtype),
     aten._to_copy.default: lambda r, x, **_: truth(r, x) if r.boolean else r.cast(x, r.dtype),
-    aten.clone.default: lambda r, x, **_: x,
+    **dict.fromkeys((aten.clone.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default),
+                    lambda r, x, **_: x),  # where a gradient ends is gacc.detached
     aten.copy.default: lambda r, x, y, *_: expand(r, r.cast(y, r.dtype), None),
-    aten.alias.default: lambda r, x: x,
-    aten.detach.default: lambda r, x: x,
-    aten.lift_fresh_copy.default: lambda r, x: x,
-    aten.empty.memory_format: lambda r, size, **_: filled(r, 0),
-    aten.empty_permuted.default: lambda r, size, order, **_: filled(r, 0),
-    aten.empty_like.default: lambda r, x, **_: filled(r, 0),
+    **dict.fromkeys((aten.empty.memory_format, aten.empty_permuted.default, aten.empty_like.default),
+                    lambda r, *_, **__: filled(r, 0)),
     aten.full_like.default: lambda r, x, value, **_: filled(r, value),
     aten.full.default: lambda r, size, value, **_: filled(r, value),
     aten.scalar_tensor.default: lambda r, value, **_: filled(r, value),
     # shapes
-    aten.view.default: lambda r, x, size: r.view(x, r.sizes),
-    aten._unsafe_view.default: lambda r, x, size: r.view(x, r.sizes),
-    aten.reshape.default: lambda r, x, size: r.view(x, r.sizes),
+    **dict.fromkeys((aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default,
+                     aten.squeeze.dims, aten.squeeze.dim), lambda r, x, how: r.view(x, r.sizes)),
     aten.permute.default: lambda r, x, order: r.permute(x, [i % x.rank for i in order]),
-    aten.unsqueeze.default: lambda r, x, dim: r.view(x, r.sizes),
-    aten.squeeze.dims: lambda r, x, dims: r.view(x, r.sizes),
-    aten.squeeze.dim: lambda r, x, dim: r.view(x, r.sizes),
     aten.cat.default: lambda r, tensors, dim=0: r.concat(tensors, dim),
     aten.select.int: lambda r, x, dim, i: dropped(r.slice(x, dim, i % x.extent(dim), 1), dim),
     aten.split_with_sizes.default: lambda r, x, sizes, dim=0: [
@@ -116,8 +109,7 @@ OPERATIONS.update({
     aten._softmax.default: lambda r, x, dim, half=False: r.along("softmax", x, dim),
     aten._log_softmax.default: lambda r, x, dim, half=False: r.along("log_softmax", x, dim),
     # products
-    aten.mm.default: lambda r, x, w: r.product(x, w),
-    aten.bmm.default: lambda r, x, y: r.product(x, y),
+    **dict.fromkeys((aten.mm.default, aten.bmm.default), lambda r, x, y: r.product(x, y)),
     aten.addmm.default: lambda r, bias, x, w, **_: r.each("add", r.product(x, w), bias),
 })
 
@@ -140,7 +132,7 @@ def softplus(r: Region, x: Tensor, beta: float = 1.0, threshold: float = 20.0) -
 
 
 def filled(r: Region, value: float) -> Tensor:
-    axes = [[(B, False)] * batch + ([(n, False)] if n > 1 else []) for n, batch in r.sizes]
+    axes = [repeated(*size) for size in r.sizes]
     number = float(value) if r.dtype == "f32" else int(bool(value) if r.boolean else value)
     return Tensor(axes, r.dtype, constant=torch.tensor(number))
 
@@ -221,23 +213,25 @@ def elu(r: Region, x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scal
 
 @row(aten.expand.default)
 def expand(r: Region, x: Tensor, size: Any, **_: Any) -> Tensor:
-    sizes, axes = r.sizes, []
-    for i, (n, batch) in enumerate(sizes):
-        before = i - len(sizes) + x.rank
-        axis = x.axes[before] if before >= 0 else []
-        axes.append(axis if axis else [(B, False)] * batch + ([(n, False)] if n > 1 else []))
-    y = r.with_axes(x, axes)
-    y.permuted = None
-    return y
+    sizes = r.sizes
+    return by_repeating(x, [axis if axis else repeated(*times)
+                            for axis, times in zip([[]] * (len(sizes) - x.rank) + x.axes, sizes)])
 
 
 @row(aten.repeat.default)
 def repeat(r: Region, x: Tensor, times: Any) -> Tensor:
     counts = extents(times)
-    axes = [[]] * (len(counts) - x.rank) + x.axes
-    out = [[(B, False)] * batch + ([(n, False)] if n > 1 else []) + list(axis)
-           for (n, batch), axis in zip(counts, axes)]
-    y = r.with_axes(x, out)
+    return by_repeating(x, [[*repeated(*count), *axis]
+                            for axis, count in zip([[]] * (len(counts) - x.rank) + x.axes, counts)])
+
+
+def repeated(number: int, batch: bool) -> list:
+    """An axis on which everything is the same."""
+    return [(B, False)] * batch + ([(number, False)] if number > 1 else [])
+
+
+def by_repeating(x: Tensor, axes: list) -> Tensor:
+    y = Region.with_axes(x, axes)
     y.permuted = None
     return y
 
@@ -281,6 +275,8 @@ def slice_scatter(r: Region, x: Tensor, part: Tensor, dim: int = 0, begin: int |
     if all_of(x, dim, begin, end, step):
         return part
     places = range(x.extent(dim))[begin:end:step]
+    if not places:
+        return x
     if step != 1:
         raise Unsupported("it writes every second element or fewer: join slices by torch.stack")
     before, after = [(0, places.start)], [(places.stop, x.extent(dim) - places.stop)]
