@@ -6,6 +6,7 @@
 #include <set>
 
 #include "ir/dependence.h"
+#include "ir/host_state.h"
 #include "ir/liveness.h"
 #include "ir/product.h"
 #include "ir/region_facts.h"
@@ -52,7 +53,7 @@ class Writer {
         written.arguments.push_back({PlanArgument::Kind::extent, 0, phases[merged.function]++, false});
       }
       written.stream = ir::branch(launch).stream;
-      if (const std::optional<int32_t>& after = ir::branch(launch).after) written.after = line.at(*after);
+      for (const int32_t kernel : ir::branch(launch).after) written.after.push_back(line.at(kernel));
     }
     for (const ir::CallSite* call : ir::calls(schedule_)) {
       const ir::ProductCall* product = ir::as_product(*call);
@@ -63,6 +64,11 @@ class Writer {
         launch.bias = PlanBias{*module_[product->bias->vector].offset, line.at(product->bias->kernel)};
     }
     if (!line.empty()) program.values = values(line);
+    if (const auto section = ir::section_of_launches(region_)) {
+      program.section =
+          PlanSection{ir::arena_offset(module_, region_, section->flag).value(),
+                      static_cast<int64_t>(section->first), static_cast<int64_t>(section->last)};
+    }
     if (schedule_.persistent) {
       const ir::Persistent& persistent = *schedule_.persistent;
       program.persistent =
@@ -121,6 +127,8 @@ class Writer {
       else
         before->last = value.last;
     }
+    for (const ir::SlotRange& slot : ir::slot_ranges(module_, kernels, each))
+      values.push_back({*module_[slot.buffer].offset, slot.bytes, slot.first, slot.last});
     return values;
   }
 
@@ -132,6 +140,14 @@ class Writer {
         if (const ir::BufferId* buffer = ir::as_buffer(operand)) writes.insert(*buffer);
       for (const ir::Operand& operand : call.kernel.reads)
         if (const ir::BufferId* buffer = ir::as_buffer(operand)) reads.insert(*buffer);
+    }
+    for (std::set<ir::BufferId>* set : {&writes, &reads}) {
+      std::set<ir::BufferId> known;  // to the runtime: no parts, but what they are of, and no slots
+      for (const ir::BufferId buffer : *set)
+        if (module_[buffer].role != ir::BufferRole::slot)
+          known.insert(module_[buffer].role == ir::BufferRole::part ? ir::storage_of(module_, buffer)
+                                                                    : buffer);
+      *set = std::move(known);
     }
     const auto by_offset = [&](const std::set<ir::BufferId>& set, std::vector<int64_t>& to) {
       for (const ir::BufferId buffer : set) to.push_back(buffer.index);
@@ -157,6 +173,10 @@ class Writer {
     PlanLaunch launch;
     if (const ir::ProductCall* product = ir::as_product(call)) {
       write_product(call, *product, launch);
+      return launch;
+    }
+    if (const ir::CopyCall* copy = ir::as_copy(call)) {
+      launch.copy = PlanCopy{address(copy->to).offset, address(copy->from).offset, copy->bytes};
       return launch;
     }
     const ir::KernelCall& kernel = *ir::as_kernel(call);

@@ -133,6 +133,7 @@ class BatchChooser::Search {
     out.found = {.micro_batch = best->micro,
                  .accumulate = best->launches,
                  .arena = best->arena,
+                 .host = passes::host_bytes(best->of->fused),
                  .overhead = best->overhead,
                  .overhead_bound = best->overhead_bound};
     if (open_) {
@@ -178,7 +179,9 @@ class BatchChooser::Search {
                         {"train.effective_batch", fmt::to_string(micro * launches)}});
     if (!model) return {};
     model->settings.memory.budget = budget_;
-    std::shared_ptr<Prepared>& of = prepared_[{micro, launches, passes::loss_chunks(*model)}];
+    // What lies on the host follows from the budget.
+    const int64_t within = *model->settings.memory.host > 0 ? budget_ : 0;
+    std::shared_ptr<Prepared>& of = prepared_[{micro, launches, passes::loss_chunks(*model), within}];
     if (of == nullptr) of = std::make_shared<Prepared>(fused(*model), options_);
     Candidate out{micro, launches, of};
     const passes::StepGraph& step = of->step;
@@ -280,6 +283,7 @@ class BatchChooser::Search {
     else
       text = fmt::format("no plan was found with micro_batch {}; less than {} is impossible (proven)",
                          smallest.micro, ir::size_text(smallest.least));
+    text += host_text(smallest.of->fused);
     if (!hint) return text;
     // The largest micro-batch below that fits, as far as hasty searches tell.
     int64_t most = 0;
@@ -328,6 +332,18 @@ class BatchChooser::Search {
     return text;
   }
 
+  // What of the state the host has, and what it might have.
+  static std::string host_text(const ir::Module& module) {
+    const int64_t possible = *module.results.host_possible, has = passes::host_bytes(module);
+    if (*module.settings.memory.host == 0) return "";
+    if (has == possible)
+      return fmt::format("; the host has {} of optimizer state, which is all that may lie there",
+                         ir::size_text(has));
+    return fmt::format("; the host has {} of optimizer state in its memory.host of {}, and might have {}",
+                       ir::size_text(has), ir::size_text(*module.settings.memory.host),
+                       ir::size_text(possible));
+  }
+
   const ir::Module& model_;
   const CompileUnchunked& compile_;
   const passes::Options& options_;
@@ -335,7 +351,8 @@ class BatchChooser::Search {
   std::string policy_;
   bool open_ = false;
   std::map<std::array<int64_t, 2>, std::optional<ir::Module>> unchunked_;  // by M and K
-  std::map<std::array<int64_t, 3>, std::shared_ptr<Prepared>> prepared_;   // by M, K and chunks of the loss
+  // By M, K, chunks of the loss and, where the host has state, the budget.
+  std::map<std::array<int64_t, 4>, std::shared_ptr<Prepared>> prepared_;
 };
 
 namespace {

@@ -19,7 +19,7 @@ using CompileUnchunked = std::function<std::optional<ir::Module>(const std::vect
 // The fastest plan that was found.
 struct ChosenBatch {
   int64_t micro_batch = 1, accumulate = 1;
-  int64_t arena = 0;                        // bytes
+  int64_t arena = 0, host = 0;              // bytes; host: of state in its memory (memory.host)
   double overhead = 0, overhead_bound = 0;  // of recompute; proven
 };
 

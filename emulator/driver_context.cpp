@@ -135,10 +135,12 @@ GACC_DRIVER_EXPORT int cuMemcpyDtoH_v2(void* to, Pointer from, size_t bytes) {
   return checked(device().emulator.read(from, to, size_of(bytes)));
 }
 GACC_DRIVER_EXPORT int cuMemcpyHtoDAsync_v2(Pointer to, const void* from, size_t bytes, CUstream_st* stream) {
-  return submit(stream, [=] { return checked(device().emulator.write(to, from, size_of(bytes))); });
+  return submit_copy(stream, to, bytes, true,
+                     [=] { return checked(device().emulator.write(to, from, size_of(bytes))); });
 }
 GACC_DRIVER_EXPORT int cuMemcpyDtoHAsync_v2(void* to, Pointer from, size_t bytes, CUstream_st* stream) {
-  return submit(stream, [=] { return checked(device().emulator.read(from, to, size_of(bytes))); });
+  return submit_copy(stream, from, bytes, false,
+                     [=] { return checked(device().emulator.read(from, to, size_of(bytes))); });
 }
 GACC_DRIVER_EXPORT int cuMemsetD8Async(Pointer to, unsigned char value, size_t count, CUstream_st* stream) {
   return submit(stream, [=] { return checked(device().emulator.fill(to, value, 1, size_of(count))); });
@@ -180,8 +182,12 @@ GACC_DRIVER_EXPORT int gacc_emu_values(CUstream_st* stream, uint64_t allocation,
   std::vector<ValueLife> lives;
   for (size_t i = 0; i < count; ++i, values += 4)
     lives.push_back({allocation + static_cast<uint64_t>(values[0]), values[1], values[2], values[3]});
-  return submit(stream, [=] {
+  const auto begin = [=] {
     device().emulator.begin_values(lives);
     return static_cast<int>(kSuccess);
-  });
+  };
+  const std::lock_guard lock(device().mutex);
+  stream = stream_of(stream);
+  // It makes no copy of the stream, which may wait on.
+  return stream && !stream->capture ? begin() : submit(stream, begin);
 }

@@ -1,4 +1,6 @@
 // Streams, events, capture and graphs. A graph is the list of operations in the order they were issued.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "emulator/driver.h"
@@ -16,9 +18,40 @@ int submit(CUstream_st* stream, Operation operation) {
   const std::lock_guard lock(device().mutex);
   stream = stream_of(stream);
   if (!stream) return kInvalidHandle;
-  if (!stream->capture) return operation();
+  if (!stream->capture) {
+    const int error = make_copies(stream);
+    return error != kSuccess ? error : operation();
+  }
   stream->capture->operations.push_back(std::move(operation));
   ++stream->capture->issued[stream];
+  return kSuccess;
+}
+
+int submit_copy(CUstream_st* stream, uint64_t address, size_t bytes, bool writes, Operation operation) {
+  const std::lock_guard lock(device().mutex);
+  CUstream_st* on = stream_of(stream);
+  if (!on) return kInvalidHandle;
+  if (on->capture || !on->waits) return submit(stream, std::move(operation));
+  static uint64_t number = 0;
+  on->copies.push_back({std::move(operation), number++, address, bytes, writes});
+  return kSuccess;
+}
+
+int make_copies(CUstream_st* stream, size_t count) {
+  while (!stream->copies.empty() && stream->made < count) {
+    const CUstream_st::Copy copy = std::move(stream->copies.front());
+    stream->copies.erase(stream->copies.begin());
+    ++stream->made;
+    for (const CUstream_st* other : device().streams)
+      for (const CUstream_st::Copy& waiting : other->copies)
+        if (waiting.number < copy.number && (waiting.writes || copy.writes) &&
+            waiting.address < copy.address + copy.bytes && copy.address < waiting.address + waiting.bytes)
+          device().last_error = fmt::format(
+              "a copy of {} bytes {} the device does not wait for one {} it of the same bytes, which was "
+              "issued before",
+              copy.bytes, copy.writes ? "to" : "from", waiting.writes ? "to" : "from");
+    if (const int error = copy.make()) return error;
+  }
   return kSuccess;
 }
 
@@ -35,14 +68,17 @@ GACC_DRIVER_EXPORT int cuStreamCreate(CUstream_st** stream, unsigned) {
 }
 GACC_DRIVER_EXPORT int cuStreamDestroy_v2(CUstream_st* stream) {
   const std::lock_guard lock(device().mutex);
-  if (std::erase(device().streams, stream) == 0) return kInvalidHandle;
+  if (std::ranges::find(device().streams, stream) == device().streams.end()) return kInvalidHandle;
+  make_copies(stream);
+  std::erase(device().streams, stream);
   delete stream;
   return kSuccess;
 }
 GACC_DRIVER_EXPORT int cuStreamSynchronize(CUstream_st* stream) {
   const std::lock_guard lock(device().mutex);
   stream = stream_of(stream);
-  return !stream ? kInvalidHandle : stream->capture ? kCaptureUnsupported : kSuccess;
+  if (!stream) return kInvalidHandle;
+  return stream->capture ? kCaptureUnsupported : make_copies(stream);
 }
 GACC_DRIVER_EXPORT int cuStreamBeginCapture_v2(CUstream_st* stream, int mode) {
   const std::lock_guard lock(device().mutex);
@@ -111,6 +147,8 @@ GACC_DRIVER_EXPORT int cuEventRecord(CUevent_st* event, CUstream_st* stream) {
   event->capture = stream->capture;  // while capturing: a wait on it joins the capture
   event->ended = stream->ended;
   if (stream->capture) event->ended[stream] = stream->capture->issued[stream];
+  event->stream = stream;
+  event->copies = stream->made + stream->copies.size();
   event->recorded = true;
   event->time = std::chrono::steady_clock::now();
   return kSuccess;
@@ -120,12 +158,22 @@ GACC_DRIVER_EXPORT int cuStreamWaitEvent(CUstream_st* stream, CUevent_st* event,
   stream = stream_of(stream);
   if (!event || !stream) return kInvalidHandle;
   if (event->capture && !stream->capture && stream != &device().legacy) stream->capture = event->capture;
+  if (CUstream_st* other = event->stream ? stream_of(event->stream) : nullptr;
+      other && other != stream && !stream->capture) {
+    stream->waits = true;
+    if (const int error = make_copies(other, event->copies)) return error;
+  }
   if (stream->capture && event->capture == stream->capture)
     for (const auto& [other, ended] : event->ended)
       stream->ended[other] = std::max(stream->ended[other], ended);
   return kSuccess;
 }
-GACC_DRIVER_EXPORT int cuEventSynchronize(CUevent_st* event) { return event ? kSuccess : kInvalidHandle; }
+GACC_DRIVER_EXPORT int cuEventSynchronize(CUevent_st* event) {
+  const std::lock_guard lock(device().mutex);
+  if (!event) return kInvalidHandle;
+  CUstream_st* stream = event->stream ? stream_of(event->stream) : nullptr;
+  return stream ? make_copies(stream, event->copies) : kSuccess;
+}
 GACC_DRIVER_EXPORT int cuEventElapsedTime(float* milliseconds, CUevent_st* from, CUevent_st* to) {
   if (!milliseconds) return kInvalidValue;
   if (!from || !to || !from->recorded || !to->recorded) return kInvalidHandle;

@@ -138,7 +138,8 @@ class Tables {
                                                  "train.choose_accumulate",
                                                  "schedule.warmup_share",
                                                  "recompute.budget",
-                                                 "memory.budget"};
+                                                 "memory.budget",
+                                                 "memory.host"};
 
   void set(const std::string& key, const ir::Attr& value) { put(root_, key, node_of(value, places_(key))); }
 
@@ -181,7 +182,8 @@ class Tables {
     if (settings_.schedule.warmup_share.given())
       set("schedule.warmup", fmt::format("{}%", *settings_.schedule.warmup_share));
     for (const auto& [key, size] : {std::pair{"recompute.budget", &settings_.recompute.budget},
-                                    {"memory.budget", &settings_.memory.budget}})
+                                    {"memory.budget", &settings_.memory.budget},
+                                    {"memory.host", &settings_.memory.host}})
       if (size->given()) set(key, fmt::format("{}B", **size));
     // What a budget chooses by default is chosen already.
     if (settings_.memory.budget.given() || settings_.recompute.policy.given())

@@ -258,6 +258,9 @@ void read_training(ModelFile& model, Diag& diag) {
   memory.store(model.settings);
   std::optional<int64_t> budget;
   if (memory.has("budget")) budget = memory.integer("budget");
+  if (memory.has("host") && !budget)
+    diag.error(Kind::conflict, memory.at("host"),
+               "`memory.host` needs a `memory.budget`, which says how much has to lie there");
   read_train(file.table("train"), budget.has_value(), model, diag);
   if (const Values* keys = file.find("optimizer")) read_optimizer(*keys, model, diag);
   if (const Values* keys = file.find("schedule")) read_schedule(*keys, model, diag);

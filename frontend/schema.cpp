@@ -291,6 +291,11 @@ const Table tables::memory{
     .path = "memory",
     .says = "The whole step must fit; what is \"auto\" is chosen so that it does.",
     .keys = {{"budget", Form::size, no_default, "such as \"512MiB\" or \"1.5GiB\""},
+             Key{"host", Form::size, no_default,
+                 "how much of the host's memory optimizer state may have: moments and then f32 masters lie "
+                 "there as "
+                 "far as `budget` asks; docs/memory.md"}
+                 .unsaid(),
              word("shard", defaults.memory.shard, {"none", "optimizer"},
                   "\"optimizer\": exactly train.ranks ranks run it, each with a slice of the moments, of f32 "
                   "masters and of the update; docs/ranks.md")

@@ -62,6 +62,8 @@ std::optional<KernelForm> own_form(Lowering lowering) {
       return KernelForm::alias;
     case Lowering::handwritten:
       return KernelForm::handwritten;
+    case Lowering::copy:
+      return KernelForm::copy;
     default:
       return std::nullopt;
   }
@@ -245,7 +247,7 @@ void add_traffic(const Region& region, const std::vector<bool>& wanted, Kernel& 
       if (as_number(operand) == nullptr && !made_here) add_once(kernel.reads, operand);
     };
     for (size_t i = 0; i < op.operands.size(); ++i)
-      if (op.info->is_read(i) || op.when) read(op.operands[i]);
+      if (op.info->is_read(i) || (op.when && kernel.form != KernelForm::copy)) read(op.operands[i]);
     if (op.when) read(*op.when);
     for (const ValueId result : op.results) made.emplace_back(result);
   }

@@ -18,6 +18,7 @@
 //   alias          one reshape: no launch.
 //   handwritten    one op whose loop nest is written by hand; it reads its operands, writes its results and buffers as
 //                  it likes, and stores all its results, also those that nobody uses.
+//   copy           one copy between the arena and the host's memory; under a condition it is made or left out.
 #pragma once
 #include <map>
 #include <optional>
@@ -27,7 +28,16 @@
 
 namespace gacc::ir {
 
-enum class KernelForm : uint8_t { pointwise, rowwise, column_reduce, total_reduce, gemm, alias, handwritten };
+enum class KernelForm : uint8_t {
+  pointwise,
+  rowwise,
+  column_reduce,
+  total_reduce,
+  gemm,
+  alias,
+  handwritten,
+  copy
+};
 
 // How an operand's element is found from (row, column) of the domain [rows, columns]:
 //   element row * columns + column              the domain's own shape

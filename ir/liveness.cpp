@@ -2,6 +2,7 @@
 #include "ir/liveness.h"
 
 #include <algorithm>
+#include <map>
 
 #include "ir/region_facts.h"
 
@@ -34,6 +35,24 @@ std::vector<LiveRange> live_ranges(const Module& module, const Region& region,
       if (const ValueId* value = as_value(write)) own(*value, time);
   }
   for (const Yield& yield : region.yields) use(yield.what, last);
+  return ranges;
+}
+
+std::vector<SlotRange> slot_ranges(const Module& module, const std::vector<Kernel>& kernels,
+                                   const std::vector<int>& times) {
+  std::vector<SlotRange> ranges;
+  std::map<BufferId, size_t> known;
+  for (size_t k = 0; k < kernels.size(); ++k) {
+    const int time = times.empty() ? static_cast<int>(k) : times[k];
+    for (const auto* operands : {&kernels[k].reads, &kernels[k].writes})
+      for (const Operand& operand : *operands) {
+        const BufferId* buffer = as_buffer(operand);
+        if (buffer == nullptr || module[*buffer].role != BufferRole::slot) continue;
+        const auto [at, fresh] = known.emplace(*buffer, ranges.size());
+        if (fresh) ranges.push_back({*buffer, time, time, type_bytes(module[*buffer].type, 1)});
+        ranges[at->second].last = time;
+      }
+  }
   return ranges;
 }
 

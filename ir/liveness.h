@@ -17,4 +17,14 @@ struct LiveRange {
 std::vector<LiveRange> live_ranges(const Module& module, const Region& region,
                                    const std::vector<Kernel>& kernels, const std::vector<int>& times = {});
 
+// A slot of state from the host (role `slot`): live from its copy in to its copy out. Times as above.
+struct SlotRange {
+  BufferId buffer;
+  int first = 0;
+  int last = 0;
+  int64_t bytes = 0;
+};
+std::vector<SlotRange> slot_ranges(const Module& module, const std::vector<Kernel>& kernels,
+                                   const std::vector<int>& times = {});
+
 }  // namespace gacc::ir

@@ -126,10 +126,16 @@ int64_t Module::most_samples(const Region& region) const {
 }
 
 BufferId storage_of(const Module& module, BufferId buffer) {
-  if (module[buffer].role == BufferRole::slice) return storage_of(module, *module[buffer].of);
+  if (module[buffer].role == BufferRole::slice || module[buffer].role == BufferRole::part)
+    return storage_of(module, *module[buffer].of);
   const bool part = module[buffer].role == BufferRole::weight && sharing_ranks(module.settings) > 0 &&
                     module.find_belonging(buffer, BufferRole::master);
   return part ? module.find_belonging(buffer, BufferRole::gradient).value_or(buffer) : buffer;
+}
+
+int64_t part_begin(const Module& module, BufferId buffer) {
+  return module[buffer].role == BufferRole::part ? dtype_bytes(module[buffer].type.dtype, module[buffer].from)
+                                                 : 0;
 }
 
 int64_t sharing_ranks(const Settings& settings) {

@@ -42,6 +42,8 @@ struct Buffer {
   Type type{};
   bool trainable = true;            // params only; printed as `frozen` when false
   int32_t group = -1;               // params only: which of optimizer.groups it is in; -1: none
+  int64_t from = 0;                 // parts only: the element of the other buffer that is its first
+  bool host = false;                // lies in the host's memory, behind the arena's addresses (memory.host)
   std::optional<int64_t> offset{};  // bytes from the start of the arena, once planned
   Location at{};
 };
@@ -171,7 +173,8 @@ struct Module {
 #include "ir/regions.def"
 #undef GACC_REGION
   std::optional<int64_t> arena_bytes{};  // once planned: the size of the one allocation
-  std::string target{};                  // once scheduled: the GPU that the schedules are for, "sm_80"
+  int64_t host_bytes = 0;  // of the block in the host's memory, whose addresses follow the arena's
+  std::string target{};    // once scheduled: the GPU that the schedules are for, "sm_80"
 
   Buffer& operator[](BufferId id) { return buffers[index(id)]; }
   const Buffer& operator[](BufferId id) const { return buffers[index(id)]; }
@@ -198,8 +201,11 @@ struct Module {
 };
 
 // Returns the buffer whose bytes this one uses. A slice uses those of the buffer it is cut from. A parameter with a
-// master is used in full length by `init` alone, and there uses the bytes of its gradient. Any other uses its own.
+// master is used in full length by `init` alone, and there uses the bytes of its gradient. A part uses some of the
+// other buffer's. Any other uses its own.
 BufferId storage_of(const Module& module, BufferId buffer);
+// Returns the place of a part in the buffer that storage_of gives for it, in bytes; 0 for any other buffer.
+int64_t part_begin(const Module& module, BufferId buffer);
 // Returns the number of ranks that share the optimizer's state (memory.shard), or 0.
 int64_t sharing_ranks(const Settings& settings);
 // Returns the type of the full-length tensor of which this buffer has one rank's rows; nothing for other buffers.

@@ -31,6 +31,7 @@ enum class Recompute : uint8_t { cheap, costly, never };
 //   alias         the result is its operand's storage under another shape; no launch
 //   composite     no lowering of its own: `expand` writes it in the other kinds
 //   handwritten   a loop nest written by hand (kernels/handwritten.h, codegen/emit/handwritten/)
+//   copy          a copy between the arena and the host's memory; no code
 enum class Lowering : uint8_t {
   pointwise,
   row_reduce,
@@ -39,7 +40,8 @@ enum class Lowering : uint8_t {
   gemm,
   alias,
   composite,
-  handwritten
+  handwritten,
+  copy
 };
 enum class Combine : uint8_t { sum, max, min };  // of the reduce kinds; max and min propagate NaN
 

@@ -5,6 +5,7 @@
 #include <set>
 #include <tuple>
 
+#include "ir/host_state.h"
 #include "ir/op_info.h"
 #include "ir/operand_count.h"
 #include "ir/positions.h"
@@ -30,6 +31,7 @@ class Verifier {
       broken("R9", {}, "predict.batch is {}; a micro-batch has {}", predicted, batch);
     if (diag_.reports().size() > before) return false;  // every size below depends on it
     buffers();
+    verify_host_buffers(module_, broken_rule());
     launch_modes();
     for (const RegionKind kind : all_regions) {
       const Region& region = module_.region(kind);
@@ -38,6 +40,7 @@ class Verifier {
       for (const Op& op : region.ops) op_rules(region, op);
       if (diag_.reports().size() > before) return false;
       memory_rule(region);
+      verify_host_state(module_, region, broken_rule());
       region_writes(region);
       yields(region);
       clones(region);
@@ -96,7 +99,7 @@ class Verifier {
         broken("R31", buffer.at, "`@{}` is {}; a frozen parameter of rows of whole blocks may be",
                buffer.name, type_text(buffer.type));
       place(buffer.at, "@" + buffer.name, room_bytes(buffer), buffer.offset, at_least(Phase::planned),
-            alignment(buffer));
+            alignment(buffer), is_on_host(module_, *module_.find_buffer(buffer.name)));
       role(buffer);
     }
     if (at_least(Phase::planned) != module_.arena_bytes.has_value())
@@ -127,6 +130,7 @@ class Verifier {
       return wrong(role.belongs() ? " and must name the buffer that it belongs to"
                                   : ", which belongs to no other buffer");
     if (!buffer.of) return;
+    if (buffer.role == BufferRole::slot || buffer.role == BufferRole::part) return;  // R33
     const Buffer& owner = module_[*buffer.of];
     if (buffer.role == BufferRole::node) {
       if (owner.kind != BufferKind::accum || !role_info(owner.role).combines())
@@ -285,18 +289,32 @@ class Verifier {
   void memory_rule(const Region& region) {
     const StorageRoots roots(region);
     std::vector<const Op*> written(module_.buffers.size(), nullptr);
-    const auto place = [&](BufferId buffer) { return index(storage_of(module_, buffer)); };
+    std::vector<const Op*> parts_written(module_.buffers.size(), nullptr);  // by the whole
+    const auto is_part = [&](BufferId buffer) { return module_[buffer].role == BufferRole::part; };
+    const auto whole = [&](BufferId buffer) { return index(storage_of(module_, buffer)); };
+    const auto place = [&](BufferId buffer) { return is_part(buffer) ? index(buffer) : whole(buffer); };
     for (const Op& op : region.ops) {
       const auto read = [&](const Operand& operand, bool added_to) {
         const std::optional<BufferId> id = roots.buffer(operand);
-        const Op* before = id ? written[place(*id)] : nullptr;
+        if (!id || module_[*id].role == BufferRole::slot) return;  // R33
+        const Op* before = written[place(*id)];
+        if (before == nullptr) before = is_part(*id) ? written[whole(*id)] : parts_written[whole(*id)];
         if (before == nullptr || (added_to && adds_alone(op) && adds_alone(*before))) return;
         broken("R6", op.at, "`@{}` is used after it was written", module_[*id].name);
       };
+      // What `init` starts in the place of a gradient leaves it again.
+      if (region.kind == RegionKind::init && op.info == &op_host_out) {
+        const BufferId from = *as_buffer(op.operands[1]);
+        written[place(from)] = parts_written[whole(from)] = nullptr;
+      }
       for (size_t i = 0; i < op.operands.size(); ++i) read(op.operands[i], op.info->is_written(i));
       if (op.when) read(*op.when, false);
       for (size_t i = 0; i < op.operands.size(); ++i)
-        if (op.info->is_written(i)) written[place(*as_buffer(op.operands[i]))] = &op;
+        if (op.info->is_written(i)) {
+          const BufferId buffer = *as_buffer(op.operands[i]);
+          written[place(buffer)] = &op;
+          if (is_part(buffer)) parts_written[whole(buffer)] = &op;
+        }
     }
   }
 
@@ -643,15 +661,17 @@ class Verifier {
 
   // R15: one place
   void place(const Location& at, const std::string& name, int64_t bytes, const std::optional<int64_t>& offset,
-             bool wanted, int64_t alignment = kArenaAlignment) {
+             bool wanted, int64_t alignment = kArenaAlignment, bool host = false) {
     if (!offset) {
       if (wanted) broken("R15", at, "`{}` has no place in the arena", name);
       return;
     }
     if (!at_least(Phase::planned)) return broken("R15", at, "`{}` has a place before phase planned", name);
-    const int64_t end = module_.arena_bytes.value_or(0);
-    if (*offset < 0 || *offset % alignment != 0 || bytes > end || *offset > end - bytes)
-      broken("R15", at, "`{}` at {} is misaligned or outside the arena of {} bytes", name, *offset, end);
+    const int64_t arena = module_.arena_bytes.value_or(0), begin = host ? arena : 0;
+    const int64_t end = host ? arena + module_.host_bytes : arena;
+    if (*offset < begin || *offset % alignment != 0 || bytes > end || *offset > end - bytes)
+      broken("R15", at, "`{}` at {} is misaligned or outside the {} of {} bytes", name, *offset,
+             host ? "host's block" : "arena", end - begin);
   }
 
   // R18: schedules, each of which has more rules (verify_schedule.h)

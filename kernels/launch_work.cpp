@@ -234,6 +234,9 @@ Work work_of(const Machine& machine, const ir::Module& module, const ir::Region&
   return work;
 }
 
+// A copy between the arena and the host. As many bytes come in as go out, both ways at once.
+double copy_seconds(int64_t bytes) { return static_cast<double>(bytes) / kHostLink / 2; }
+
 class RegionCosts {
  public:
   RegionCosts(const ir::Module& module, const ir::Region& region, const ModuleKernels& program,
@@ -269,7 +272,14 @@ class RegionCosts {
     LaunchCost cost;
     longest_ = -1;
     cost.stream = ir::branch(launch).stream;
-    cost_.two_streams = cost_.two_streams || cost.stream != 0;
+    cost_.two_streams = cost_.two_streams || (cost.stream != 0 && region_.kind == ir::RegionKind::step);
+    if (const ir::CopyCall* copy = ir::as_copy(*ir::calls(launch).front())) {
+      cost.name = fmt::format("copy {} {}", cost.stream == 1 ? "in" : "out", copy->bytes);
+      cost.bytes = static_cast<double>(copy->bytes);
+      cost.seconds = cost.floor = cost.own = copy_seconds(copy->bytes);
+      cost_.launches.push_back(std::move(cost));
+      return;
+    }
     if (const ir::CallSite* call = std::get_if<ir::CallSite>(&launch)) {
       const ir::ProductCall* product = ir::as_product(*call);
       cost.name = product == nullptr ? ir::as_kernel(*call)->function
@@ -304,10 +314,10 @@ class RegionCosts {
     std::vector<Streamed> all;
     for (size_t i = 0; i < cost_.launches.size(); ++i) {
       const LaunchCost& cost = cost_.launches[i];
-      const std::optional<int32_t>& after = ir::branch(region_.schedule->launches[i]).after;
+      const std::vector<int32_t>& after = ir::branch(region_.schedule->launches[i]).after;
       const double gap = cost.seconds > 0 ? machine_.gap : 0;
       all.push_back({gap, cost.seconds - gap, cost.use, cost.stream,
-                     after ? static_cast<int64_t>(order.launch_of(*after).value()) : -1});
+                     after.empty() ? -1 : static_cast<int64_t>(order.launch_of(after.front()).value())});
     }
     return streams_seconds(all);
   }
@@ -375,6 +385,8 @@ KernelEstimator::KernelEstimator(const ir::Module& module, const ir::Region& reg
 
 double KernelEstimator::seconds(const ir::Kernel& kernel) const try {
   if (kernel.form == KernelForm::alias) return 0;
+  if (kernel.form == KernelForm::copy)
+    return copy_seconds(ir::type_bytes(ir::operand_type(module_, region_, kernel.writes.front()), 1));
   const Specialisation made = specialiser_.make(kernel);
   const ir::CallSite call = select_kernel(module_, region_, made.call, &made.body, gpu_);
   const Work work = work_of(machine_, module_, region_, made.call, &made.body, call, gpu_, arena_);

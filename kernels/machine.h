@@ -7,6 +7,9 @@
 
 namespace gacc::kernels {
 
+// Bytes a second between a GPU and the host's memory, one way: an estimate, of PCIe 3.0 x16.
+inline constexpr double kHostLink = 12e9;
+
 // Rates are per second, times in seconds, sizes in bytes.
 struct Machine {
   std::string_view target, card;

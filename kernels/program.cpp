@@ -142,7 +142,7 @@ class ProgramBuilder {
     auto& [call, body, constants] = made;
     const KernelForm form = call.kernel.form;
     const bool library_call = form == KernelForm::handwritten && body.op == nullptr;
-    if (form == KernelForm::gemm || form == KernelForm::alias || library_call)
+    if (form == KernelForm::gemm || form == KernelForm::alias || form == KernelForm::copy || library_call)
       return calls.push_back(std::move(call));
     std::vector<int64_t> bits;
     for (const auto& [m, n] : constants) {
@@ -193,6 +193,10 @@ Specialiser::Specialiser(const ir::Module& module, const ir::Region& region, Pur
 }
 
 Specialisation Specialiser::make(const ir::Kernel& kernel) const {
+  if (kernel.form == KernelForm::copy) {
+    const std::vector<Operand>& operands = region_.ops[kernel.members.front().op].operands;
+    return {{.kernel = kernel, .operands = operands}, {}, {}};
+  }
   if (kernel.form == KernelForm::gemm || kernel.form == KernelForm::alias)
     return {call_without_body(kernel), {}, {}};
   Specialisation made = kernel.form == KernelForm::handwritten

@@ -41,6 +41,9 @@ ir::CallSite select_kernel(const ir::Module& module, const ir::Region& region, c
   call.kernel = from.kernel.number;
   if (from.kernel.form == ir::KernelForm::gemm)
     call.what = select_product(module, region, from.kernel, gpu);
+  else if (from.kernel.form == ir::KernelForm::copy)
+    call.what = ir::CopyCall{from.operands[0], from.operands[1],
+                             ir::type_bytes(ir::operand_type(module, region, from.operands[0]), 1)};
   else
     call.what = ir::KernelCall{body->name,     from.operands, from.extents, from.items,
                                from.per_block, from.block,    body->shared};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/cost.h"
+#include "ir/host_state.h"
 #include "ir/region_facts.h"
 #include "ir/text/size_text.h"
 #include "kernels/select.h"
@@ -86,6 +87,7 @@ bool launch_mode(ir::Module& module, const Options& options, Diag& diag) {
   const std::string asked = *module.settings.launch.mode;
   const auto choose = [&](const ir::Region& region, auto too_large) -> Choice {
     if (region.ops.empty()) return {kGraphMode, "it is empty"};
+    if (ir::passes_state(region)) return {kGraphMode, "state passes through it from the host"};
     if (asked == kGraphMode) return {kGraphMode, "launch.mode asks for it"};
     const bool required = asked == kPersistentMode && region.kind == ir::RegionKind::step;
     std::string because = "launch.mode asks for it";

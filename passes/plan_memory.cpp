@@ -21,6 +21,7 @@
 #include <numeric>
 
 #include "ir/dependence.h"
+#include "ir/host_state.h"
 #include "ir/liveness.h"
 #include "ir/positions.h"
 #include "ir/region_facts.h"
@@ -38,12 +39,19 @@ namespace {
 
 using namespace ir;
 
+// A slot of state that the region takes from the host and gives back (memory.host).
+struct Slot {
+  BufferId buffer{};
+  size_t block = 0;
+};
+
 // A region's values in blocks: those of one block share bytes, one after the other.
 struct Transients {
   Facts facts;
   std::vector<LiveRange> ranges;
   std::vector<size_t> block_of;  // by range
   std::vector<planner::Block> blocks;
+  std::vector<Slot> slots{};
 
   const std::vector<Kernel>& kernels() const { return facts->kernels; }
 };
@@ -119,6 +127,14 @@ std::vector<std::pair<size_t, size_t>> in_place_pairs(const Module& module, cons
   return pairs;
 }
 
+void add_slots(const Module& module, const Region& region, Transients& t) {
+  if (!passes_state(region)) return;
+  for (const SlotRange& slot : slot_ranges(module, t.kernels())) {
+    t.slots.push_back({slot.buffer, t.blocks.size()});
+    t.blocks.push_back({aligned(slot.bytes), slot.first, slot.last});
+  }
+}
+
 Transients transients(const Module& module, const Region& region) {
   Transients t;
   t.facts = facts(module, region);
@@ -143,6 +159,7 @@ Transients transients(const Module& module, const Region& region) {
     t.blocks[block].first = std::min(t.blocks[block].first, range.first);
     t.blocks[block].last = std::max(t.blocks[block].last, range.last);
   }
+  add_slots(module, region, t);
   return t;
 }
 
@@ -396,7 +413,8 @@ int64_t lay_out(const Module& module, Visit visit) {
     for (size_t i = 0; i < module.buffers.size(); ++i) {
       const Buffer& buffer = module.buffers[i];
       const BufferId id{static_cast<int32_t>(i)};
-      if (buffer.kind != kind || storage_of(module, id) != id) continue;
+      if (buffer.kind != kind || storage_of(module, id) != id || buffer.host) continue;
+      if (buffer.role == BufferRole::slot) continue;
       if (kind == state && buffer.type.shape.empty() != numbers) continue;
       const int64_t offset = aligned(end, alignment(buffer));
       visit(id, offset);
@@ -416,16 +434,35 @@ int64_t buffer_bytes(const Module& module, BufferKind kind) {
 
 int64_t buffer_bytes(const Module& module, BufferRole role) {
   int64_t sum = 0;
-  for (const Buffer& buffer : module.buffers) sum += buffer.role == role ? room_bytes(buffer) : 0;
+  for (const Buffer& buffer : module.buffers)
+    if (buffer.role == role && !buffer.host) sum += room_bytes(buffer);
   return sum;
+}
+
+// The block in the host's memory: its addresses follow those of the arena.
+template <class Visit>
+int64_t lay_out_host(const Module& module, Visit visit) {
+  int64_t end = 0;
+  for (size_t i = 0; i < module.buffers.size(); ++i) {
+    if (!module.buffers[i].host) continue;
+    visit(BufferId{static_cast<int32_t>(i)}, end);
+    end += aligned(room_bytes(module.buffers[i]));
+  }
+  return end;
+}
+
+// What lies in another buffer's place.
+void place_in_others(Module& module) {
+  for (size_t i = 0; i < module.buffers.size(); ++i) {
+    const BufferId id{static_cast<int32_t>(i)}, storage = storage_of(module, id);
+    if (storage != id) module[id].offset = *module[storage].offset + part_begin(module, id);
+  }
 }
 
 }  // namespace
 
 bool plan_memory(Module& module, const Options&, Diag& diag) {
   const int64_t end = lay_out(module, [&](BufferId id, int64_t offset) { module[id].offset = offset; });
-  for (size_t i = 0; i < module.buffers.size(); ++i)
-    module.buffers[i].offset = module[storage_of(module, {static_cast<int32_t>(i)})].offset;
   int64_t height = 0, least = 0;  // of the area that the regions share; no plan has less
   std::map<RegionKind, planner::Placement> placements;
   std::map<RegionKind, Transients> values;
@@ -451,7 +488,8 @@ bool plan_memory(Module& module, const Options&, Diag& diag) {
     block.last = static_cast<int>(apart.kernels().size()) - 1;
   }
   planner::Placement roomy = planner::place(apart.blocks);
-  if (apart.blocks.empty() || roomy.height <= height) placements[RegionKind::update] = std::move(roomy);
+  if (apart.blocks.empty() || (roomy.height <= height && apart.slots.empty()))
+    placements[RegionKind::update] = std::move(roomy);
   const Transients& step = values[RegionKind::step];
   std::vector<planner::Block> of_step = step.blocks;
   if (is_persistent_step(module)) {
@@ -474,9 +512,14 @@ bool plan_memory(Module& module, const Options&, Diag& diag) {
   for (const RegionKind kind : training_regions) {
     Region& region = module.region(kind);
     place(region, values[kind], placements[kind].offsets, end);
-    place_aliases(module, region);
+    for (const Slot& slot : values[kind].slots)
+      module[slot.buffer].offset = end + placements[kind].offsets[slot.block];
   }
   module.arena_bytes = end + height;
+  module.host_bytes = lay_out_host(
+      module, [&](BufferId id, int64_t offset) { module[id].offset = *module.arena_bytes + offset; });
+  place_in_others(module);
+  for (const RegionKind kind : training_regions) place_aliases(module, module.region(kind));
   place_predict(module, end, height, diag);
   place_decode(module, end, height);
   return !diag.failed();
@@ -495,6 +538,10 @@ int64_t buffer_bytes(const Module& module) {
   return lay_out(module, [](BufferId, int64_t) {});
 }
 
+int64_t host_bytes(const Module& module) {
+  return lay_out_host(module, [](BufferId, int64_t) {});
+}
+
 MemoryReport memory_report(const Module& module) {
   MemoryReport report;
   const int64_t masters = buffer_bytes(module, BufferRole::master);
@@ -502,6 +549,7 @@ MemoryReport memory_report(const Module& module) {
   report.gradients = buffer_bytes(module, BufferKind::accum);
   report.half_weights = buffer_bytes(module, BufferRole::half);
   report.optimizer = buffer_bytes(module, BufferKind::state) - report.half_weights - masters;
+  report.host = module.host_bytes;
   report.peak = module.arena_bytes.value_or(0);
   report.lower_bound = buffer_bytes(module);
 
@@ -540,6 +588,10 @@ MemoryReport memory_report(const Module& module) {
       else
         report.workspace += range.bytes;
     }
+  }
+  for (const Slot& slot : at.slots) {
+    const planner::Block& block = at.blocks[slot.block];
+    if (block.first <= instant && instant <= block.last) report.workspace += block.bytes;
   }
   report.padding = report.peak - report.weights - report.half_weights - report.gradients - report.optimizer -
                    report.activations - report.workspace - report.inputs;

@@ -19,12 +19,16 @@ struct MemoryReport {
   int64_t inputs = 0;     // the micro-batch
   int64_t padding = 0;
   int64_t peak = 0;         // the arena: what the runtime allocates
+  int64_t host = 0;         // beside the arena: of the block in the host's memory
   int64_t lower_bound = 0;  // no plan of this graph in this order can be smaller
 };
 MemoryReport memory_report(const ir::Module& module);
 
 // Returns the bytes of all buffers, with the gaps between them; what lies in another's place has none.
 int64_t buffer_bytes(const ir::Module& module);
+
+// Returns the bytes of the block in the host's memory (memory.host): of what pass host-state has put there.
+int64_t host_bytes(const ir::Module& module);
 
 // Returns the most bytes that a region's values need at one kernel, in place where that is allowed. Any fused module.
 int64_t transient_bytes(const ir::Module& module, const ir::Region& region);

@@ -158,6 +158,13 @@ struct PlanWorkspace {
   int64_t offset = 0, bytes = 0;
 };
 
+// A copy between the arena and the host's memory (memory.host), whose addresses begin where the arena's end.
+struct PlanCopy {
+  int64_t to = 0, from = 0, bytes = 0;
+};
+
+inline constexpr size_t kPlanStreams = 3;
+
 // One launch of a program on the GPU: a kernel of the PTX, or a matrix product
 // C[m, n] (+)= op(A)[m, k] @ op(B)[k, n], row-major, with f32 sums that are rounded once to C's type.
 struct PlanLaunch {
@@ -181,9 +188,11 @@ struct PlanLaunch {
   PlanBuiltin builtin;
   std::optional<PlanBias> bias{};
   std::optional<PlanWorkspace> workspace{};
-  // In a graph: its stream, 0 or 1, and the launch of the other stream that must have ended; -1: none. All on
-  // one stream in the order of the program does the same.
-  int64_t stream = 0, after = -1;
+  // Its stream, below kPlanStreams, and the launches of others that must have ended. All on one stream in the order
+  // of the program does the same.
+  int64_t stream = 0;
+  std::vector<int64_t> after{};
+  std::optional<PlanCopy> copy{};  // it is one, and nothing else
 };
 
 // What a product's built-in kernel takes: its own arguments, or a, b, c, m, n, k and its pitches.
@@ -198,10 +207,17 @@ struct PlanValue {
   bool operator==(const PlanValue&) const = default;
 };
 
+// Launches first to last of a program, which run where the i32 at `flag` is not 0, once what stands before them has
+// ended; else none of them does.
+struct PlanSection {
+  int64_t flag = 0, first = 0, last = 0;
+};
+
 struct PlanProgram {
   std::string name;  // of kProgramNames
   std::vector<PlanLaunch> launches;
   std::vector<PlanValue> values{};
+  std::optional<PlanSection> section{};
   // step and update: all launches as one cooperative kernel, for a GPU on which its blocks run at once.
   // Where they do not, the launches do the same one after the other, unless the model file insists.
   std::optional<PlanLaunch> persistent{};
@@ -216,6 +232,7 @@ struct PlanBytes {  // of the arena, by category; they add up to peak together w
           inputs = 0;
   int64_t peak = 0;
   int64_t lower_bound = 0;
+  int64_t host = 0;  // beside the arena: the block in the host's memory
 };
 
 // schedule.type = "plateau": when the evaluations cut the rate (runtime/run/rates.h).
@@ -323,6 +340,7 @@ struct Plan {
   // What an evaluation measures besides the loss, of sums that eval accumulates in state `eval.NAME` (f32).
   std::vector<std::string> metrics;
   int64_t arena_bytes = 0;
+  int64_t host_bytes = 0;  // of the block in the host's memory; offsets from arena_bytes on lie there
   PlanBytes bytes;
   int64_t flops_per_launch = 0;
   int64_t kernels_per_launch = 0;

@@ -196,7 +196,8 @@ void say_costs(const Run& run, Progress& progress) {
                              counted(exchange.sums(), "sum"), exchange.bytes_sent() / exchange.sums(),
                              sums_text(exchange)));
   const bool measured = run.device->kind() == "cpu";
-  const std::string memory = measured ? process_memory_text(run.artifact.plan.arena_bytes) : "";
+  const Plan& plan = run.artifact.plan;
+  const std::string memory = measured ? process_memory_text(plan.arena_bytes, plan.host_bytes) : "";
   if (!memory.empty()) progress.say(memory);
 }
 

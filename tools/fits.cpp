@@ -11,6 +11,7 @@
 
 #include "compiler/plan/show.h"
 #include "ir/text/size_text.h"
+#include "kernels/machine.h"
 #include "passes/analysis/step_graph.h"
 #include "passes/plan_memory.h"
 #include "passes/recompute.h"
@@ -303,6 +304,7 @@ std::array<std::string, 4> cells_of(const FitsCard& card, const Fits& fits) {
   if (card.fits) {
     cells[0] = fmt::format("{} x {}", card.found.micro_batch, card.found.accumulate);
     cells[1] = gib_text(card.found.arena);
+    if (card.found.host > 0) cells[1] += fmt::format(" + {}", gib_text(card.found.host));
     cells[2] = card.found.overhead > 0 ? fmt::format("+{:.1f} %", 100 * card.found.overhead) : "none";
   } else {
     cells = {"-", fmt::format("> {}", gib_text(card.least)), "-", ""};
@@ -359,6 +361,13 @@ std::string fits_text(const Fits& fits) {
   text +=
       "batch: micro-batch x accumulation, the fastest that fits; \"> SIZE\": no plan of less exists "
       "(proven)\n";
+  const auto has_host = [](const FitsCard& card) { return card.found.host > 0; };
+  if (std::ranges::any_of(fits.ways,
+                          [&](const FitsWay& way) { return std::ranges::any_of(way.cards, has_host); }))
+    text += fmt::format(
+        "peak + SIZE: optimizer state on the host; a GiB of it takes {:.0f} ms an update at {:g} GB/s each "
+        "way\n",
+        1e3 * (1 << 30) / kernels::kHostLink, kernels::kHostLink / 1e9);
   text += "recompute: time that it adds to a micro-batch, by the cost model\n";
   text += fits.positions
               ? fmt::format("window: the longest at micro-batch 1; +: all {} positions of the model\n",
@@ -406,6 +415,8 @@ nlohmann::ordered_json fits_json(const Fits& fits) {
         it.update({{"micro_batch", card.found.micro_batch},
                    {"accumulate", card.found.accumulate},
                    {"peak", card.found.arena},
+                   {"host", card.found.host},
+                   {"host_seconds", static_cast<double>(card.found.host) / kernels::kHostLink},
                    {"overhead", card.found.overhead},
                    {"overhead_lower_bound", card.found.overhead_bound}});
       it["context"] = or_null(card.context);

@@ -133,7 +133,8 @@ Exit status:
   value("--memory", to.memory, "SIZE", "short for --set memory.budget=\"SIZE\"");
   value("--ranks", to.ranks, "R|auto",
         "short for --set train.ranks=R; with --plan: what the\nsums of R ranks cost (docs/ranks.md)");
-  value("--link", to.link, "SIZE/s", "with --plan: what a rank sends in a second, as in 25GB/s");
+  value("--link", to.link, "SIZE/s",
+        "with --plan: what a rank sends in a second, as in 25GB/s; with memory.host what the host does");
   value("--context", to.context, "T",
         "of a published model: tokens of a window; default: 1024, or\nall of its positions where they are "
         "fewer")
@@ -497,12 +498,15 @@ class Compilation {
     if (!report && !arguments_.plan) return;
     const ir::Module& module = compiler_->module();
     const passes::RecomputeReport recompute = passes::recompute_report(module, arguments_.target);
-    const bool ranks =
-        module.settings.train.ranks.given() || !arguments_.ranks.empty() || !arguments_.link.empty();
+    const bool ranks = module.settings.train.ranks.given() || !arguments_.ranks.empty() ||
+                       (!arguments_.link.empty() && module.host_bytes == 0);
     report::KernelCosts kernels;
-    if (arguments_.kernels || ranks || report) kernels = report::kernel_costs(module);
+    if (arguments_.kernels || ranks || report || module.host_bytes > 0)
+      kernels = report::kernel_costs(module);
     const report::RankCosts sums = report::rank_costs(module, arguments_.link_speed(), kernels);
     nlohmann::ordered_json json = plan_json(plan_, module, recompute);
+    const report::HostCosts host = report::host_costs(module, arguments_.link_speed(), kernels);
+    report::add_host(json, host);
     if (ranks) report::add_ranks(json, sums);
     if (arguments_.kernels || report) report::add_kernels(json, kernels);
     if (report) {
@@ -516,6 +520,7 @@ class Compilation {
       outputs_.push_back({"-", json.dump(2) + "\n"});
     else if (arguments_.plan)
       outputs_.push_back({"-", plan_text(plan_, module, recompute) + report::timeline_text(module) +
+                                   report::host_text(host) +
                                    (ranks ? report::ranks_text(sums, kernels) : "") +
                                    (arguments_.kernels ? report::kernels_text(kernels) : "")});
   }

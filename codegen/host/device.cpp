@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <cstring>
+#include <algorithm>
 #include <exception>
 
 #include "codegen/host/engine.h"
@@ -33,8 +33,7 @@ class HostDevice final : public Device {
 
   std::string alike() const override { return fmt::format("a CPU with {}", codegen::host_vectors()); }
   std::span<std::byte> host_memory(int64_t offset, int64_t bytes) override {
-    if (!check(offset, static_cast<size_t>(bytes))) return {};
-    return std::as_writable_bytes(std::span(engine_.arena().data() + offset, static_cast<size_t>(bytes)));
+    return std::as_writable_bytes(engine_.memory(offset, bytes));
   }
 
   Status load(const Artifact& artifact) override {
@@ -53,15 +52,17 @@ class HostDevice final : public Device {
   }
 
   Status write(int64_t offset, std::span<const std::byte> bytes) override {
-    if (Status status = check(offset, bytes.size()); !status) return status;
-    std::memcpy(engine_.arena().data() + offset, bytes.data(), bytes.size());
+    const std::span<std::byte> to = host_memory(offset, std::ssize(bytes));
+    if (to.data() == nullptr) return outside(offset, bytes.size());
+    std::ranges::copy(bytes, to.begin());
     return {};
   }
 
   Status read(int64_t offset, std::span<std::byte> bytes) override {
     if (!failure_) return failure_;
-    if (Status status = check(offset, bytes.size()); !status) return status;
-    std::memcpy(bytes.data(), engine_.arena().data() + offset, bytes.size());
+    const std::span<std::byte> from = host_memory(offset, std::ssize(bytes));
+    if (from.data() == nullptr) return outside(offset, bytes.size());
+    std::ranges::copy(from, bytes.begin());
     return {};
   }
 
@@ -77,10 +78,9 @@ class HostDevice final : public Device {
   int64_t peak_bytes() const override { return engine_.arena().bytes(); }
 
  private:
-  Status check(int64_t offset, size_t bytes) const {
-    const int64_t size = engine_.arena().bytes();
-    if (offset >= 0 && offset <= size && bytes <= static_cast<size_t>(size - offset)) return {};
-    return Status::error("internal error: {} bytes at {} are outside the arena of {}", bytes, offset, size);
+  Status outside(int64_t offset, size_t bytes) const {
+    return Status::error("internal error: {} bytes at {} are outside the arena of {}", bytes, offset,
+                         engine_.arena().bytes());
   }
 
   HostEngine engine_;

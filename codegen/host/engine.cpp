@@ -7,10 +7,17 @@
 #include <cstring>
 
 #include "ir/dependence.h"
+#include "ir/host_state.h"
 #include "ir/product.h"
 #include "ir/text/text.h"
 
 namespace gacc::host {
+
+namespace {
+
+constexpr int64_t kCopied = int64_t{1} << 20;  // bytes of a task
+
+}  // namespace
 
 HostMemory::~HostMemory() {
   if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
@@ -29,6 +36,14 @@ Status HostMemory::allocate(int64_t bytes) {
   data_ = static_cast<char*>(address);
   bytes_ = bytes;
   return {};
+}
+
+std::span<char> HostEngine::memory(int64_t offset, int64_t bytes) const {
+  const bool behind = offset >= arena_.bytes() && block_.data() != nullptr;
+  const HostMemory& in = behind ? block_ : arena_;
+  if (behind) offset -= arena_.bytes();
+  if (offset < 0 || bytes < 0 || offset > in.bytes() || bytes > in.bytes() - offset) return {};
+  return {in.data() + offset, static_cast<size_t>(bytes)};
 }
 
 Status HostEngine::load(std::string_view text, const Cache& cache, std::string_view build) {
@@ -53,6 +68,7 @@ Status HostEngine::load(std::string_view text, const Cache& cache, std::string_v
     cache.store(key, object);
   }
   GACC_TRY(arena_.allocate(*module.arena_bytes));
+  if (module.host_bytes > 0) GACC_TRY(block_.allocate(module.host_bytes));
   for (const ir::RegionKind kind : ir::all_regions) GACC_TRY(prepare(module, *program, kind));
   return {};
 }
@@ -66,9 +82,28 @@ Status HostEngine::prepare(const ir::Module& module, const codegen::ModuleKernel
   const std::vector<codegen::BodyCall>& calls = program.calls(kind);
   std::vector<ir::Kernel> kernels;
   for (const codegen::BodyCall& call : calls) kernels.push_back(call.kernel);
+  const std::optional<ir::StateSection> section = ir::section_of_ops(region);
+  const auto in_section = [&](size_t k) {
+    const size_t op = kernels[k].members.front().op;
+    return section && section->first <= op && op <= section->last;
+  };
+  if (section) {
+    const ir::OpView at{module, region, region.ops[section->first]};
+    Launch flag;
+    GACC_TRY(add_operand(at, section->flag, flag));
+    prepared.section.flag = flag.operands.front();
+  }
   size_t next = 0;
-  for (const size_t end : ir::Dependence(module, region, kernels).wave_ends()) {
+  std::vector<size_t> ends = ir::Dependence(module, region, kernels).wave_ends();
+  for (size_t k = 1; k < kernels.size(); ++k)
+    if (in_section(k) != in_section(k - 1)) ends.push_back(k);
+  std::ranges::sort(ends);
+  for (const size_t end : ends) {
     Wave wave{prepared.launches.size(), 0, 0};
+    if (next < end && in_section(next)) {
+      if (prepared.section.last == 0) prepared.section.first = prepared.waves.size();
+      prepared.section.last = prepared.waves.size() + 1;
+    }
     for (; next < end; ++next) {
       if (kernels[next].form == ir::KernelForm::alias) continue;
       const ir::OpView at{module, region, region.ops[kernels[next].members.front().op]};
@@ -90,6 +125,8 @@ Status HostEngine::prepare_launch(const ir::OpView& at, const codegen::BodyCall&
   if (call.kernel.form == ir::KernelForm::gemm) {
     GACC_TRY(prepare_product(at, launch));
     operands = {launch.product.a, launch.product.b, launch.product.c};
+  } else if (call.kernel.form == ir::KernelForm::copy) {
+    launch.copied = ir::type_bytes(operand_type(at.module, at.region, operands.front()), 1);
   } else if (call.function < 0) {
     launch.library = make_library_call(at);
     if (launch.library == nullptr)
@@ -132,9 +169,10 @@ Status HostEngine::add_operand(const ir::OpView& at, const ir::Operand& operand,
                          operand_text(at.module, at.region, operand), launch.name);
   const int64_t bytes =
       ir::type_bytes(operand_type(at.module, at.region, operand), at.module.most_samples(at.region));
-  if (*offset < 0 || *offset > arena_.bytes() - bytes)
+  const std::span<char> place = memory(*offset, bytes);
+  if (place.data() == nullptr || (place.data() - arena_.data() != *offset && launch.copied == 0))
     return Status::error("the artifact's IR reaches outside its arena");
-  launch.operands.push_back(arena_.data() + *offset);
+  launch.operands.push_back(place.data());
   return {};
 }
 
@@ -145,7 +183,9 @@ void HostEngine::set_batch(Prepared& prepared, int64_t batch) {
     for (size_t i = wave.first; i < wave.last; ++i) {
       Launch& launch = prepared.launches[i];
       prepared.first_task[i] = wave.tasks;
-      if (launch.library != nullptr) {
+      if (launch.copied > 0) {
+        wave.tasks += (launch.copied + kCopied - 1) / kCopied;
+      } else if (launch.library != nullptr) {
         wave.tasks += launch.library->tasks(batch);
       } else if (launch.function != nullptr) {
         for (size_t e = 0; e < launch.extents.size(); ++e) launch.values[e] = launch.extents[e].at(batch);
@@ -169,6 +209,11 @@ void HostEngine::run_task(const Prepared& prepared, const Wave& wave, int64_t ta
   while (prepared.first_task[i] > task) --i;  // the last launch that begins at or before the task
   const Launch& launch = prepared.launches[i];
   task -= prepared.first_task[i];
+  if (launch.copied > 0) {
+    const int64_t begin = task * kCopied, bytes = std::min(kCopied, launch.copied - begin);
+    std::memcpy(launch.operands[0] + begin, launch.operands[1] + begin, static_cast<size_t>(bytes));
+    return;
+  }
   if (launch.function != nullptr) {
     const int64_t begin = task * launch.tile;
     launch.function(launch.operands.data(), launch.values.data(), begin,
@@ -188,12 +233,22 @@ void HostEngine::run_task(const Prepared& prepared, const Wave& wave, int64_t ta
     library_failed_.store(true, std::memory_order_relaxed);
 }
 
+size_t HostEngine::next_wave(const Prepared& prepared, size_t wave) {
+  const auto& [flag, first, last] = prepared.section;
+  const size_t next = wave + 1;
+  if (next != first || flag == nullptr) return next;
+  int32_t value = 0;
+  std::memcpy(&value, flag, sizeof value);
+  return value != 0 ? next : last;
+}
+
 void HostEngine::run_profiled(Program program, const Prepared& prepared) {
   using Clock = std::chrono::steady_clock;
   const auto microseconds = [](Clock::duration d) {
     return std::chrono::duration<double, std::micro>(d).count();
   };
-  for (const Wave& wave : prepared.waves) {
+  for (size_t w = next_wave(prepared, SIZE_MAX); w < prepared.waves.size(); w = next_wave(prepared, w)) {
+    const Wave& wave = prepared.waves[w];
     for (size_t i = wave.first; i < wave.last; ++i) {
       const int64_t first = prepared.first_task[i];
       const int64_t end = i + 1 < wave.last ? prepared.first_task[i + 1] : wave.tasks;
@@ -218,7 +273,7 @@ Status HostEngine::run(Program program, int64_t batch) {
   if (profiling_)
     run_profiled(program, prepared);
   else
-    for (size_t i = 0; i < prepared.waves.size(); ++i) {
+    for (size_t i = next_wave(prepared, SIZE_MAX); i < prepared.waves.size(); i = next_wave(prepared, i)) {
       const Wave& wave = prepared.waves[i];
       flip(i, prepared.waves.size());
       pool_.run(wave.tasks, [&](int64_t task) { run_task(prepared, wave, task); });

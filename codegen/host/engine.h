@@ -48,6 +48,8 @@ class HostEngine {
   void start_profile() { profiling_ = true; }
   const std::vector<Timing>& timings() const { return timings_; }
 
+  // The bytes of the arena, or of the block behind its addresses (memory.host); empty where they are in neither.
+  std::span<char> memory(int64_t offset, int64_t bytes) const;
   const HostMemory& arena() const { return arena_; }
   int threads() const { return pool_.threads(); }
 
@@ -63,6 +65,7 @@ class HostEngine {
     int64_t tile = 1;
     ir::ProductCall product{};
     Gemm gemm{};
+    int64_t copied = 0;  // bytes, from operand 1 to operand 0; else 0
     // At the current batch:
     std::vector<int64_t> values{};  // of extents
     int64_t item_count = 0;         // (and `gemm`)
@@ -72,10 +75,16 @@ class HostEngine {
     size_t first = 0, last = 0;  // launches [first, last)
     int64_t tasks = 0;
   };
+  // Waves [first, last), which run where the flag is not 0.
+  struct Section {
+    const char* flag = nullptr;
+    size_t first = 0, last = 0;
+  };
   struct Prepared {
     std::vector<Launch> launches{};
     std::vector<int64_t> first_task{};  // of each launch, within its wave
     std::vector<Wave> waves{};
+    Section section{};
     int64_t batch = 0;  // that the values are for
     int64_t most = 0;   // samples
   };
@@ -89,6 +98,8 @@ class HostEngine {
   Status add_operand(const ir::OpView& at, const ir::Operand& operand, Launch& launch) const;
   void set_batch(Prepared& prepared, int64_t batch);
   void run_profiled(Program program, const Prepared& prepared);
+  // The wave behind number `wave`, or behind what is left out there.
+  static size_t next_wave(const Prepared& prepared, size_t wave);
   void flip(size_t wave, size_t waves) {
     if (flip_.is_due(wave, waves) && flip_.byte() < arena_.bytes()) {
       char& byte = arena_.data()[flip_.byte()];
@@ -99,6 +110,7 @@ class HostEngine {
 
   Pool pool_;
   HostMemory arena_;
+  HostMemory block_;    // state in "the host's memory": on a CPU beside the arena
   HostMemory scratch_;  // Gemm::kScratchBytes a thread, where a product needs them
   std::unique_ptr<codegen::HostCode> code_;
   std::array<Prepared, std::size(ir::all_regions)> programs_;  // by ir::RegionKind

@@ -161,6 +161,8 @@ void add_buffers(const ir::Module& module, Plan& plan) {
   const ir::Attrs& own = module.settings.of_types;
   for (size_t i = 0; i < module.buffers.size(); ++i) {
     const ir::Buffer& buffer = module.buffers[i];
+    if (buffer.role == ir::BufferRole::slot || buffer.role == ir::BufferRole::part)
+      continue;  // behind all others
     PlanBuffer entry;
     entry.name = buffer.name;
     entry.role = static_cast<BufferRole>(buffer.role);  // one list
@@ -201,7 +203,8 @@ PlanBytes bytes_of(const ir::Module& module) {
           .workspace = report.workspace,
           .inputs = report.inputs,
           .peak = report.peak,
-          .lower_bound = report.lower_bound};
+          .lower_bound = report.lower_bound,
+          .host = report.host};
 }
 
 }  // namespace
@@ -224,6 +227,7 @@ Plan plan_of(const ir::Module& module) {
   plan.precision = shared(*settings.precision.compute);
   plan.metrics = *settings.model.metrics;
   plan.arena_bytes = module.arena_bytes.value_or(0);
+  plan.host_bytes = module.host_bytes;
   plan.bytes = bytes_of(module);
   for (const passes::Pass& pass : passes::all_passes()) plan.passes.emplace_back(pass.name);
   plan.flops_per_launch = ir::cost(module, module.step).flops;

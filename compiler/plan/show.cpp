@@ -102,7 +102,7 @@ nlohmann::ordered_json bytes_json(const PlanBytes& bytes) {
           {"gradients", bytes.gradients},     {"optimizer", bytes.optimizer},
           {"activations", bytes.activations}, {"workspace", bytes.workspace},
           {"inputs", bytes.inputs},           {"peak", bytes.peak},
-          {"lower_bound", bytes.lower_bound}};
+          {"lower_bound", bytes.lower_bound}, {"host", bytes.host}};
 }
 
 }  // namespace
@@ -235,6 +235,7 @@ std::string plan_text(const Plan& plan, const ir::Module& module, const passes::
   row("inputs", bytes.inputs);
   row("peak", bytes.peak);
   row("lower bound", bytes.lower_bound);
+  row("host", bytes.host);
   return text;
 }
 

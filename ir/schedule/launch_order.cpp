@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 namespace gacc::ir {
 
@@ -9,18 +10,23 @@ LaunchOrder::LaunchOrder(const Schedule& schedule) {
   for (size_t i = 0; i < schedule.launches.size(); ++i)
     for (const CallSite* call : calls(schedule.launches[i])) launches_.emplace_back(call->kernel, i);
   std::ranges::sort(launches_);
-  std::array<size_t, 2> counts{};
-  std::array<size_t, 2> ended{};  // of the other stream, before the next launch of this one begins
+  std::array<Place, kStreams> next;  // of each stream
+  for (size_t stream = 0; stream < kStreams; ++stream) next[stream].stream = stream;
   for (const Launch& launch : schedule.launches) {
     const Branch& branch = ir::branch(launch);
-    const size_t stream = branch.stream != 0 ? 1 : 0;
-    if (branch.after) {
-      const std::optional<size_t> other = launch_of(*branch.after);
-      if (other && *other < places_.size() && places_[*other].stream != stream)
-        ended[stream] = std::max(ended[stream], places_[*other].number + 1);
+    Place& place = next[std::clamp<size_t>(static_cast<size_t>(branch.stream), 0, kStreams - 1)];
+    for (const int32_t kernel : branch.after) {
+      const std::optional<size_t> other = launch_of(kernel);
+      if (other && *other < places_.size()) place.wait(places_[*other]);
     }
-    places_.push_back({stream, counts[stream]++, ended[stream]});
+    places_.push_back(place);
+    ++place.number;
   }
+}
+
+void LaunchOrder::Place::wait(const Place& other) {
+  for (size_t each = 0; each < kStreams; ++each) ended[each] = std::max(ended[each], other.ended[each]);
+  ended[other.stream] = std::max(ended[other.stream], other.number + 1);
 }
 
 std::optional<size_t> LaunchOrder::launch_of(int32_t kernel) const {
@@ -30,13 +36,12 @@ std::optional<size_t> LaunchOrder::launch_of(int32_t kernel) const {
 
 bool LaunchOrder::before(size_t a, size_t b) const {
   if (a >= b) return false;
-  return places_[a].stream == places_[b].stream || places_[a].number < places_[b].ended;
+  return places_[a].stream == places_[b].stream || places_[a].number < places_[b].ended[places_[a].stream];
 }
 
 void LaunchOrder::wait(size_t a, size_t b) {
   for (size_t i = b; i < places_.size(); ++i)
-    if (places_[i].stream == places_[b].stream)
-      places_[i].ended = std::max(places_[i].ended, places_[a].number + 1);
+    if (places_[i].stream == places_[b].stream) places_[i].wait(places_[a]);
 }
 
 std::vector<Touched> launch_touched(const Module& module, const Region& region,
@@ -62,17 +67,20 @@ std::vector<Touched> launch_touched(const Module& module, const Region& region,
 }
 
 void add_waits(const std::vector<Touched>& touched, Schedule& schedule) {
-  for (Launch& launch : schedule.launches) branch(launch).after.reset();
+  for (Launch& launch : schedule.launches) branch(launch).after.clear();
   LaunchOrder order(schedule);
   for (size_t b = 0; b < touched.size(); ++b) {
     Branch& branch = ir::branch(schedule.launches[b]);
-    for (size_t a = b; a-- > 0;) {
-      if (ir::branch(schedule.launches[a]).stream == branch.stream) continue;
-      if (order.before(a, b)) break;  // and all before it
-      if (!conflict(touched[a], touched[b])) continue;
-      branch.after = calls(schedule.launches[a]).back()->kernel;
+    std::array<bool, kStreams> done{};  // all of that stream that it may have to wait for
+    done[static_cast<size_t>(branch.stream)] = true;
+    for (size_t a = b; a-- > 0 && !std::ranges::all_of(done, std::identity());) {
+      bool& all = done[static_cast<size_t>(ir::branch(schedule.launches[a]).stream)];
+      if (all) continue;
+      all = order.before(a, b);
+      if (all || !conflict(touched[a], touched[b])) continue;
+      branch.after.push_back(calls(schedule.launches[a]).back()->kernel);
       order.wait(a, b);
-      break;
+      all = true;
     }
   }
 }

@@ -1,6 +1,7 @@
-// Which launches of a schedule have ended before which begin, where a graph has them on two streams: by the
-// order of each stream, and by what a launch is `after`.
+// Which launches of a schedule have ended before which begin, on several streams: by the order of each stream, and
+// by what a launch is `after`.
 #pragma once
+#include <array>
 #include <vector>
 
 #include "ir/dependence.h"
@@ -15,14 +16,15 @@ class LaunchOrder {
   std::optional<size_t> launch_of(int32_t kernel) const;
   bool before(size_t a, size_t b) const;  // launch a has ended before b begins
   bool concurrent(size_t a, size_t b) const { return a != b && !before(a, b) && !before(b, a); }
-  // Makes `b` wait for `a`, which stands before it on the other stream, and with it all that follows b there.
+  // Makes `b` wait for `a`, which stands before it on another stream, and with it all that follows b there.
   // Launches are given their waits in the order of the lines.
   void wait(size_t a, size_t b);
 
  private:
   struct Place {
-    size_t stream = 0, number = 0;  // the how-manieth of its stream
-    size_t ended = 0;               // of the other stream, before it begins
+    size_t stream = 0, number = 0;         // the how-manieth of its stream
+    std::array<size_t, kStreams> ended{};  // of each other stream, before it begins
+    void wait(const Place& other);
   };
   std::vector<Place> places_;
   std::vector<std::pair<int32_t, size_t>> launches_;  // kernels, sorted, with their launches

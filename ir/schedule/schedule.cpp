@@ -57,11 +57,13 @@ std::vector<std::vector<const CallSite*>> by_level(const Schedule& schedule) {
 }
 
 int64_t threads(const CallSite& call) {
+  if (as_copy(call) != nullptr) return 0;
   const ProductCall* product = as_product(call);
   return product != nullptr ? product->block : as_kernel(call)->block;
 }
 
 int64_t shared_bytes(const CallSite& call) {
+  if (as_copy(call) != nullptr) return 0;
   const ProductCall* product = as_product(call);
   return product != nullptr ? product->shared : as_kernel(call)->shared;
 }
@@ -70,6 +72,7 @@ int64_t blocks(const CallSite& call, int64_t batch) {
   if (const ProductCall* product = as_product(call))
     return divide_up(product->m.at(batch), product->tile_m) *
            divide_up(product->n.at(batch), product->tile_n);
+  if (as_copy(call) != nullptr) return 0;
   const KernelCall& kernel = *as_kernel(call);
   return divide_up(kernel.items.at(batch), kernel.per_block);
 }

@@ -68,12 +68,25 @@ struct ProductCall {
   bool operator==(const ProductCall&) const = default;
 };
 
-// The place of a launch in a graph on two streams.
+// A copy between the arena and the host's memory, of whole buffers. Where the op has a condition that is 0, it is
+// left out.
+struct CopyCall {
+  Operand to{}, from{};
+  int64_t bytes = 0;
+  bool operator==(const CopyCall&) const = default;
+};
+
+// The streams of a region: of a step that is a graph the first two. Copies in are on the second one of an update,
+// copies out on the third.
+inline constexpr size_t kStreams = 3;
+
+// The place of a launch on several streams.
 struct Branch {
-  int32_t stream = 0;  // 0 or 1; each has its launches in the order of the lines
-  // The launch of the other stream that must have ended, by its last kernel. What follows from the streams:
-  // the latest one that touches bytes which this one writes, or writes bytes which this one touches.
-  std::optional<int32_t> after{};
+  int32_t stream = 0;  // below kStreams; each has its launches in the order of the lines
+  // The launches of other streams that must have ended, by their last kernels, the latest line first. What follows
+  // from the streams: of each the latest one that touches bytes which this one writes, or writes bytes which this
+  // one touches, unless it has ended before anyway.
+  std::vector<int32_t> after{};
   bool operator==(const Branch&) const = default;
 };
 
@@ -81,7 +94,7 @@ struct CallSite {
   int32_t kernel = -1;  // the number of the region's kernel
   std::optional<int32_t>
       level{};  // launches of one level do not wait for each other; none: its product does it
-  std::variant<KernelCall, ProductCall> what{};
+  std::variant<KernelCall, ProductCall, CopyCall> what{};
   Location at{};
   Branch branch{};  // of a part of a merged launch: nothing
 };
@@ -113,6 +126,8 @@ struct Schedule {
 inline const KernelCall* as_kernel(const CallSite& call) { return std::get_if<KernelCall>(&call.what); }
 inline const ProductCall* as_product(const CallSite& call) { return std::get_if<ProductCall>(&call.what); }
 
+inline const CopyCall* as_copy(const CallSite& call) { return std::get_if<CopyCall>(&call.what); }
+
 // Every call, those of merged launches too, in the order of the launches.
 std::vector<const CallSite*> calls(const Schedule& schedule);
 std::vector<CallSite*> calls(Schedule& schedule);
@@ -124,7 +139,7 @@ Branch& branch(Launch& launch);
 // The calls of a region by level, each level in order: what a persistent kernel does one after the other.
 std::vector<std::vector<const CallSite*>> by_level(const Schedule& schedule);
 
-int64_t threads(const CallSite& call);                // of a block
+int64_t threads(const CallSite& call);                // of a block; of a copy all three are 0
 int64_t shared_bytes(const CallSite& call);           // of a block
 int64_t blocks(const CallSite& call, int64_t batch);  // of the grid
 

@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "ir/host_state.h"
 #include "ir/liveness.h"
 #include "ir/product.h"
 #include "ir/region_facts.h"
@@ -65,9 +66,12 @@ class ScheduleVerifier {
       } else if (!line_of_.emplace(*known, line).second) {
         broken("R18", call.at, "kernel {} stands in two calls", call.kernel);
       } else if (facts_->kernels[*known].form == KernelForm::alias ||
-                 (facts_->kernels[*known].form == KernelForm::gemm) != (as_product(call) != nullptr)) {
+                 (facts_->kernels[*known].form == KernelForm::gemm) != (as_product(call) != nullptr) ||
+                 (facts_->kernels[*known].form == KernelForm::copy) != (as_copy(call) != nullptr)) {
         broken("R18", call.at, "kernel {} is no {}", call.kernel,
-               as_product(call) != nullptr ? "product" : "kernel to launch");
+               as_product(call) != nullptr ? "product"
+               : as_copy(call) != nullptr  ? "copy"
+                                           : "kernel to launch");
       }
     }
     for (size_t k = 0; k < facts_->kernels.size(); ++k) {
@@ -80,6 +84,13 @@ class ScheduleVerifier {
 
   // R19: what follows from the kernel
   void call(const CallSite& call) {
+    if (const CopyCall* copy = as_copy(call)) {
+      const Op& op = op_of(kernel_of(call));
+      if (*copy != CopyCall{op.operands[0], op.operands[1],
+                            type_bytes(operand_type(module_, region_, op.operands[0]), 1)})
+        broken("R19", call.at, "the operands or bytes are not those of copy {}", call.kernel);
+      return;
+    }
     if (threads(call) < 1 || threads(call) > kMostThreads || shared_bytes(call) < 0 ||
         shared_bytes(call) > kBlockShared)
       broken("R19", call.at, "kernel {} has blocks of {} threads with {} bytes of shared memory", call.kernel,
@@ -222,7 +233,8 @@ class ScheduleVerifier {
   std::vector<std::pair<std::string, Bytes>> taken_while(size_t k) {
     std::vector<std::pair<std::string, Bytes>> taken;
     for (const Buffer& buffer : module_.buffers)
-      taken.emplace_back("@" + buffer.name, Bytes{buffer.offset.value_or(0), room_bytes(buffer)});
+      if (buffer.role != BufferRole::slot)
+        taken.emplace_back("@" + buffer.name, Bytes{buffer.offset.value_or(0), room_bytes(buffer)});
     if (ranges_.empty()) ranges_ = live_ranges(module_, region_, facts_->kernels);
     for (const LiveRange& range : ranges_) {
       if (range.first <= static_cast<int>(k) && static_cast<int>(k) <= range.last)
@@ -274,20 +286,22 @@ class ScheduleVerifier {
     };
     const LaunchOrder order(schedule_);
     const std::vector<Launch>& launches = schedule_.launches;
-    bool two = false;
+    const bool passes = passes_state(region_);  // state from the host and back
+    const int32_t most = passes ? static_cast<int32_t>(kStreams) : 2;
+    bool several = false;
     for (size_t i = 0; i < launches.size(); ++i) {
       const Branch& branch = ir::branch(launches[i]);
       if (branch == Branch{}) continue;
-      two = true;
-      if (branch.stream != 0 && branch.stream != 1)
+      several = true;
+      if (branch.stream < 0 || branch.stream >= most)
         return broken("R27", place(launches[i]), "there is no stream {}", branch.stream);
-      if (!branch.after) continue;
-      const std::optional<size_t> other = order.launch_of(*branch.after);
-      if (!other || *other >= i || ir::branch(launches[*other]).stream == branch.stream ||
-          calls(launches[*other]).back()->kernel != *branch.after)
-        return broken("R27", place(launches[i]),
-                      "kernel {} is not the last one of an earlier launch of the other stream",
-                      *branch.after);
+      for (const int32_t kernel : branch.after) {
+        const std::optional<size_t> other = order.launch_of(kernel);
+        if (!other || *other >= i || ir::branch(launches[*other]).stream == branch.stream ||
+            calls(launches[*other]).back()->kernel != kernel)
+          return broken("R27", place(launches[i]),
+                        "kernel {} is not the last one of an earlier launch of another stream", kernel);
+      }
     }
     for (const Launch& launch : launches) {
       const Merged* merged = std::get_if<Merged>(&launch);
@@ -296,9 +310,14 @@ class ScheduleVerifier {
         if (part.branch != Branch{})
           return broken("R27", part.at, "a part of `{}` has no stream of its own", merged->function);
     }
-    if (!two) return;
-    if (region_.kind != RegionKind::step || schedule_.persistent)
-      return broken("R27", region_.at, "only a step that is a graph has two streams");
+    if (!several) return;
+    for (size_t i = 0; passes && i < launches.size(); ++i)
+      if (ir::branch(launches[i]).stream != stream_of_state(region_, launches[i]))
+        return broken("R27", place(launches[i]), "kernel {} belongs on stream {}",
+                      calls(launches[i]).front()->kernel, stream_of_state(region_, launches[i]));
+    if ((region_.kind != RegionKind::step && !passes) || schedule_.persistent)
+      return broken("R27", region_.at,
+                    "only a step that is a graph, and copies of state, have several streams");
     const std::vector<Touched> touched = launch_touched(module_, region_, facts_->kernels);
     for (size_t b = 0; b < launches.size(); ++b) {
       for (size_t a = 0; a < b; ++a)

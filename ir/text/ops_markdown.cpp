@@ -30,7 +30,8 @@ std::string_view lowering_text(Lowering lowering) {
                                         "matrix product",
                                         "alias (no launch)",
                                         "composite (`expand` writes it in other ops)",
-                                        "a kernel of its own"};
+                                        "a kernel of its own",
+                                        "a copy between the arena and the host"};
   return texts[static_cast<size_t>(lowering)];
 }
 

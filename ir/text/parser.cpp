@@ -32,6 +32,7 @@ class Parser {
       fail(phase.at, Kind::unknown_value, "there is no phase `{}`", phase.text);
     close(")");
     if (accept_word("arena")) open("("), module_.arena_bytes = integer(), close(")");
+    if (accept_word("host")) open("("), module_.host_bytes = integer(), close(")");
     if (accept_word("target")) open("("), module_.target = key(), close(")");
     open("{");
     while (!is("}")) item();
@@ -231,6 +232,8 @@ class Parser {
     role(out);
     if (accept_word("frozen")) out.trainable = false;
     if (accept_word("group")) open("("), out.group = small_integer(), close(")");
+    if (accept_word("from")) open("("), out.from = integer(), close(")");
+    out.host = accept_word("host");
     if (accept_word("at")) out.offset = integer();
     location(out.at);
     module_.add_buffer(std::move(out));
@@ -374,10 +377,26 @@ class Parser {
     return out;
   }
 
+  CopyCall copy_call(const Region& region, int32_t& number) {
+    number = kernel_number();
+    const Location at = token_.at;
+    std::vector<Operand> operands;
+    std::vector<Extent> extents;
+    arguments(region, operands, extents);
+    if (operands.size() != 2 || extents.size() != 1 || extents[0].times_batch)
+      fail(at, Kind::syntax, "a copy takes two operands and a number of bytes");
+    return {operands[0], operands[1], extents[0].factor};
+  }
+
   Branch branch() {
     Branch out;
     if (accept_word("stream")) open("("), out.stream = small_integer(), close(")");
-    if (accept_word("after")) open("("), out.after = kernel_number(), close(")");
+    if (accept_word("after")) {
+      open("(");
+      do out.after.push_back(kernel_number());
+      while (accept(","));
+      close(")");
+    }
     return out;
   }
 
@@ -386,6 +405,8 @@ class Parser {
     out.at = token_.at;
     if (accept_word("product")) {
       out.what = product_call(region, out.kernel);
+    } else if (accept_word("copy")) {
+      out.what = copy_call(region, out.kernel);
     } else {
       keyword("kernel");
       out.what = kernel_call(region, out.kernel);

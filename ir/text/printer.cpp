@@ -119,7 +119,9 @@ std::string arguments_text(const Module& module, const Region& region, const std
 std::string branch_text(const Branch& branch) {
   std::string out;
   if (branch.stream != 0) out += fmt::format(" stream({})", branch.stream);
-  if (branch.after) out += fmt::format(" after(k({}))", *branch.after);
+  if (!branch.after.empty())
+    out += fmt::format(" after({})",
+                       list_text(branch.after, [](int32_t kernel) { return fmt::format("k({})", kernel); }));
   return out;
 }
 
@@ -130,6 +132,9 @@ std::string call_text(const Module& module, const Region& region, const CallSite
                       arguments_text(module, region, kernel->operands, kernel->extents),
                       extent_text(kernel->items), kernel->per_block, kernel->block);
     if (kernel->shared > 0) out += fmt::format(" shared({})", kernel->shared);
+  } else if (const CopyCall* copy = as_copy(call)) {
+    out = fmt::format("copy k({}) {}", call.kernel,
+                      arguments_text(module, region, {copy->to, copy->from}, {{copy->bytes, false}}));
   } else {
     const ProductCall& product = *as_product(call);
     std::vector<Extent> extents = {product.m, product.n, product.k};
@@ -229,6 +234,7 @@ std::string print(const Module& module, PrintOptions options) {
   if (!module.source.empty()) out += fmt::format(" source({})", quoted(module.source));
   out += fmt::format(" phase({})", phase_text(module.phase));
   if (module.arena_bytes) out += fmt::format(" arena({})", *module.arena_bytes);
+  if (module.host_bytes > 0) out += fmt::format(" host({})", module.host_bytes);
   if (!module.target.empty()) out += fmt::format(" target({})", word(module.target));
   out += " {\n";
   for (const auto& [key, value] : given(module.settings, module.results))
@@ -242,6 +248,8 @@ std::string print(const Module& module, PrintOptions options) {
     if (role.combines()) out += fmt::format(" {}", combine_text(role.combine));
     if (!buffer.trainable) out += " frozen";
     if (buffer.group >= 0) out += fmt::format(" group({})", buffer.group);
+    if (buffer.from > 0) out += fmt::format(" from({})", buffer.from);
+    if (buffer.host) out += " host";
     if (buffer.offset) out += fmt::format(" at {}", *buffer.offset);
     out += location_text(buffer.at, options) + "\n";
   }

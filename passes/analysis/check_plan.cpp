@@ -19,6 +19,7 @@
 #include <numeric>
 #include <set>
 
+#include "ir/host_state.h"
 #include "ir/region_facts.h"
 #include "ir/row_pitch.h"
 
@@ -90,11 +91,14 @@ class Checker {
     for (size_t i = 0; i < module_.buffers.size(); ++i)
       storage_.push_back(storage_of(module_, {static_cast<int32_t>(i)}));
     for (size_t i = 0; i < module_.buffers.size(); ++i) {
-      const Operand buffer = BufferId{static_cast<int32_t>(i)};
+      const BufferId id{static_cast<int32_t>(i)};
+      const Operand buffer = id;
       const std::string name = "buffer @" + module_.buffers[i].name;
-      if (!place(module_.buffers[i], name)) return problem_;
+      if (!place(id, name)) return problem_;
+      if (module_.buffers[i].role == BufferRole::slot) continue;  // of a region
       if (const Buffer& storage = module_[storage_[i]]; &storage != &module_.buffers[i]) {
-        if (module_.buffers[i].offset != storage.offset || size_ > room_bytes(storage))
+        const int64_t begin = part_begin(module_, id);
+        if (*module_.buffers[i].offset != *storage.offset + begin || begin + size_ > room_bytes(storage))
           fail("{} does not lie in the place of @{}", name, storage.name);
         continue;
       }
@@ -117,24 +121,28 @@ class Checker {
 
   // Sets offset_ and size_; checks that the place is aligned and inside the arena.
   bool place(const std::optional<int64_t>& offset, int64_t bytes, const std::string& name,
-             int64_t alignment = kArenaAlignment) {
+             int64_t alignment = kArenaAlignment, bool host = false) {
     if (!offset) return fail("{} has no place", name);
     offset_ = *offset;
     size_ = bytes;
     if (offset_ % alignment != 0)
       return fail("{} is at {}, which is not a multiple of {}", name, offset_, alignment);
-    if (offset_ < 0 || offset_ > *module_.arena_bytes - size_) {
-      return fail("{} of {} bytes at {} leaves the arena of {} bytes", name, size_, offset_,
-                  *module_.arena_bytes);
+    const int64_t begin = host ? *module_.arena_bytes : 0,
+                  all = host ? module_.host_bytes : *module_.arena_bytes;
+    if (offset_ < begin || offset_ > begin + all - size_) {
+      return fail("{} of {} bytes at {} leaves the {} of {} bytes", name, size_, offset_,
+                  host ? "host's block" : "arena", all);
     }
     return true;
   }
-  bool place(const Buffer& buffer, const std::string& name) {
-    return place(buffer.offset, room_bytes(buffer), name, alignment(buffer));
+  bool place(BufferId id, const std::string& name) {
+    const Buffer& buffer = module_[id];
+    return place(buffer.offset, room_bytes(buffer), name, alignment(buffer),
+                 module_[storage_[index(id)]].host);
   }
   bool place(const Region& region, const Operand& operand) {
     const std::string name = operand_text(module_, region, operand);
-    if (const BufferId* buffer = as_buffer(operand)) return place(module_[*buffer], name);
+    if (const BufferId* buffer = as_buffer(operand)) return place(*buffer, name);
     const Value& value = region[*as_value(operand)];
     return place(value.offset, type_bytes(value.type, module_.most_samples(region)), name);
   }
@@ -162,19 +170,20 @@ class Checker {
     if (std::ranges::all_of(region.schedule->launches,
                             [](const Launch& launch) { return branch(launch) == Branch{}; }))
       return;
-    for (const int32_t first : {0, 1}) {
+    const size_t streams = passes_state(region) ? kStreams : 2;
+    for (size_t first = 0; first < streams; ++first) {
       if (problem_.empty()) replay(region, all, by_streams(region, numbers, first, false), workspaces);
       if (problem_.empty()) replay(region, all, by_streams(region, numbers, first, true), {});
     }
   }
 
-  // The kernels in the order of two streams, of which `first` runs as far as it can before the other does
+  // The kernels in the order of several streams, of which `first` runs as far as it can before another does
   // anything. `joined`: a product does what it may do.
-  std::vector<size_t> by_streams(const Region& region, const KernelNumbers& numbers, int32_t first,
+  std::vector<size_t> by_streams(const Region& region, const KernelNumbers& numbers, size_t first,
                                  bool joined) {
-    std::array<std::vector<const Launch*>, 2> waiting;  // the next one last
+    std::array<std::vector<const Launch*>, kStreams> waiting;  // the next one last
     for (const Launch& launch : region.schedule->launches)
-      waiting[branch(launch).stream == 0 ? 0 : 1].push_back(&launch);
+      waiting[static_cast<size_t>(branch(launch).stream)].push_back(&launch);
     for (std::vector<const Launch*>& stream : waiting) std::ranges::reverse(stream);
     std::vector<size_t> order;
     std::set<int32_t> done;  // kernels
@@ -187,17 +196,17 @@ class Checker {
         if (joined && product != nullptr && product->then) order.push_back(numbers[product->then->kernel]);
       }
     };
-    while (!waiting[0].empty() || !waiting[1].empty()) {
+    const auto is_empty = [](const auto& queue) { return queue.empty(); };
+    while (!std::ranges::all_of(waiting, is_empty)) {
       bool ran = false;
-      for (const int32_t stream : {first, 1 - first}) {
-        std::vector<const Launch*>& queue = waiting[stream];
+      for (size_t i = 0; i < kStreams && !ran; ++i) {
+        std::vector<const Launch*>& queue = waiting[(first + i) % kStreams];
         if (queue.empty()) continue;
-        const std::optional<int32_t>& after = branch(*queue.back()).after;
-        if (after && !done.contains(*after)) continue;
+        const std::vector<int32_t>& after = branch(*queue.back()).after;
+        if (!std::ranges::all_of(after, [&](int32_t kernel) { return done.contains(kernel); })) continue;
         run(*queue.back());
         queue.pop_back();
         ran = true;
-        break;
       }
       if (!ran) {
         fail("its streams wait for each other");
@@ -239,7 +248,7 @@ class Checker {
     for (const Yield& yield : region.yields)
       if (as_number(yield.what) == nullptr) read(region, bytes, yield.what);
     for (size_t i = 0; i < module_.buffers.size(); ++i)
-      read(region, bytes, BufferId{static_cast<int32_t>(i)});
+      if (module_.buffers[i].role != BufferRole::slot) read(region, bytes, BufferId{static_cast<int32_t>(i)});
   }
 
   void kernel(const Region& region, const Kernel& kernel, Arena& bytes) {
@@ -254,6 +263,13 @@ class Checker {
       });
       written.take(offset_, size_, operand);
       if (!write(region, bytes, operand, &kernel)) return;
+    }
+    // A slot ends when it has gone out.
+    if (kernel.form != KernelForm::copy) return;
+    for (const Operand& operand : kernel.reads) {
+      const BufferId* buffer = as_buffer(operand);
+      if (buffer == nullptr || module_[*buffer].role != BufferRole::slot || !place(region, operand)) continue;
+      bytes.take(offset_, size_, Operand(0.0));
     }
   }
 

@@ -1,5 +1,7 @@
 #include "passes/schedule/check_schedule.h"
 
+#include <fmt/ranges.h>
+
 #include "ir/schedule/launch_order.h"
 #include "kernels/select.h"
 #include "passes/schedule/schedule.h"
@@ -25,11 +27,13 @@ std::string wrong_wait(const ir::Module& module, const ir::Region& region) {
   ir::add_waits(ir::launch_touched(module, region, ir::facts(module, region)->kernels), right);
   for (size_t i = 0; i < right.launches.size(); ++i) {
     const ir::Launch& given = region.schedule->launches[i];
-    const std::optional<int32_t>& after = ir::branch(right.launches[i]).after;
+    const std::vector<int32_t>& after = ir::branch(right.launches[i]).after;
     if (ir::branch(given).after == after) continue;
     return fmt::format("R29: {}: the launch of kernel {} waits for {}", ir::region_text(region.kind),
                        ir::calls(given).front()->kernel,
-                       after ? fmt::format("that of kernel {}", *after) : "no other stream");
+                       after.empty()
+                           ? "no other stream"
+                           : fmt::format("that of kernel {}", fmt::join(after, " and that of kernel ")));
   }
   return "";
 }

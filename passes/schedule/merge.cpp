@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "ir/host_state.h"
 #include "kernels/gemm.h"
 #include "passes/launch_mode.h"
 #include "passes/pass.h"
@@ -64,7 +65,8 @@ class Launches {
 };
 
 void merge_levels(const ir::Module& module, ir::Region& region) {
-  if (!region.schedule) return;
+  // What state passes through follows the copies, not the levels.
+  if (!region.schedule || ir::passes_state(region)) return;
   ir::Schedule& schedule = *region.schedule;
   const std::vector<Calls> levels = ir::by_level(schedule);
   Launches launches(module, region);

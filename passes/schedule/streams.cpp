@@ -8,9 +8,12 @@
 //   2. A launch waits for the latest one of the other stream that touches the same bytes, where one of them
 //      writes. Bytes that are used again make waits, too.
 //   3. What then has nothing to run beside comes back.
+//
+// Copies of state from the host and back (memory.host) have a stream each, beside the kernels of the update.
 #include <algorithm>
 #include <set>
 
+#include "ir/host_state.h"
 #include "ir/schedule/launch_order.h"
 #include "passes/pass.h"
 #include "passes/schedule/schedule.h"
@@ -63,6 +66,11 @@ bool bring_back(std::vector<ir::Launch>& launches, const ir::LaunchOrder& order)
 }  // namespace
 
 bool streams(ir::Module& module, const Options&, Diag&) {
+  if (ir::Region& update = module.update; update.schedule && ir::passes_state(update)) {
+    for (ir::Launch& launch : update.schedule->launches)
+      ir::branch(launch) = {ir::stream_of_state(update, launch), {}};
+    ir::add_waits(ir::launch_touched(module, update, ir::facts(module, update)->kernels), *update.schedule);
+  }
   ir::Region& step = module.step;
   if (!step.schedule || step.schedule->persistent) return true;
   ir::Schedule& schedule = *step.schedule;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "runtime/cuda/cuda_driver.h"
@@ -84,6 +85,8 @@ class CudaDevice final : public Device {
   Status enter();
   Status choose_launches(const Artifact& artifact);
   Status clear(const Plan& plan);
+  Status lock_state(const Plan& plan);
+  std::byte* on_host(int64_t offset, size_t bytes) const;
   Status load_module(const Artifact& artifact);
   Status load_products(const Plan& plan);
   Status tune_products();
@@ -105,6 +108,10 @@ class CudaDevice final : public Device {
   Module module_ = nullptr;
   Stream stream_ = nullptr;
   Pointer arena_ = 0;
+  // Of plans with state on the host: the locked block, and the streams of its copies.
+  std::byte* host_state_ = nullptr;
+  int64_t host_bytes_ = 0;
+  std::array<Stream, kPlanStreams - 1> copies_{};
   std::array<Pointer, 2> workspaces_{};  // of each stream
   GemmTuning tuning_;
   std::unique_ptr<GemmEngine> gemm_;  // null when the plan has no products
@@ -161,24 +168,47 @@ Status CudaDevice::load(const Artifact& artifact) {
   GACC_TRY(window_.open(driver_));
   GACC_TRY(driver_.check(driver_.stream_create(&stream_, kStreamNonBlocking),
                          "cannot create a stream on the GPU"));
+  GACC_TRY(lock_state(plan));
   GACC_TRY(clear(plan));
   if (options_.emulated) emulator_.declare_live(plan, arena_);
   // 2. Code, matrix products, and the graphs of a full micro-batch.
   GACC_TRY(load_module(artifact));
-  GACC_TRY(programs_.load(driver_, module_, artifact, arena_, gemm_.get(),
+  GACC_TRY(programs_.load(driver_, module_, artifact, arena_, host_state_, gemm_.get(),
                           options_.emulated ? &emulator_ : nullptr, gpu_.handle));
   GACC_TRY(choose_launches(artifact));
   if (gemm_) GACC_TRY(load_products(plan));
   graphs_.open(driver_, programs_, stream_);
   for (const Program program : {Program::step, Program::update, Program::eval, Program::close}) {
-    if (programs_.persistent(program) || programs_.launches(program) == 0)
-      continue;  // one launch: no graph needed
+    if (programs_.persistent(program) || programs_.sectioned(program) || programs_.launches(program) == 0)
+      continue;  // one launch, or no graph can have it
     GACC_TRY(graphs_.add_full(program, micro_batch_));
   }
   GACC_TRY(wait());
   GACC_TRY(measure());
   loaded_ = true;
   return {};
+}
+
+// The block for state on the host. Locking may be refused though there is memory.
+Status CudaDevice::lock_state(const Plan& plan) {
+  host_bytes_ = plan.host_bytes;
+  if (host_bytes_ == 0) return {};
+  void* memory = nullptr;
+  const int error = driver_.host_allocate(&memory, static_cast<size_t>(host_bytes_), 0);
+  if (error != 0) return locking_refused(driver_.check(error, "").text(), host_bytes_);
+  host_state_ = static_cast<std::byte*>(memory);
+  std::memset(host_state_, 0, static_cast<size_t>(host_bytes_));
+  for (Stream& stream : copies_)
+    GACC_TRY(driver_.check(driver_.stream_create(&stream, kStreamNonBlocking),
+                           "cannot create a stream on the GPU"));
+  return {};
+}
+
+// Null where the bytes do not lie in that block.
+std::byte* CudaDevice::on_host(int64_t offset, size_t bytes) const {
+  const int64_t begin = offset - arena_bytes_;
+  if (host_state_ == nullptr || begin < 0 || begin > host_bytes_) return nullptr;
+  return bytes <= static_cast<size_t>(host_bytes_ - begin) ? host_state_ + begin : nullptr;
 }
 
 Status CudaDevice::allocate(Pointer& to, int64_t bytes) {
@@ -268,7 +298,7 @@ Status CudaDevice::clear(const Plan& plan) {
   };
   if (!options_.emulated) return fill(0, arena_bytes_);
   for (const PlanBuffer& buffer : plan.buffers)
-    if (buffer.room > 0) GACC_TRY(fill(buffer.offset, buffer.room));
+    if (buffer.room > 0 && buffer.offset < arena_bytes_) GACC_TRY(fill(buffer.offset, buffer.room));
   return {};
 }
 
@@ -300,11 +330,13 @@ std::string CudaDevice::load_note() const {
   const bool one_kernel = programs_.persistent(Program::step);
   return fmt::format(
       "{}: a micro-batch is one {}{}; {} bytes taken (arena {}, matrix products' workspace {}, code and "
-      "graphs {}), besides the driver's context{}{}",
+      "graphs {}), besides the driver's context{}{}{}",
       name(), one_kernel ? "kernel" : "graph",
       !gemm_ ? "" : " with " + (one_kernel ? std::string(kBuiltinProducts) : gemm_->name()), peak_bytes_,
-      arena_bytes_, workspace_bytes(), peak_bytes_ - needed_bytes(), gemm_note_.empty() ? "" : "\n",
-      gemm_note_);
+      arena_bytes_, workspace_bytes(), peak_bytes_ - needed_bytes(),
+      host_bytes_ > 0 ? fmt::format("; {} bytes of the host's memory locked for optimizer state", host_bytes_)
+                      : "",
+      gemm_note_.empty() ? "" : "\n", gemm_note_);
 }
 
 Status CudaDevice::run(Program program, int64_t batch) {
@@ -316,6 +348,10 @@ Status CudaDevice::run(Program program, int64_t batch) {
   GACC_TRY(enter());
   window_.forget();
   Fork one_stream(driver_, stream_);
+  if (programs_.sectioned(program) && !profiler_.is_open() && !flip_.is_set()) {
+    Fork streams(driver_, stream_, copies_[0], copies_[1]);
+    return programs_.launch(program, batch, streams);
+  }
   if (profiler_.is_open() && !profiler_.full()) {
     GACC_TRY(programs_.prepare(program, batch, stream_));
     GACC_TRY(profiler_.mark(stream_));
@@ -365,6 +401,12 @@ Status CudaDevice::check_range(int64_t offset, size_t bytes) const {
 Status CudaDevice::write_all(std::span<const ArenaWrite> writes) {
   std::vector<Staging::Copy> copies;
   for (const auto& [offset, bytes] : writes) {
+    if (std::byte* to = on_host(offset, bytes.size())) {  // once nothing works with it
+      GACC_TRY(enter());
+      GACC_TRY(wait());
+      std::ranges::copy(bytes, to);
+      continue;
+    }
     GACC_TRY(check_range(offset, bytes.size()));
     copies.push_back({arena_ + static_cast<Pointer>(offset), bytes});
   }
@@ -374,6 +416,12 @@ Status CudaDevice::write_all(std::span<const ArenaWrite> writes) {
 }
 
 Status CudaDevice::read(int64_t offset, std::span<std::byte> bytes) {
+  if (const std::byte* from = on_host(offset, bytes.size())) {
+    GACC_TRY(enter());
+    GACC_TRY(wait());
+    std::copy_n(from, bytes.size(), bytes.begin());
+    return {};
+  }
   GACC_TRY(check_range(offset, bytes.size()));
   GACC_TRY(enter());
   return window_.read(arena_, arena_bytes_, offset, bytes, stream_);
@@ -433,6 +481,9 @@ void CudaDevice::close() {
   if (module_) driver_.module_unload(module_);
   for (const Pointer workspace : workspaces_)
     if (workspace) driver_.release(workspace);
+  for (const Stream stream : copies_)
+    if (stream) driver_.stream_destroy(stream);
+  if (host_state_) driver_.host_release(host_state_);
   if (arena_) driver_.release(arena_);
   driver_.context_release(gpu_.handle);
 }

@@ -46,7 +46,8 @@ std::vector<LiveRange> live_ranges(const Plan& plan) {
   // 1. Buffers, and the gaps between them.
   std::vector<LiveRange> ranges, gaps;
   for (const PlanBuffer& buffer : plan.buffers)
-    if (buffer.bytes > 0 && buffer.in.empty()) ranges.push_back({buffer.offset, buffer.room, buffer.name});
+    if (buffer.bytes > 0 && buffer.in.empty() && buffer.offset < plan.arena_bytes)
+      ranges.push_back({buffer.offset, buffer.room, buffer.name});
   std::ranges::sort(ranges, {}, &LiveRange::offset);
   int64_t end = 0;
   for (const LiveRange& range : ranges) {
@@ -60,7 +61,7 @@ std::vector<LiveRange> live_ranges(const Plan& plan) {
   for (const PlanInput& input : plan.inputs) used.insert(used.end(), {input.step_offset, input.eval_offset});
   for (const PlanProgram& program : plan.programs)
     for (const PlanLaunch& launch : program.launches) {
-      if (launch.kernel.empty()) used.insert(used.end(), {launch.a, launch.b, launch.c});
+      if (launch.kernel.empty() && !launch.copy) used.insert(used.end(), {launch.a, launch.b, launch.c});
       if (launch.workspace) used.push_back(launch.workspace->offset);
       used.insert(used.end(), launch.touches.begin(), launch.touches.end());
       for (const PlanArgument& argument : launch.arguments)

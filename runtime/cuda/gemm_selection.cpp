@@ -55,7 +55,7 @@ double product_flops(const Plan& plan) {
       double one = 2;
       for (const PlanArgument& extent : {launch.m, launch.n, launch.k})
         one *= static_cast<double>(extent.extent * (extent.times_batch ? plan.micro_batch : 1));
-      if (launch.kernel.empty()) flops += one;
+      if (launch.kernel.empty() && !launch.copy) flops += one;
     }
   }
   return flops;
@@ -69,7 +69,7 @@ Status choose_gemm(const Options& options, const Driver& driver, const Gpu& gpu,
   bool products = false, all_builtin = true;
   for (const PlanProgram& program : plan.programs)
     for (const PlanLaunch& launch : program.launches) {
-      if (!launch.kernel.empty()) continue;
+      if (!launch.kernel.empty() || launch.copy) continue;
       products = true;
       all_builtin = all_builtin && !launch.builtin.kernel.empty();
     }

@@ -1,5 +1,7 @@
 #include "runtime/cuda/gpu_choice.h"
 
+#include <unistd.h>
+
 #include <array>
 #include <charconv>
 #include <vector>
@@ -37,6 +39,15 @@ bool runs_on(std::string_view target, int capability) {
 Status too_little_memory(const Gpu& gpu, int64_t needed, int64_t free) {
   return Status::error("GPU {} ({}) has too little memory: the artifact needs {} bytes, {} are free",
                        gpu.ordinal, gpu.name, needed, free);
+}
+
+Status locking_refused(const std::string& why, int64_t bytes) {
+  const int64_t free = static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  return Status::error(
+      "cannot lock {} bytes of the host's memory for optimizer state{}; {} bytes of it are free: compile it "
+      "with a "
+      "smaller memory.host, or a larger memory.budget, with which less lies there",
+      bytes, why, free);
 }
 
 Status choose_gpu(const Driver& driver, int ordinal, int local_rank, bool emulated, const Artifact& artifact,

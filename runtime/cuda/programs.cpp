@@ -44,6 +44,7 @@ Status Programs::find_kernel(Module module, const std::string& ptx, const std::s
 Status Programs::add(Module module, const Artifact& artifact, const PlanLaunch& planned, Launch& launch) {
   const auto address = [&](int64_t offset) { return arena_ + static_cast<uint64_t>(offset); };
   launch.planned = planned;
+  if (planned.copy) return {};
   if (planned.kernel.empty()) launch.planned.arguments = builtin_arguments(planned);
   const std::string& kernel = planned.kernel.empty() ? planned.builtin.kernel : planned.kernel;
   const size_t arguments = launch.planned.arguments.size();
@@ -100,8 +101,10 @@ Status Programs::use_persistent(Program program, Module module, const PlanProgra
 }
 
 Status Programs::load(const Driver& driver, Module module, const Artifact& artifact, Pointer arena,
-                      GemmEngine* gemm, const EmulatorLink* emulator, int device) {
+                      std::byte* host_state, GemmEngine* gemm, const EmulatorLink* emulator, int device) {
   driver_ = &driver;
+  host_state_ = host_state;
+  arena_bytes_ = artifact.plan.arena_bytes;
   emulator_ = emulator;
   arena_ = arena;
   device_ = device;
@@ -114,6 +117,7 @@ Status Programs::load(const Driver& driver, Module module, const Artifact& artif
     if (missing && !artifact.plan.needs(kPrograms[i])) continue;
     if (missing) return Status::error("the artifact's plan has no program {}", kProgramNames[i]);
     values_[i] = found->values;
+    sections_[i] = found->section;
     std::vector<Launch>& launches = programs_[i];
     launches.resize(found->launches.size());
     for (size_t j = 0; j < launches.size(); ++j)
@@ -122,7 +126,7 @@ Status Programs::load(const Driver& driver, Module module, const Artifact& artif
       const PlanLaunch& planned = found->launches[j];
       const auto number = static_cast<int64_t>(j);
       launches[j].on_demand = predicts(kPrograms[i]);
-      if (planned.after >= 0) launches[static_cast<size_t>(planned.after)].awaited = true;
+      for (const int64_t awaited : planned.after) launches[static_cast<size_t>(awaited)].awaited = true;
       if (planned.bias) {
         launches[j].then = planned.bias->launch;
         launches[static_cast<size_t>(planned.bias->launch)].bias_of = number;
@@ -197,14 +201,14 @@ Status Programs::tell_values(Program program, const std::vector<Launch>& launche
 
 Status Programs::prepare(Program program, int64_t batch, Stream stream) const {
   for (const Launch& launch : programs_[index(program)])
-    if (!launch.function) GACC_TRY(gemm_->prepare(at_batch(launch, batch), stream));
+    if (launch.is_product()) GACC_TRY(gemm_->prepare(at_batch(launch, batch), stream));
   return {};
 }
 
 int64_t Programs::workspace_bytes(Program program, int64_t stream) const {
   int64_t most = 0;
   for (const Launch& launch : programs_[index(program)]) {
-    if (launch.function || launch.planned.stream != stream) continue;
+    if (!launch.is_product() || launch.planned.stream != stream) continue;
     const int64_t wanted = gemm_->workspace_bytes(at_batch(launch, micro_batch_));
     if (wanted > planned_workspace(launch)) most = std::max(most, wanted);
   }
@@ -213,7 +217,7 @@ int64_t Programs::workspace_bytes(Program program, int64_t stream) const {
 
 Status Programs::warm_up(Program program, Stream stream) const {
   for (const Launch& launch : programs_[index(program)])
-    if (!launch.function) GACC_TRY(gemm_->warm_up(at_batch(launch, micro_batch_), stream));
+    if (launch.is_product()) GACC_TRY(gemm_->warm_up(at_batch(launch, micro_batch_), stream));
   return {};
 }
 
@@ -226,12 +230,19 @@ bool Programs::forks(Program program) const {
 Status Programs::launch(Program program, int64_t batch, Fork& fork, const Queued& queued) const {
   const std::vector<Launch>& launches = programs_[index(program)];
   const auto end = static_cast<int64_t>(launches.size());
+  const std::optional<PlanSection>& section = sections_[index(program)];
   GACC_TRY(fork.begin());
   for (int64_t number = 0; number < end; ++number) {
+    if (section && number == section->first) {
+      bool runs = false;
+      GACC_TRY(read_flag(*section, fork.stream(0), runs));
+      if (!runs) number = section->last + 1;
+      if (number == end) break;
+    }
     const Launch& launch = launches[static_cast<size_t>(number)];
     const auto& [at, after] = std::tie(launch.planned.stream, launch.planned.after);
     const Stream stream = fork.stream(at);
-    if (after >= 0) GACC_TRY(fork.wait(after, at));
+    for (const int64_t other : after) GACC_TRY(fork.wait(other, at));
     if (!done_before(launches, launch, batch))
       GACC_TRY(tell_values(program, launches, number, batch, stream));
     GACC_TRY(launch_one(launches, number, batch, stream, queued));
@@ -241,12 +252,38 @@ Status Programs::launch(Program program, int64_t batch, Fork& fork, const Queued
   return tell_values(program, launches, end, batch, fork.stream(0));
 }
 
+Status Programs::read_flag(const PlanSection& section, Stream stream, bool& runs) const {
+  int32_t flag = 0;
+  GACC_TRY(driver_->check(
+      driver_->copy_out(&flag, arena_ + static_cast<Pointer>(section.flag), sizeof flag, stream),
+      "cannot copy from the GPU"));
+  GACC_TRY(driver_->check(driver_->stream_wait(stream), "the GPU failed"));
+  runs = flag != 0;
+  return {};
+}
+
+Status Programs::copy(const PlanCopy& copy, Stream stream) const {
+  const auto on_gpu = [&](int64_t offset) { return arena_ + static_cast<Pointer>(offset); };
+  const auto on_host = [&](int64_t offset) { return host_state_ + (offset - arena_bytes_); };
+  const auto bytes = static_cast<size_t>(copy.bytes);
+  if (copy.to < arena_bytes_)
+    return driver_->check(driver_->copy_in(on_gpu(copy.to), on_host(copy.from), bytes, stream),
+                          "cannot copy state to the GPU");
+  return driver_->check(driver_->copy_out(on_host(copy.to), on_gpu(copy.from), bytes, stream),
+                        "cannot copy state from the GPU");
+}
+
 Status Programs::launch_one(const std::vector<Launch>& launches, int64_t number, int64_t batch, Stream stream,
                             const Queued& queued) const {
   const Launch& launch = launches[static_cast<size_t>(number)];
   const PlanLaunch& planned = launch.planned;
   if (done_before(launches, launch, batch))  // a profile shows it, without a duration
     return queued ? queued(number, fmt::format("{} (in its product)", planned.kernel)) : Status();
+  if (planned.copy) {
+    GACC_TRY(copy(*planned.copy, stream));
+    const char* way = planned.copy->to < arena_bytes_ ? "in" : "out";
+    return queued ? queued(number, fmt::format("copy {} {}", way, planned.copy->bytes)) : Status();
+  }
   if (!launch.function) {
     const Product product = at_batch(launch, batch);
     if (Status status = gemm_->launch(product, stream); !status || !queued) return status;

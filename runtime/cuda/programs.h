@@ -14,21 +14,27 @@
 
 namespace gacc::cuda {
 
-// The streams of a launch. A graph may be captured on two: the second joins the capture of the first, each
-// waits for launches of the other by events, and at the end the first goes on when the second has ended.
+// The streams of a launch. Further ones join the first, or its capture: each waits for launches of the others by
+// events, and at the end the first goes on when they have ended.
 class Fork {
  public:
-  // The driver must outlive this, and this the capture. `first` is under capture from `begin` to `end`.
-  // Without a second stream all is queued on the first, and nothing waits.
-  Fork(const Driver& driver, Stream first, Stream second = nullptr)
-      : driver_(driver), streams_{first, second ? second : first}, forks_(second != nullptr) {}
+  // The driver must outlive this, and this the capture. Without further streams all is queued on the first, and
+  // nothing waits.
+  Fork(const Driver& driver, Stream first, Stream second = nullptr, Stream third = nullptr)
+      : driver_(driver),
+        streams_{first, second ? second : first, third ? third : first},
+        forks_(second != nullptr) {}
   Fork(const Fork&) = delete;
   Fork& operator=(const Fork&) = delete;
   ~Fork() {
     for (const Event event : events_) driver_.event_destroy(event);
   }
 
-  Status begin() { return hand_over(0, 1); }
+  Status begin() {
+    GACC_TRY(mark(kWhole, 0));
+    for (int64_t other = 1; is_further(other); ++other) GACC_TRY(wait(kWhole, other));
+    return {};
+  }
   Stream stream(int64_t number) const { return streams_[static_cast<size_t>(number)]; }
   // The launch with that number has been queued on its stream: what waits for it may be, too.
   Status mark(int64_t launch, int64_t stream) {
@@ -39,24 +45,30 @@ class Fork {
     marks_[launch] = event;
     return driver_.check(driver_.event_record(event, this->stream(stream)), "cannot record an event");
   }
-  // Makes `stream` wait for that launch, which was marked, before what it is given next.
+  // Makes `stream` wait for that launch before what it is given next, if it was marked and so was made.
   Status wait(int64_t launch, int64_t stream) {
-    if (!forks_) return {};
-    return driver_.check(driver_.stream_wait_event(this->stream(stream), marks_.at(launch), 0),
-                         "cannot let a stream wait for the other");
+    const auto mark = marks_.find(launch);
+    if (mark == marks_.end()) return {};
+    return driver_.check(driver_.stream_wait_event(this->stream(stream), mark->second, 0),
+                         "cannot let a stream wait for another");
   }
-  Status end() { return hand_over(1, 0); }
+  Status end() {
+    for (int64_t other = 1; is_further(other); ++other) {
+      GACC_TRY(mark(kWhole, other));
+      GACC_TRY(wait(kWhole, 0));
+    }
+    return {};
+  }
 
  private:
   static constexpr int64_t kWhole = -1;  // instead of a launch: all that a stream was given so far
 
-  Status hand_over(int64_t from, int64_t to) {
-    GACC_TRY(mark(kWhole, from));
-    return wait(kWhole, to);
+  bool is_further(int64_t stream) const {
+    return forks_ && stream < static_cast<int64_t>(streams_.size()) && this->stream(stream) != streams_[0];
   }
 
   const Driver& driver_;
-  const std::array<Stream, 2> streams_;
+  const std::array<Stream, kPlanStreams> streams_;
   const bool forks_;
   std::vector<Event> events_;
   std::map<int64_t, Event> marks_;  // the latest event of a launch
@@ -65,9 +77,9 @@ class Fork {
 class Programs {
  public:
   // Finds and checks all kernels. `driver`, `gemm` and `emulator` must outlive this; gemm may be null when
-  // the plan has no products, and emulator when this is a GPU.
-  Status load(const Driver& driver, Module module, const Artifact& artifact, Pointer arena, GemmEngine* gemm,
-              const EmulatorLink* emulator, int device);
+  // the plan has no products, emulator when this is a GPU, and host_state where no state lies on the host.
+  Status load(const Driver& driver, Module module, const Artifact& artifact, Pointer arena,
+              std::byte* host_state, GemmEngine* gemm, const EmulatorLink* emulator, int device);
   // From here on the program is this one cooperative kernel. An error when its blocks do not run at once
   // here: then it stays as it was.
   Status use_persistent(Program program, Module module, const PlanProgram& planned, const Artifact& artifact);
@@ -87,6 +99,9 @@ class Programs {
   // Queues all launches of a program, in order. `queued`, if given, hears of each: its number and name.
   using Queued = std::function<Status(int64_t launch, const std::string& name)>;
   Status launch(Program program, int64_t batch, Fork& fork, const Queued& queued = {}) const;
+  // True where launches of it run only if the program says so meanwhile (PlanSection): the host then looks, and no
+  // graph has it.
+  bool sectioned(Program program) const { return sections_[index(program)].has_value(); }
   // True where the plan has launches of it on a second stream.
   bool forks(Program program) const;
   int64_t launches(Program program) const { return static_cast<int64_t>(programs_[index(program)].size()); }
@@ -94,7 +109,7 @@ class Programs {
  private:
   struct Launch {
     PlanLaunch planned;           // a product's arguments are those of its built-in kernel
-    Function function = nullptr;  // null: a product
+    Function function = nullptr;  // null: a product or a copy
     int64_t most_blocks = 0;      // that run at once, for a kernel whose blocks take turns; 0: any number
     Product product;              // without its extents, which are known at launch
     bool on_demand = false;  // a product of a prediction: like a ragged one, it takes no memory of its own
@@ -102,7 +117,8 @@ class Programs {
     // built-in kernel's epilogue.
     int64_t bias_of = -1, epilogue_of = -1;
     int64_t then = -1;     // of a product: that kernel
-    bool awaited = false;  // a launch of the other stream is after this one
+    bool awaited = false;  // a launch of another stream is after this one
+    bool is_product() const { return !function && !planned.copy; }
   };
 
   static size_t index(Program program) { return static_cast<size_t>(program); }
@@ -123,17 +139,23 @@ class Programs {
   // Queues launch `number`; `queued` as above.
   Status launch_one(const std::vector<Launch>& launches, int64_t number, int64_t batch, Stream stream,
                     const Queued& queued) const;
+  Status copy(const PlanCopy& copy, Stream stream) const;
+  // Waits for what was queued, and tells whether the section runs.
+  Status read_flag(const PlanSection& section, Stream stream, bool& runs) const;
   // True where a product has done what this launch is there for.
   bool done_before(const std::vector<Launch>& launches, const Launch& launch, int64_t batch) const;
 
   const Driver* driver_ = nullptr;
   const EmulatorLink* emulator_ = nullptr;
   Pointer arena_ = 0;
+  int64_t arena_bytes_ = 0;
+  std::byte* host_state_ = nullptr;  // whose addresses follow the arena's
   GemmEngine* gemm_ = nullptr;
   int device_ = 0;
   int64_t micro_batch_ = 1;
   std::array<Pointer, 2> workspaces_{};  // of each stream, for products that have too little in the arena
   std::array<bool, std::size(kPrograms)> persistent_{};
+  std::array<std::optional<PlanSection>, std::size(kPrograms)> sections_{};
   std::array<std::vector<Launch>, std::size(kPrograms)> programs_;
   std::array<std::vector<PlanValue>, std::size(kPrograms)> values_;
 };

@@ -60,6 +60,8 @@ Status Session::open(const Artifact& artifact) {
 Status Session::init(uint64_t seed, float lr) {
   window_.forget();
   GACC_TRY(evaluation_.begin());
+  for (const PlanBuffer& buffer : plan_.buffers)
+    if (buffer.offset >= plan_.arena_bytes) GACC_TRY(arena_.zero(buffer.offset, buffer.bytes));
   GACC_TRY(write_state(state::lr, lr));
   GACC_TRY(write_state(state::seed_low, static_cast<int32_t>(seed)));
   GACC_TRY(write_state(state::seed_high, static_cast<int32_t>(seed >> 32)));

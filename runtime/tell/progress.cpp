@@ -107,17 +107,19 @@ std::string evaluation_text(const EvaluationReport& report, const Plan& plan) {
   return text;
 }
 
-std::string process_memory_text(int64_t arena) {
+std::string process_memory_text(int64_t arena, int64_t host) {
   std::ifstream file("/proc/self/status");
   std::string word;
   while (file >> word && word != "VmHWM:") continue;  // the most that was ever resident at once
   double kibibytes = 0;
   if (!(file >> kibibytes)) return "";
-  const double process = kibibytes / 1024, planned = static_cast<double>(arena) / (1 << 20);
+  const auto mebibytes = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  const double process = kibibytes / 1024, planned = mebibytes(arena), beside = mebibytes(host);
   return fmt::format(
-      "memory: {:.1f} MiB at most: the arena's {:.1f} MiB as planned, and {:.1f} MiB for the program, its "
+      "memory: {:.1f} MiB at most: the arena's {:.1f} MiB as planned, {}and {:.1f} MiB for the program, its "
       "code and the data",
-      process, planned, process - planned);
+      process, planned, host > 0 ? fmt::format("{:.1f} MiB of state beside it, ", beside) : "",
+      process - planned - beside);
 }
 
 Progress::Progress(const Plan& plan, bool quiet, bool shows)

@@ -32,8 +32,8 @@ std::string epoch_text(const EpochReport& report);
 std::string evaluation_text(const EvaluationReport& report, const Plan& plan);
 std::string duration_text(double seconds);  // "0:07", "12:05", "3:04:05"
 // "memory: 131.2 MiB at most: the arena's 98.4 MiB as planned, and 32.8 MiB for the program, its code and the
-// data", of this process. Empty where the system does not say.
-std::string process_memory_text(int64_t arena);
+// data", of this process. `host`: bytes of state that lies beside the arena. Empty where the system does not say.
+std::string process_memory_text(int64_t arena, int64_t host);
 
 class Progress {
  public:

@@ -52,7 +52,7 @@ Module everything() {
   all.settings.train.micro_batch = int64_t{33};
   int count = 0;
   for (const ir::OpInfo* info : ir::all_ops()) {
-    if (info->lowering == ir::Lowering::composite) continue;
+    if (info->lowering == ir::Lowering::composite || info->lowering == ir::Lowering::copy) continue;
     for (const ir::Example& example : ir::examples(*info))
       if (!ir::has_half(example)) append(all, example.module, fmt::format("e{}.", count++));
   }

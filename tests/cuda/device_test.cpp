@@ -153,7 +153,7 @@ TEST_F(CudaDeviceTest, AGraphOnTwoStreamsIsForkedAndJoined) {
   ASSERT_EQ(step.size(), 2U);
   step[1].stream = 1;
   for (const int waits : {0, 1}) {
-    step[1].after = waits - 1;
+    step[1].after.assign(static_cast<size_t>(waits), 0);
     fake_->calls.clear();
     ASSERT_EQ(open(artifact).text(), "");
     EXPECT_EQ(fake_->count("cuStreamWaitEvent"), 2 + waits);

@@ -165,35 +165,64 @@ Module graph(std::string text) {
   return large(text.replace(text.find(size), size.size(), size + "\n  set launch.mode = \"graph\""));
 }
 
+// One with all the state on the host that may lie there.
+Module hosted(std::string text) {
+  const std::string size = "micro_batch = 8";
+  text.replace(text.find(size), size.size(),
+               size + "\n  set memory.budget = 1\n  set memory.host = 10000000");
+  return large(text);
+}
+
 // Every wait is needed: without it the verifier says so, by rule; and where the bits would change, the replay
 // of the streams, which knows nothing of dependences. One that waits for another launch is no better.
-TEST(Streams, AreAcceptedAndEveryWaitIsNeeded) {
+struct Waits {
   int aside = 0, planted = 0, replayed = 0;
-  for (const std::string& text : models()) {
-    Module module = graph(text);
+  void check(Module& module, Region& region) {
     EXPECT_EQ(check_plan(module), "");
     EXPECT_EQ(passes::check_schedule(module), "");
-    for (Launch& launch : module.step.schedule->launches) {
+    for (Launch& launch : region.schedule->launches) {
       Branch& branch = ir::branch(launch);
-      aside += branch.stream;
-      if (!branch.after) continue;
-      const std::optional<int32_t> right = std::exchange(branch.after, std::nullopt);
-      Diag diag;
-      EXPECT_FALSE(verify(module, diag));
-      EXPECT_NE(diag.render().find("R27"), std::string::npos) << diag.render();
-      EXPECT_NE(passes::check_schedule(module).find("waits for that of kernel"), std::string::npos);
-      replayed += !check_plan(module).empty();
-      branch.after = calls(launch).front()->kernel;
-      EXPECT_FALSE(verifies(module)) << "itself";
-      branch.after = 9999;
-      EXPECT_FALSE(verifies(module)) << "nothing";
-      branch.after = right;
-      ++planted;
+      aside += branch.stream > 0;
+      for (size_t i = 0; i < branch.after.size(); ++i) {
+        const std::vector<int32_t> right = branch.after;
+        branch.after.erase(branch.after.begin() + static_cast<ptrdiff_t>(i));
+        Diag diag;
+        EXPECT_FALSE(verify(module, diag));
+        EXPECT_NE(diag.render().find("R27"), std::string::npos) << diag.render();
+        EXPECT_NE(passes::check_schedule(module).find("waits for that of kernel"), std::string::npos);
+        replayed += !check_plan(module).empty();
+        for (const int32_t wrong : {calls(launch).front()->kernel, 9999}) {
+          branch.after = right;
+          branch.after[i] = wrong;
+          EXPECT_FALSE(verifies(module)) << wrong;
+        }
+        branch.after = right;
+        ++planted;
+      }
     }
   }
-  EXPECT_GT(aside, 10);
-  EXPECT_GT(planted, 10);
-  EXPECT_GT(replayed, planted / 2);
+};
+
+TEST(Streams, AreAcceptedAndEveryWaitIsNeeded) {
+  Waits waits;
+  for (const std::string& text : models()) {
+    Module module = graph(text);
+    waits.check(module, module.step);
+  }
+  EXPECT_GT(waits.aside, 10);
+  EXPECT_GT(waits.planted, 10);
+  EXPECT_GT(waits.replayed, waits.planted / 2);
+}
+
+TEST(Streams, OfStateOnTheHostNeedEveryWait) {
+  Waits waits;
+  for (const std::string& text : models()) {
+    Module module = hosted(text);
+    if (module.host_bytes > 0) waits.check(module, module.update);
+  }
+  EXPECT_GT(waits.aside, 20);
+  EXPECT_GT(waits.planted, 20);
+  EXPECT_GT(waits.replayed, waits.planted / 2);
 }
 
 TEST(Streams, ALaunchOnTheOtherOneIsFound) {

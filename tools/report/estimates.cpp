@@ -1,6 +1,7 @@
 // What a GPU is estimated to take: the launches of a step (docs/gpu.md), and the sums of ranks
 // (docs/ranks.md).
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -159,6 +160,54 @@ void add_kernels(nlohmann::ordered_json& plan, const KernelCosts& costs) {
                       {"card", costs.machine->card},
                       {"launched_as", how(costs.step)},
                       {"overlap", overlap_text(costs.step, rows_of(costs.step))}};
+}
+
+int64_t HostCosts::accumulate() const {
+  constexpr double kShare = 0.05;
+  return step > 0 ? static_cast<int64_t>(std::ceil(seconds / step / kShare)) : 1;
+}
+
+HostCosts host_costs(const ir::Module& module, std::optional<double> link, const KernelCosts& kernels) {
+  HostCosts costs{.bytes = module.host_bytes, .step = kernels.step.seconds};
+  if (link) costs.link = *link;
+  for (const ir::Buffer& buffer : module.buffers) costs.tensors += buffer.host ? 1 : 0;
+  if (!module.update.schedule) return costs;
+  for (const ir::CallSite* call : ir::calls(*module.update.schedule)) {
+    const ir::CopyCall* copy = ir::as_copy(*call);
+    if (copy == nullptr || call->branch.stream != 1) continue;  // as much goes out as comes in
+    costs.moved += copy->bytes;
+    ++costs.copies;
+  }
+  costs.seconds = static_cast<double>(costs.moved) / costs.link;
+  return costs;
+}
+
+std::string host_text(const HostCosts& costs) {
+  if (costs.bytes == 0) return "";
+  std::string text = "host\n";
+  const auto line = [&](std::string_view name, const std::string& value) {
+    text += fmt::format("  {:<18}{}\n", name, value);
+  };
+  line("state", fmt::format("{} of {} in locked memory ({} bytes)", ir::counted(costs.tensors, "tensor"),
+                            ir::short_size_text(costs.bytes), count_text(costs.bytes)));
+  line("copies", fmt::format("{} each way for an update, in {}", ir::short_size_text(costs.moved),
+                             ir::counted(costs.copies, "piece")));
+  line("time", fmt::format("{:.2f} ms an update at {:g} GB/s each way, estimated", 1e3 * costs.seconds,
+                           costs.link / 1e9));
+  line("",
+       fmt::format("less than 5 % of the launches' time from train.accumulate = {} on", costs.accumulate()));
+  return text;
+}
+
+void add_host(nlohmann::ordered_json& plan, const HostCosts& costs) {
+  if (costs.bytes == 0) return;
+  plan["host"] = {{"bytes", costs.bytes},
+                  {"tensors", costs.tensors},
+                  {"link_bytes", costs.moved},
+                  {"copies", costs.copies},
+                  {"link", costs.link},
+                  {"link_seconds", costs.seconds},
+                  {"accumulate", costs.accumulate()}};
 }
 
 RankCosts rank_costs(const ir::Module& module, std::optional<double> link, const KernelCosts& kernels) {

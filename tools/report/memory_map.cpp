@@ -148,6 +148,11 @@ RegionMap region_map(const Module& module, RegionKind kind, const ByCategory& al
                           category_of(maker), value.offset.value_or(0), range.bytes, range.first,
                           range.last});
   }
+  for (const SlotRange& slot : slot_ranges(module, all, times)) {
+    const Buffer& buffer = module[slot.buffer];
+    map.values.push_back({buffer.name, shape_text(buffer.type), "", Category::optimizer,
+                          buffer.offset.value_or(0), slot.bytes, slot.first, slot.last});
+  }
   bool backward = false;
   for (const Kernel& kernel : all) {
     if (kernel.form == KernelForm::alias) continue;
@@ -184,6 +189,7 @@ MemoryMap memory_map(const Module& module) {
     const Buffer& buffer = module.buffers[i];
     const BufferId id{static_cast<int32_t>(i)};
     if (storage_of(module, id) != id) continue;  // in another's place
+    if (buffer.host || buffer.role == BufferRole::slot) continue;
     const int64_t bytes = type_bytes(buffer.type, module.micro_batch());
     map.buffers.push_back({buffer.name, shape_text(buffer.type), "", category_of(buffer),
                            buffer.offset.value_or(0), bytes, 0, 0});

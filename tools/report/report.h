@@ -40,6 +40,21 @@ std::string kernels_text(const KernelCosts& costs);
 // says for what machine that is.
 void add_kernels(nlohmann::ordered_json& plan, const KernelCosts& costs);
 
+// The cost of state on the host (memory.host): what an update copies, and how long that takes at so many bytes a second
+// each way, both ways at once.
+struct HostCosts {
+  int64_t bytes = 0, tensors = 0;    // of the block
+  int64_t moved = 0, copies = 0;     // each way
+  double link = kernels::kHostLink;  // bytes a second
+  double seconds = 0, step = 0;      // of the copies, and of a launch of the step: estimates
+  // The launches of an update from which the copies take less than a twentieth of their time.
+  int64_t accumulate() const;
+};
+// The module is scheduled.
+HostCosts host_costs(const ir::Module& module, std::optional<double> link, const KernelCosts& kernels);
+std::string host_text(const HostCosts& costs);  // "" where nothing lies there
+void add_host(nlohmann::ordered_json& plan, const HostCosts& costs);
+
 // The cost of adding up the sums of several ranks (docs/ranks.md), for --plan --ranks R --link SIZE/s: of a full
 // window, for the rank that has most to do.
 struct RankCosts {

@@ -1,0 +1,234 @@
+#include "ir/host_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "ir/row_pitch.h"
+
+namespace gacc::ir {
+
+namespace {
+
+const Op& op_of(const Region& region, const CallSite& call) {
+  return *std::ranges::find(region.ops, call.kernel, &Op::kernel);
+}
+
+}  // namespace
+
+bool passes_state(const Region& region) {
+  return std::ranges::any_of(region.ops, [](const Op& op) { return op.info == &op_host_in; });
+}
+
+int32_t stream_of_state(const Region& region, const Launch& launch) {
+  const CallSite& call = *calls(launch).front();
+  if (as_copy(call) == nullptr) return 0;
+  return op_of(region, call).info == &op_host_in ? 1 : 2;
+}
+
+bool is_on_host(const Module& module, BufferId buffer) { return module[storage_of(module, buffer)].host; }
+
+std::optional<StateSection> section_of_ops(const Region& region) {
+  if (!passes_state(region)) return std::nullopt;
+  StateSection section;
+  const auto first = std::ranges::find_if(region.ops, is_copy);
+  const auto last = std::find_if(region.ops.rbegin(), region.ops.rend(), is_copy);
+  section.flag = first->when.value_or(Operand(1.0));
+  section.first = static_cast<size_t>(first - region.ops.begin());
+  section.last = static_cast<size_t>(region.ops.rend() - last) - 1;
+  return section;
+}
+
+std::optional<StateSection> section_of_launches(const Region& region) {
+  std::optional<StateSection> section = section_of_ops(region);
+  if (!section || !region.schedule) return std::nullopt;
+  bool any = false;
+  for (size_t i = 0; i < region.schedule->launches.size(); ++i) {
+    if (as_copy(*calls(region.schedule->launches[i]).front()) == nullptr) continue;
+    if (!any) section->first = i;
+    section->last = i;
+    any = true;
+  }
+  return section;
+}
+
+void verify_host_buffers(const Module& module, const Broken& broken) {
+  bool any = false;
+  for (const Buffer& buffer : module.buffers) {
+    const auto wrong = [&](const std::string& what) {
+      broken("R33", buffer.at, fmt::format("`@{}` {}", buffer.name, what));
+    };
+    any = any || buffer.host;
+    const bool slot = buffer.role == BufferRole::slot, part = buffer.role == BufferRole::part;
+    if ((buffer.host || slot || part) && module.phase < Phase::fused)
+      wrong(fmt::format("is for state on the host in phase {}", phase_text(module.phase)));
+    if (buffer.host) {
+      const auto has = [&](BufferRole role) {
+        return module.find_belonging(*module.find_buffer(buffer.name), role).has_value();
+      };
+      const bool parameter = buffer.role == BufferRole::weight && buffer.trainable && has(BufferRole::half) &&
+                             has(BufferRole::gradient);
+      if ((buffer.role != BufferRole::moment && buffer.role != BufferRole::master && !parameter) ||
+          buffer.type.dtype != DType::f32)
+        wrong("is neither a moment nor a master, and cannot lie on the host");
+    }
+    if (buffer.from != 0 && !part) wrong("is no part, and begins at no element of another buffer");
+    if (!slot && !part) continue;
+    const Buffer& of = module[*buffer.of];
+    const int64_t size = elements(buffer.type.shape, 1), all = elements(of.type.shape, 1);
+    if (of.type.dtype != buffer.type.dtype || of.role == BufferRole::slot || of.role == BufferRole::part)
+      wrong(fmt::format("is no part of `@{}`", of.name));
+    if (buffer.from < 0 || size > all || buffer.from > all - size)
+      wrong(fmt::format("has elements {} to {} of `@{}`, which has {}", buffer.from, buffer.from + size - 1,
+                        of.name, all));
+    if (slot && !of.host) wrong(fmt::format("is a slot of `@{}`, which does not lie on the host", of.name));
+  }
+  if (any != (module.host_bytes > 0) && module.phase >= Phase::planned)
+    broken("R33", {}, fmt::format("the module has {} bytes on the host", module.host_bytes));
+}
+
+namespace {
+
+class HostStateVerifier {
+ public:
+  HostStateVerifier(const Module& module, const Region& region, const Broken& broken)
+      : module_(module), region_(region), broken_(broken), section_(section_of_ops(region)) {}
+
+  void run() {
+    for (size_t i = 0; i < region_.ops.size(); ++i) {
+      const Op& op = region_.ops[i];
+      if (is_copy(op)) {
+        copy(op);
+      } else {
+        touch(op);
+        if (section_ && section_->first < i && i < section_->last) in_section(op);
+      }
+    }
+    for (const auto& [slot, stage] : slots_)
+      if (stage != Stage::out)
+        wrong(region_.at, fmt::format("`@{}` does not go back to the host", module_[slot].name));
+    if (section_) after_section();
+    parts();
+  }
+
+ private:
+  enum class Stage : uint8_t { in, updated, out };
+
+  void wrong(const Location& at, const std::string& what) {
+    broken_("R33", at, fmt::format("{}: {}", region_text(region_.kind), what));
+  }
+
+  void copy(const Op& op) {
+    const bool in = op.info == &op_host_in;
+    if (as_buffer(op.operands[0]) == nullptr || as_buffer(op.operands[1]) == nullptr)
+      return wrong(op.at, fmt::format("`{}` copies a buffer to a buffer", op.info->name));
+    const BufferId host = *as_buffer(op.operands[in ? 1 : 0]), other = *as_buffer(op.operands[in ? 0 : 1]);
+    const Buffer& arena = module_[other];
+    const bool init = region_.kind == RegionKind::init && !in;
+    if (region_.kind != RegionKind::update && !init) return wrong(op.at, "it copies no state");
+    if (init ? arena.role != BufferRole::part : arena.role != BufferRole::slot)
+      return wrong(op.at, fmt::format("`@{}` is no {}", arena.name, init ? "part" : "slot"));
+    if (!is_on_host(module_, host) || is_on_host(module_, other))
+      return wrong(op.at, fmt::format("`@{}` does not lie on the host, or `@{}` does", module_[host].name,
+                                      arena.name));
+    if (init) {
+      if (op.when) wrong(op.at, "state is copied under no condition");
+      return;
+    }
+    if (storage_of(module_, host) != storage_of(module_, *arena.of))
+      wrong(op.at, fmt::format("`@{}` is a slot of `@{}`, not of `@{}`", arena.name, module_[*arena.of].name,
+                               module_[host].name));
+    if (!op.when || as_value(*op.when) == nullptr || *op.when != section_->flag)
+      wrong(op.at, "all copies have one condition, a value");
+    if (in) {
+      if (!slots_.emplace(other, Stage::in).second)
+        wrong(op.at, fmt::format("`@{}` comes in a second time", arena.name));
+      home_[other] = host;
+      return;
+    }
+    const auto slot = slots_.find(other);
+    if (slot == slots_.end() || slot->second != Stage::updated || home_[other] != host)
+      return wrong(op.at,
+                   fmt::format("`@{}` goes out before it came in and was updated, or elsewhere", arena.name));
+    slot->second = Stage::out;
+  }
+
+  // Slots are touched while they are in; what lies on the host never.
+  void touch(const Op& op) {
+    op.each_operand([&](const Operand& operand) {
+      const BufferId* buffer = as_buffer(operand);
+      if (buffer == nullptr) return;
+      if (is_on_host(module_, *buffer))
+        wrong(op.at,
+              fmt::format("`{}` takes `@{}`, which lies on the host", op.info->name, module_[*buffer].name));
+      if (module_[*buffer].role != BufferRole::slot) return;
+      const auto slot = slots_.find(*buffer);
+      if (slot == slots_.end() || slot->second != Stage::in)
+        wrong(op.at, fmt::format("`{}` takes `@{}` before it came in, or after it was updated", op.info->name,
+                                 module_[*buffer].name));
+    });
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      const BufferId* buffer = op.info->is_written(i) ? as_buffer(op.operands[i]) : nullptr;
+      const auto slot = buffer != nullptr ? slots_.find(*buffer) : slots_.end();
+      if (slot != slots_.end() && slot->second == Stage::in) slot->second = Stage::updated;
+    }
+  }
+
+  // What may be left out with the copies.
+  void in_section(const Op& op) {
+    if (op.info->writes != 0 && op.when != section_->flag)
+      wrong(op.at,
+            fmt::format("`{}` stands between copies, and writes under another condition", op.info->name));
+    made_.insert(op.results.begin(), op.results.end());
+  }
+  void after_section() {
+    for (size_t i = section_->last + 1; i < region_.ops.size(); ++i)
+      region_.ops[i].each_operand([&](const Operand& operand) {
+        const ValueId* value = as_value(operand);
+        if (value != nullptr && made_.contains(*value))
+          wrong(region_.ops[i].at,
+                fmt::format("`%{}` is made between copies and read behind them", region_[*value].name));
+      });
+  }
+
+  // Parts of a buffer that a region uses are the same elements, or none of them.
+  void parts() {
+    std::map<std::pair<BufferId, int64_t>, std::pair<BufferId, int64_t>>
+        used;  // by place: the part, and its end
+    for (const Op& op : region_.ops)
+      for (const Operand& operand : op.operands) {
+        const BufferId* buffer = as_buffer(operand);
+        if (buffer == nullptr || module_[*buffer].role != BufferRole::part) continue;
+        const int64_t begin = part_begin(module_, *buffer);
+        used.try_emplace({storage_of(module_, *buffer), begin},
+                         std::pair(*buffer, begin + type_bytes(module_[*buffer].type, 1)));
+        if (used.at({storage_of(module_, *buffer), begin}).first != *buffer)
+          wrong(op.at, fmt::format("`@{}` has the elements of another part", module_[*buffer].name));
+      }
+    for (auto at = used.begin(); at != used.end(); ++at) {
+      const auto next = std::next(at);
+      if (next != used.end() && next->first.first == at->first.first &&
+          next->first.second < at->second.second)
+        wrong(region_.at, fmt::format("`@{}` and `@{}` share elements", module_[at->second.first].name,
+                                      module_[next->second.first].name));
+    }
+  }
+
+  const Module& module_;
+  const Region& region_;
+  const Broken& broken_;
+  const std::optional<StateSection> section_;
+  std::map<BufferId, Stage> slots_;
+  std::map<BufferId, BufferId> home_;  // of a slot: where it came from
+  std::set<ValueId> made_;             // in the section
+};
+
+}  // namespace
+
+void verify_host_state(const Module& module, const Region& region, const Broken& broken) {
+  HostStateVerifier(module, region, broken).run();
+}
+
+}  // namespace gacc::ir

@@ -1,0 +1,32 @@
+// State in the host's memory (memory.host), which passes through the arena while `update` works with it: what of a
+// region that is, and the rules about it (docs/ir.md R33).
+#pragma once
+#include <optional>
+
+#include "ir/op_info.h"
+#include "ir/schedule/verify_schedule.h"
+
+namespace gacc::ir {
+
+inline bool is_copy(const Op& op) { return op.info->lowering == Lowering::copy; }
+// Returns true if the region takes state from the host and gives it back.
+bool passes_state(const Region& region);
+// Returns the stream of a launch in such a region: the second for copies in, the third for copies out.
+int32_t stream_of_state(const Region& region, const Launch& launch);
+// Returns true if the buffer's bytes are the host's: it lies there, or is a part of one that does.
+bool is_on_host(const Module& module, BufferId buffer);
+
+// The launches of a region from its first copy to its last one. They run if the flag of the copies is not 0; else
+// none of them does, and nothing is moved.
+struct StateSection {
+  Operand flag{};
+  size_t first = 0, last = 0;  // of the schedule's launches, or of ops
+};
+std::optional<StateSection> section_of_ops(const Region& region);
+std::optional<StateSection> section_of_launches(const Region& region);
+
+// Checks R33: of buffers before regions.
+void verify_host_buffers(const Module& module, const Broken& broken);
+void verify_host_state(const Module& module, const Region& region, const Broken& broken);
+
+}  // namespace gacc::ir

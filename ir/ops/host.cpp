@@ -1,0 +1,46 @@
+// Copies between the arena and state in the host's memory (pass host-state, docs/ir.md R33).
+#include "ir/ops/common.h"
+
+namespace gacc::ir {
+
+namespace {
+
+Types infer_copy(const OpView& op) {
+  const Type to = op.operand(0), from = op.operand(1);
+  if (to.dtype != from.dtype || elements(to.shape, 1) != elements(from.shape, 1))
+    refuse(op, Kind::shape_mismatch, {0, 1}, "it copies as many numbers of one type");
+  return {};
+}
+
+Cost copy_cost(const OpView& op) { return {.bytes = type_bytes(op.operand(0), 1)}; }
+
+void copy_reference(EvalView& view) { view.result().data = view.operand(1).data; }
+
+}  // namespace
+
+extern const OpInfo op_host_in{
+    .name = "host.in",
+    .summary = "a copy from the host's memory into the arena; operands: a slot, a buffer on the host",
+    .operands = 2,
+    .writes = operand_bits({0}),
+    .discards = operand_bits({0}),
+    .infer = infer_copy,
+    .lowering = Lowering::copy,
+    .reference = copy_reference,
+    .cost = copy_cost,
+};
+
+extern const OpInfo op_host_out{
+    .name = "host.out",
+    .summary =
+        "a copy from the arena into the host's memory; operands: a buffer on the host, a slot or a part",
+    .operands = 2,
+    .writes = operand_bits({0}),
+    .discards = operand_bits({0}),
+    .infer = infer_copy,
+    .lowering = Lowering::copy,
+    .reference = copy_reference,
+    .cost = copy_cost,
+};
+
+}  // namespace gacc::ir
