@@ -1,8 +1,9 @@
 // A graph on two streams against the same launches on one, in the emulator: the same bits in every buffer and
-// no report, by both engines of products.
+// no report, by both engines of products. And copies of state from the host on streams of their own.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "tests/cuda/emulated_steps.h"
 
@@ -87,6 +88,48 @@ TEST_F(Streams, HaveTheBitsOfOne) {
       EXPECT_TRUE(run(one) == run(two)) << compute;
     }
   }
+}
+
+std::string hosted(const std::string& budget) {
+  return model("bf16") + "[recompute]\npolicy = \"none\"\n[memory]\nhost = \"1MiB\"\nbudget = \"" + budget +
+         "\"\n";
+}
+
+// The numbers of all buffers are compared by name, for they lie elsewhere.
+TEST_F(Streams, OfStateOnTheHostHaveTheBitsOfOne) {
+  const ir::Module module = planned(hosted("1KiB"));
+  ASSERT_GT(module.host_bytes, 100'000);
+  const Artifact one = artifact_of(module, true, "sm_80", false), three = artifact_of(module, true);
+  const std::vector<std::byte> bits = run(three);
+  EXPECT_TRUE(run(one) == bits);
+  const std::vector<std::byte> none = run(artifact_of(planned(hosted("1GiB")), true));
+  ASSERT_EQ(none.size(), bits.size());
+  EXPECT_TRUE(none == bits);
+}
+
+// Whatever works with a slot before its copy came in is named, and so is a copy in that overtakes the one out.
+TEST_F(Streams, AMissingWaitForACopyIsNamed) {
+  Artifact artifact = artifact_of(planned(hosted("1KiB")), true);
+  faulty_ = true;
+  size_t kernels = 0, copies = 0;
+  for (PlanProgram& update : artifact.plan.programs) {
+    if (!update.section) continue;
+    for (size_t i = 0; i < update.launches.size() && kernels + copies < 12; ++i) {
+      PlanLaunch& launch = update.launches[i];
+      const bool in = launch.copy && launch.stream == 1;
+      if (launch.after.empty() || launch.stream == 2)
+        continue;  // a copy out waits for a kernel, which is done by then
+      if (in && update.launches[static_cast<size_t>(launch.after.front())].stream != 2) continue;
+      const std::vector<int64_t> right = std::exchange(launch.after, {});
+      run(artifact);
+      EXPECT_NE(reports_, "") << "launch " << i;
+      ++(in ? copies : kernels);
+      launch.after = right;
+      i += 20;
+    }
+  }
+  EXPECT_GT(kernels, 2U);
+  EXPECT_GT(copies, 0U);
 }
 
 }  // namespace
