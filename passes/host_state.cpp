@@ -440,17 +440,16 @@ class HostState {
   std::optional<Operand> flag_;  // that all of the state's updates have
 };
 
-// The area that the regions share, as high as the step makes it, and whether recompute can make it lower.
-struct Area {
-  int64_t height = 0;
-  bool shrinks = false;
-};
-Area area_of(const Module& module, const Options& options) {
+// Where a budget has more than the step needs, pieces may have so many bytes: tiny ones take long.
+constexpr int64_t kRoomForPieces = int64_t{16} << 20;
+
+// Returns the bytes of the area that the regions share, as high as the step makes it.
+int64_t area_of(const Module& module, const Options& options) {
   const std::string& policy = *module.settings.recompute.policy;
   Module copy = module;
   Diag none("", "");
   if (policy != "none" && policy != "budget" && !recompute(copy, options, none)) copy = module;
-  return {arena_of(copy, options) - buffer_bytes(copy), policy == "budget"};
+  return arena_of(copy, options) - buffer_bytes(copy);
 }
 
 }  // namespace
@@ -464,7 +463,7 @@ bool host_state(Module& module, const Options& options, Diag& diag) {
     return false;
   }
   const int64_t budget = *module.settings.memory.budget;
-  const Area area = area_of(module, options);
+  const int64_t area = area_of(module, options);
   const std::vector<BufferId> all = HostState(module, diag).candidates();
   std::vector<BufferId> chosen;  // as many as the host may have, and what lies there of them
   int64_t possible = 0, taken = 0;
@@ -486,13 +485,13 @@ bool host_state(Module& module, const Options& options, Diag& diag) {
     choice.hosted = {chosen.begin(), chosen.begin() + static_cast<ptrdiff_t>(count)};
     for (const BufferId buffer : choice.hosted) marked[buffer].host = true;
     const int64_t buffers = buffer_bytes(marked);
-    const int64_t room = area.shrinks ? std::clamp<int64_t>(budget - buffers, 0, area.height) : area.height;
+    const int64_t room = std::clamp<int64_t>(budget - buffers, 0, std::max(area, kRoomForPieces));
     HostState state(module, diag);
     const int64_t beside = transient_bytes(module, module.update), least = state.least_piece(choice.hosted);
     choice.piece = kMostPiece;
     while (choice.piece > least && state.slot_bytes(choice.hosted, choice.piece) + beside > room)
       choice.piece /= 2;
-    choice.bytes = buffers + std::max(area.height, state.slot_bytes(choice.hosted, choice.piece) + beside);
+    choice.bytes = buffers + std::max(area, state.slot_bytes(choice.hosted, choice.piece) + beside);
     return choice;
   };
   size_t fewest = 0, enough = chosen.size();
@@ -509,7 +508,7 @@ bool host_state(Module& module, const Options& options, Diag& diag) {
     const Choice choice = with(enough);
     if (choice.hosted.empty()) return true;
     HostState(module, diag).build(choice.hosted, choice.piece);
-    const int64_t height = std::max(area.height, placed_bytes(module, module.update, area.height));
+    const int64_t height = std::max(area, placed_bytes(module, module.update, area));
     if (enough == chosen.size() || buffer_bytes(module) + height <= budget) return !diag.failed();
     module = before;
   }
