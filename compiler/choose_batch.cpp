@@ -163,7 +163,12 @@ class BatchChooser::Search {
       divisors.push_back(i);
       if (i != effective_ / i) divisors.push_back(effective_ / i);
     }
-    std::erase_if(divisors, [&](int64_t micro) { return effective_ / micro < lanes; });
+    const bool whole =
+        ir::keeps_bits(model_.settings);  // a lane has whole launches, whatever the micro-batch
+    std::erase_if(divisors, [&](int64_t micro) {
+      const int64_t launches = effective_ / micro;
+      return launches < lanes || (whole && launches % lanes != 0);
+    });
     std::ranges::sort(divisors);
     if (divisors.empty())
       problem = fmt::format("train.effective_batch {} is too small for train.lanes {}", effective_, lanes);

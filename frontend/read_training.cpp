@@ -83,6 +83,31 @@ void read_train(const Values& keys, bool budget, ModelFile& model, Diag& diag) {
   }
 }
 
+// What cannot keep the bits of weights for every split of an effective batch. Layers and losses see to the rest.
+void check_bits(const ModelFile& model, Diag& diag) {
+  const Values train = model.file.table("train");
+  if (!ir::keeps_bits(model.settings)) return;
+  const auto refuse = [&](const Location& at, const std::string& why) {
+    diag.error(Kind::not_exact, at, "{}", why).note(train.at("require"), "\"bits\" is required here");
+  };
+  if (*model.settings.train.tail == "carry")
+    refuse(train.at("tail"),
+           "`train.tail = \"carry\"` counts launches over the end of an epoch, so the samples of a window "
+           "depend on "
+           "how many a launch has; \"flush\" and \"drop\" do not");
+  if (*model.settings.loss.chunks > 1)
+    refuse(model.file.table("loss").at("chunks"),
+           "`loss.chunks` adds up a part of all samples before the next part, so sums depend on the "
+           "micro-batch");
+  const auto& said = model.settings.train;
+  if (!*said.choose_micro_batch && !*said.choose_accumulate && model.accumulate % *said.lanes != 0)
+    refuse(train.at("lanes"),
+           fmt::format(
+               "`train.lanes` is {}, no divisor of `train.accumulate` {}: which samples a lane has would "
+               "depend on the micro-batch",
+               *said.lanes, model.accumulate));
+}
+
 // `lr_factor`, or `lr`, which is a factor of what optimizer.lr says.
 double factor_of(const Values& group, double rate, Diag& diag) {
   const bool both = group.given("lr") && group.given("lr_factor");
@@ -267,6 +292,7 @@ void read_training(ModelFile& model, Diag& diag) {
   read_precision(file.table("precision"), model, diag);
   file.table("launch").store(model.settings);
   read_recompute(file.table("recompute"), budget, model, diag);
+  check_bits(model, diag);
   if (const Values* keys = file.find("load")) read_load(*keys, model.settings, diag);
   if (const Values* keys = file.find("gguf")) read_gguf(*keys, model.settings, diag);
 }

@@ -206,8 +206,10 @@ const Table tables::train{
           "for estimates: the positions of a document (attention.documents), on average; default: the "
           "window's",
           extent},
-         word("require", no_default, {"exact"},
-              "\"exact\": an update that is not the one big batch's is an error")},
+         word("require", no_default, {"exact", "bits"},
+              "\"exact\": an update that is not the one big batch's is an error; \"bits\": also, weights "
+              "have the "
+              "same bits for every micro_batch x accumulate of one effective batch (docs/training.md)")},
     .example = "micro_batch = 32\naccumulate = 4\nepochs = 2"};
 
 const Table tables::optimizer{

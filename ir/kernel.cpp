@@ -110,6 +110,7 @@ class KernelBuilder {
   bool classify() {
     bool row = false, column = false, total = false;
     int64_t widest = -1;
+    std::optional<bool> ordered;
     for (const size_t i : ops_) {
       const Op& op = region_.ops[i];
       const Lowering lowering = op.info->lowering;
@@ -123,6 +124,13 @@ class KernelBuilder {
           is_blocks(operand_type(module_, region_, op.operands[0]).dtype))
         return refuse(fmt::format("`{}` writes blocks, and stands alone in its kernel", op.info->name));
       row = row || lowering == Lowering::row_reduce;
+      if (lowering == Lowering::column_reduce || lowering == Lowering::total_reduce) {
+        const Attr* attr = find_attr(op, "ordered");
+        const bool in_order = attr != nullptr && std::get<bool>(*attr);
+        if (ordered && *ordered != in_order)
+          return refuse("a sum in order and one that may be cut do not share a kernel");
+        ordered = in_order;
+      }
       column = column || lowering == Lowering::column_reduce;
       total = total || lowering == Lowering::total_reduce;
       Shape domain = op_domain(module_, region_, op);
@@ -162,7 +170,9 @@ class KernelBuilder {
         kernel_.form = KernelForm::rowwise;
         member.per_row = true;
       }
-      for (size_t o = 0; o < op.operands.size(); ++o)
+      // A sum finds its buffer by columns, whatever the buffer's shape.
+      const size_t own = op.info->lowering == Lowering::column_reduce && op.info->is_written(0) ? 1 : 0;
+      for (size_t o = own; o < op.operands.size(); ++o)
         if (!operand(op, op.operands[o], member)) return false;
       if (op.when && !operand(op, *op.when, member)) return false;
       kernel_.stages = std::max(kernel_.stages, member.stage + 1);

@@ -142,6 +142,8 @@ int64_t sharing_ranks(const Settings& settings) {
   return *settings.memory.shard == "optimizer" ? *settings.train.ranks : 0;
 }
 
+bool keeps_bits(const Settings& settings) { return *settings.train.require == "bits"; }
+
 std::optional<Type> full_length_type(const Module& module, const Buffer& buffer) {
   const bool slice = buffer.role == BufferRole::slice || buffer.role == BufferRole::master ||
                      buffer.role == BufferRole::moment;

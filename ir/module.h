@@ -208,6 +208,8 @@ BufferId storage_of(const Module& module, BufferId buffer);
 int64_t part_begin(const Module& module, BufferId buffer);
 // Returns the number of ranks that share the optimizer's state (memory.shard), or 0.
 int64_t sharing_ranks(const Settings& settings);
+// Returns true if weights must not depend on how an effective batch is split (train.require = "bits").
+bool keeps_bits(const Settings& settings);
 // Returns the type of the full-length tensor of which this buffer has one rank's rows; nothing for other buffers.
 std::optional<Type> full_length_type(const Module& module, const Buffer& buffer);
 

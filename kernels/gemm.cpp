@@ -42,8 +42,11 @@ std::string GemmKernel::name() const {
   const std::string to = result == type ? "" : fmt::format("_{}", ir::dtype_text(result));
   const std::string then = epilogue ? (epilogue->keeps ? "_c_" : "_") + epilogue->name : "";
   return fmt::format("gacc_gemm_{}{}_{}{}{}_{}x{}{}{}{}", ir::dtype_text(type), to, transpose_a ? 't' : 'n',
-                     transpose_b ? 't' : 'n', accumulate ? "_acc" : "", tile->m, tile->n,
-                     tile->slices > 1 ? "_sliced" : "", pitch ? "_pitch" : "", then);
+                     transpose_b ? 't' : 'n',
+                     ordered      ? "_ordered"
+                     : accumulate ? "_acc"
+                                  : "",
+                     tile->m, tile->n, tile->slices > 1 ? "_sliced" : "", pitch ? "_pitch" : "", then);
 }
 
 int64_t tile_shared_bytes(const GemmTile& tile, const GpuTarget& gpu) {
@@ -72,15 +75,16 @@ int64_t choose_implicit(int64_t m, int64_t n, int64_t count, bool mma, bool copi
 }
 
 GemmKernel choose_gemm(int64_t m, int64_t n, int64_t k, bool transpose_a, bool transpose_b, bool accumulate,
-                       ir::DType type, ir::DType result, const GpuTarget& gpu) {
+                       ir::DType type, ir::DType result, const GpuTarget& gpu, bool keeps_bits) {
   GemmKernel kernel{nullptr, transpose_a, transpose_b, accumulate, type, result};
-  const bool mma = type == ir::DType::f16 || (type == ir::DType::bf16 && gpu.bf16);
+  kernel.ordered = keeps_bits && accumulate;
+  const bool mma = !kernel.ordered && (type == ir::DType::f16 || (type == ir::DType::bf16 && gpu.bf16));
   for (const GemmTile& tile :
        mma ? std::span<const GemmTile>(kMmaTiles) : std::span<const GemmTile>(kTiles)) {
     kernel.tile = &tile;
     if (ceil_divide(m, tile.m) * ceil_divide(n, tile.n) >= kBlocksThatFillGpu) return kernel;
   }
-  if (k >= kDepthWorthSlices) kernel.tile = mma ? &kMmaSliced : &kSliced;
+  if (k >= kDepthWorthSlices && !keeps_bits) kernel.tile = mma ? &kMmaSliced : &kSliced;
   return kernel;
 }
 
@@ -102,8 +106,9 @@ GemmKernel choose_gemm(const ir::Module& module, const ir::Region& region, const
   const ir::DType result = accumulate ? view.operand(0).dtype : view.result().dtype;
   if (accumulate && result != ir::DType::f32)
     throw Unfit(fmt::format("`{}`: sums are f32, its buffer is {}", op.info->name, ir::dtype_text(result)));
-  GemmKernel chosen = choose_gemm(ta ? a.columns : a.rows, tb ? b.rows : b.columns, ta ? a.rows : a.columns,
-                                  ta, tb, accumulate, view.operand(first).dtype, result, gpu);
+  GemmKernel chosen =
+      choose_gemm(ta ? a.columns : a.rows, tb ? b.rows : b.columns, ta ? a.rows : a.columns, ta, tb,
+                  accumulate, view.operand(first).dtype, result, gpu, ir::keeps_bits(module.settings));
   chosen.pitch = ir::product_of(module, region, op).pitch.has_value();
   return chosen;
 }

@@ -71,18 +71,21 @@ struct GemmKernel {
   bool transpose_a = false, transpose_b = false, accumulate = false;
   ir::DType type = ir::DType::f32, result = ir::DType::f32;  // of A and B, and of C; accumulate: C is f32
   std::optional<GemmEpilogue> epilogue{};                    // not with accumulate
+  // accumulate: every element of C goes on with its terms, one after the other, and not by tensor cores, which take
+  // several at once.
+  bool ordered = false;
   bool pitch = false;  // rows of A, B or C have gaps: it takes ProductCall::pitch, too
   bool operator==(const GemmKernel&) const = default;
-  // The PTX entry: "gacc_gemm_f32_nt_acc_64x64"; "gacc_gemm_f16_f32_nt_..."; "..._64x64_add_relu_3",
+  // The PTX entry: "gacc_gemm_f32_nt_acc_64x64", "..._ordered_..."; "gacc_gemm_f16_f32_nt_..."; "..._64x64_add_relu_3",
   // "..._64x64_c_add_relu_3" where C is stored, too, "..._16x16_sliced", and "..._64x64_pitch".
   std::string name() const;
 };
 
 // The kernel of a product that has this shape in a full micro-batch. The GPU counts for bf16 alone, which not
-// all have tensor cores for.
+// all have tensor cores for. keeps_bits: no bit of an element depends on m, nor, where it accumulates, on k.
 GemmKernel choose_gemm(int64_t m, int64_t n, int64_t k, bool transpose_a, bool transpose_b, bool accumulate,
                        ir::DType type = ir::DType::f32, ir::DType result = ir::DType::f32,
-                       const GpuTarget& gpu = GpuTarget(80));
+                       const GpuTarget& gpu = GpuTarget(80), bool keeps_bits = false);
 // The same for a kernel of form gemm; Unfit is one with an extent beyond the kernels' 32-bit coordinates.
 GemmKernel choose_gemm(const ir::Module& module, const ir::Region& region, const ir::Kernel& kernel,
                        const GpuTarget& gpu);

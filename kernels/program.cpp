@@ -75,8 +75,9 @@ std::string body_key(const Body& body) {
                        slot.period, slot.pitch, slot.read, slot.written);
   }
   for (const Member& member : body.members) {
-    key += fmt::format("|{} {} {} {} {} {}:", static_cast<int>(member.kind), static_cast<int>(member.combine),
-                       member.stage, member.per_row, member.accumulate, member.when.has_value());
+    key +=
+        fmt::format("|{} {} {} {} {} {} {}:", static_cast<int>(member.kind), static_cast<int>(member.combine),
+                    member.stage, member.per_row, member.accumulate, member.ordered, member.when.has_value());
     if (member.when) key += source_key(*member.when);
     for (const Source& input : member.inputs) key += source_key(input);
     for (const ir::ScalarNode& node : member.program.nodes) {

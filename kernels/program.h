@@ -57,6 +57,7 @@ struct Member {
   std::vector<int32_t> stores{};   // slot that receives result i, or -1
   std::vector<int32_t> old{};      // slot with what result i's buffer held: for `when`, and for *.acc; or -1
   bool accumulate = false;         // reductions: added to what the buffer held
+  bool ordered = false;            // ... one row after the other, of a total_reduce one element
   std::optional<Source> when{};    // store only where this i32 is not 0
   std::vector<std::pair<int32_t, int32_t>> lifted{};  // constant node -> index among the extents (its bits)
   // Device: nodes that its approximate units compute (kernels/approximate.h), in order.

@@ -122,6 +122,8 @@ class BodyBuilder {
       size_t i = 0;
       while (op.info->is_written(i)) ++i;
       member.inputs.push_back(source(op.operands[i]));
+      const ir::Attr* ordered = ir::find_attr(op, "ordered");
+      member.ordered = ordered != nullptr && std::get<bool>(*ordered);
       body_.cost += 1;
     }
     for (size_t i = 0; i < op.operands.size(); ++i) {
@@ -182,7 +184,9 @@ class BodyBuilder {
       return;
     }
     body_.flat = one_pass && flat;
-    const bool whole = body_.form == KernelForm::pointwise || !has_parts();
+    // Nor must it show whether a launch has more than one part.
+    const bool whole =
+        body_.form == KernelForm::pointwise || (!has_parts() && !ir::keeps_bits(module_.settings));
     if (body_.flat) {
       call_.extents = {{1, false}, {rows * columns, batch}};
       return;
@@ -308,11 +312,20 @@ class BodyBuilder {
         break;
       case KernelForm::column_reduce:
         body_.vector = eights ? kEight : fours ? kFour : 1;
+        if (ordered()) {  // a thread has a column from its first row to the last
+          body_.vector = 1;
+          body_.side = call_.block = kWarp;
+          call_.items = {parts_ * ceil_divide(columns.factor, kWarp), false};
+          call_.per_block = 1;
+          body_.shared = call_.block * 4;
+          break;
+        }
         // By the shape alone, so not by the vector: a sum that is recomputed in another kernel has the same
         // bits. Where blocks of 8 columns a thread would be few, they take fewer columns.
         body_.side = static_cast<int64_t>(
             std::bit_ceil(static_cast<uint64_t>(std::min(ceil_divide(columns.factor, kEight), kWarp))));
-        while (body_.side > kLeastSide &&
+        // Nor by the number of parts, where they are those of samples and bits must not depend on these.
+        while (body_.side > kLeastSide && !ir::keeps_bits(module_.settings) &&
                parts_ * ceil_divide(columns.factor, body_.side * kEight) < kBlocksThatFillGpu)
           body_.side /= 2;
         call_.items = {parts_ * ceil_divide(columns.factor, body_.side * body_.vector), false};
@@ -329,7 +342,7 @@ class BodyBuilder {
                        : fours && (!body_.flat || chunk_ % kFour == 0) ? kFour
                                                                        : 1;
         call_.items = {parts_, false};
-        call_.block = kBlockThreads;
+        call_.block = ordered() ? kWarp : kBlockThreads;  // in order one thread adds
         call_.per_block = 1;
         body_.shared = reduction_bytes(call_.block, reductions(Lowering::total_reduce));
     }
@@ -347,6 +360,8 @@ class BodyBuilder {
     }
     return true;
   }
+
+  bool ordered() const { return std::ranges::any_of(body_.members, &Member::ordered); }
 
   int64_t reductions(Lowering kind) const {
     return std::ranges::count_if(body_.members, [&](const Member& member) { return member.kind == kind; });

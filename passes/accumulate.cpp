@@ -15,6 +15,8 @@
 #include <algorithm>
 #include <functional>
 
+#include "ir/contains.h"
+#include "ir/kernel.h"
 #include "passes/accumulate.h"
 #include "passes/analysis/rewrite.h"
 #include "passes/lanes.h"
@@ -87,6 +89,81 @@ void add_to(Module& module, Region& region, BufferId buffer, const Operand& what
   build.effect("add.acc", {buffer, what});
 }
 
+// With train.require = "bits" a sum over samples is made sample after sample: then it does not show which of them a
+// launch has had. A product, and a sum of few rows a sample, adds row by row (on the CPU and in a GPU's own products,
+// docs/training.md); a sum of many rows makes those of each sample first, in parts of about kRowsOfPart.
+constexpr int64_t kLeastRowsToPart = 16, kRowsOfPart = 128;
+
+class InOrder {
+ public:
+  InOrder(Module& module, Region& region, Diag& diag) : module_(module), region_(region), diag_(diag) {}
+
+  void add(BufferId buffer, const Operand& what, std::string_view sum) {
+    std::vector<size_t> terms, sums;
+    if (find_terms(region_, what, terms, sums) && terms.size() == 1) {
+      accumulate_into(buffer, accumulating(region_, region_.ops[terms[0]]), region_.ops[terms[0]]);
+      return;
+    }
+    size_t maker = maker_of(region_, what);
+    if (terms.size() > 1 || (maker < region_.ops.size() && region_.ops[maker].info == &op_add))
+      return refuse(maker, sum, "adds what several uses give; each use would need a sum of its own");
+    std::vector<ValueId> shaped;  // the same sums under other shapes, which nobody else reads
+    while (maker < region_.ops.size() && region_.ops[maker].info->lowering == Lowering::alias &&
+           uses(region_, region_.ops[maker].results.front()) == 1) {
+      shaped.push_back(region_.ops[maker].results.front());
+      maker = maker_of(region_, region_.ops[maker].operands.front());
+    }
+    if (maker == region_.ops.size()) return refuse(maker, sum, "is no sum over samples");
+    const Lowering lowering = region_.ops[maker].info->lowering;
+    const OpInfo* acc = accumulating(region_, region_.ops[maker]);
+    if (acc == nullptr || uses(region_, region_.ops[maker].results.front()) != 1 ||
+        (lowering != Lowering::column_reduce && lowering != Lowering::total_reduce))
+      return refuse(maker, sum, "is no sum that can be made sample after sample");
+    cut(maker, lowering);
+    Op& op = region_.ops[maker_];
+    accumulate_into(buffer, acc, op);
+    op.attrs["ordered"] = true;
+    std::erase_if(region_.ops, [&](const Op& each) {
+      return !each.results.empty() && contains(shaped, each.results.front());
+    });
+  }
+
+ private:
+  void refuse(size_t maker, std::string_view sum, std::string_view why) {
+    const bool made = maker < region_.ops.size();
+    diag_.error(Kind::not_exact, made ? region_.ops[maker].at : region_.at,
+                "train.require = \"bits\": {} {}{}", sum, why,
+                made ? fmt::format(" (`{}`)", region_.ops[maker].info->name) : "");
+  }
+
+  // Puts the sums of each sample before a sum over many rows.
+  void cut(size_t at, Lowering lowering) {
+    maker_ = at;
+    const Operand x = region_.ops[at].operands.front();
+    const Shape shape = operand_type(module_, region_, x).shape;
+    const bool total = lowering == Lowering::total_reduce;
+    const int64_t rows_of_sample = rows(shape, 1), micro_batch = module_.micro_batch();
+    if (!has_batch(shape) || (total ? elements(shape, 1) == 1 : rows_of_sample < kLeastRowsToPart)) return;
+    int64_t parts = 1;
+    while (!total && rows_of_sample / parts > kRowsOfPart && rows_of_sample % (2 * parts) == 0) parts *= 2;
+    const std::string name = region_[region_.ops[at].results.front()].name + ".samples";
+    Builder build = Builder(module_, region_, diag_).like(region_.ops[at]);
+    build.at = at;
+    const size_t before = region_.ops.size();
+    Operand sums =
+        build.make(total ? "total_sum" : "column_sum", name, {x}, {{"parts", parts * micro_batch}});
+    if (!total && parts * micro_batch == 1)  // a row all the same
+      sums = build.make("reshape", name + ".row", {sums}, {{"shape", Shape{1, shape.back()}}});
+    maker_ = at + (region_.ops.size() - before);
+    region_.ops[maker_].operands.front() = sums;
+  }
+
+  Module& module_;
+  Region& region_;
+  Diag& diag_;
+  size_t maker_ = 0;
+};
+
 // Where in the region an operand is made: the op's index and one, 0 for what is there from the start.
 size_t made_by(const Region& region, const Operand& what) {
   const size_t maker = maker_of(region, what);
@@ -158,7 +235,13 @@ bool accumulate(Module& module, const Options&, Diag& diag) {
     if (yield.role == YieldRole::loss) into = module.named(Named::loss_sum);
     if (yield.role == YieldRole::count) into = module.named(Named::loss_count);
     if (yield.role == YieldRole::weights) into = module.named(Named::loss_weight);
-    add_to(module, module.step, into, yield.what, diag);
+    if (keeps_bits(module.settings))
+      InOrder(module, module.step, diag)
+          .add(into, yield.what,
+               yield.role == YieldRole::grad ? fmt::format("the gradient of `{}`", module[yield.of].name)
+                                             : fmt::format("the {}", yield_role_text(yield.role)));
+    else
+      add_to(module, module.step, into, yield.what, diag);
     module.step.yields.erase(module.step.yields.begin());
   }
   const auto low = module.find(Named::samples_low), high = module.find(Named::samples_high);
@@ -174,7 +257,10 @@ bool accumulate(Module& module, const Options&, Diag& diag) {
         module.need_buffer({.name = name,
                             .role = BufferRole::evaluation,
                             .type = {yield.role == YieldRole::count ? DType::i32 : DType::f32, {}}});
-    add_to(module, module.eval, sum, yield.what, diag);
+    if (keeps_bits(module.settings))
+      InOrder(module, module.eval, diag).add(sum, yield.what, fmt::format("the metric {}", name));
+    else
+      add_to(module, module.eval, sum, yield.what, diag);
     module.eval.yields.erase(module.eval.yields.begin());
   }
   if (!build_update(module, trained, diag)) return false;

@@ -349,7 +349,8 @@ struct Cut {
 
 Cut cut_of(const Module& module, Loss& loss) {
   const int64_t asked = *module.settings.loss.chunks;
-  if (asked == 1 || !loss.find()) return {};
+  // A part has positions of all samples: its sums would not be in the samples' order.
+  if (asked == 1 || keeps_bits(module.settings) || !loss.find()) return {};
   const int64_t parts = asked > 0 ? std::min(asked, loss.positions()) : loss.choose_parts();
   const int64_t size = (loss.positions() + parts - 1) / parts;
   return {(loss.positions() + size - 1) / size, size};

@@ -49,12 +49,14 @@ int64_t elements_of_loss(const Module& module) {
   const Op* adds = adds_to(step, module.find(Named::loss_count));
   if (adds == nullptr) return 1;
   Operand summed = adds->operands[1];
-  if (adds->info->lowering != Lowering::total_reduce) {  // add.acc of the sum
-    const size_t sum = maker_of(step, summed);
-    if (sum < step.ops.size() && step.ops[sum].info->lowering == Lowering::total_reduce)
-      summed = step.ops[sum].operands.front();
-  }
-  return elements(operand_type(module, step, summed).shape, module.micro_batch());
+  // Where it is add.acc of the sum, or the sum is of those of samples.
+  for (size_t sum = maker_of(step, summed);
+       sum < step.ops.size() && step.ops[sum].info->lowering == Lowering::total_reduce;
+       sum = maker_of(step, summed))
+    summed = step.ops[sum].operands.front();
+  // Where bits must not depend on the micro-batch: those of a sample.
+  const int64_t samples = keeps_bits(module.settings) ? 1 : module.micro_batch();
+  return elements(operand_type(module, step, summed).shape, samples);
 }
 
 class LossScale {

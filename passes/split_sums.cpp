@@ -64,8 +64,13 @@ void split_sums(Module& module, Region& region, const Options& options, Diag& di
     const Op& op = region.ops[i];
     const Lowering lowering = op.info->lowering;
     if (lowering != Lowering::total_reduce && lowering != Lowering::column_reduce) continue;
+    if (const Attr* ordered = find_attr(op, "ordered"); ordered != nullptr && std::get<bool>(*ordered))
+      continue;
     const bool total = lowering == Lowering::total_reduce;
     const size_t summed = op.results.empty() ? 1 : 0;  // the .acc forms name their buffer first
+    // What is of samples has been cut as it may be (passes/accumulate.cpp).
+    if (keeps_bits(module.settings) && has_batch(operand_type(module, region, op.operands[summed]).shape))
+      continue;
     const bool whole =
         op.results.empty() || region[op.results.front()].type.shape.size() == (total ? 0U : 1U);
     const int64_t parts = part_count(lowering, operand_type(module, region, op.operands[summed]).shape,

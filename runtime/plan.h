@@ -328,8 +328,9 @@ struct Plan {
   int64_t parameters = 0;  // number of elements of all params
   int64_t micro_batch = 1;
   int64_t accumulate = 1;
-  int64_t lanes = 1;  // of a window; the sums of its lanes are added by a tree (runtime/ranks/lanes.h)
-  int64_t shard = 0;  // not 0: exactly so many ranks run it, which share the optimizer's state
+  int64_t lanes = 1;        // of a window; the sums of its lanes are added by a tree (runtime/ranks/lanes.h)
+  bool keeps_bits = false;  // train.require = "bits"
+  int64_t shard = 0;        // not 0: exactly so many ranks run it, which share the optimizer's state
   Tail tail = Tail::flush;
   int64_t epochs = 1;
   bool shuffle = true;

@@ -176,8 +176,8 @@ class KernelEmitter {
         [&](const Target::Columns& block) {
           Target::Carried sums;
           for (const Point& point : block.points)
-            for (const Reduction& r : all.reductions)
-              sums.push_back(t_.splat(Math::neutral(r.how, r.type), point.lanes));
+            for (size_t r = 0; r < each; ++r)
+              sums.push_back(first_sum(member(all.reduces[r]), point, all.reductions[r]));
           // Several rows at once as long as there are so many, then one by one: the order is the same.
           Value* next = block.first;
           if (block.at_once > 1) {
@@ -201,6 +201,16 @@ class KernelEmitter {
         [&](const Point& point, Value* index, const Target::Terms& sums) {
           for (size_t r = 0; r < each; ++r) store_sum(member(all.reduces[r]), point, index, sums[r]);
         });
+  }
+
+  // What the sums of a point's columns start from.
+  Value* first_sum(const Member& member, const Point& point, const Reduction& reduction) {
+    Value* none = t_.splat(Math::neutral(reduction.how, reduction.type), point.lanes);
+    if (!member.ordered) return none;
+    const auto held = [&] { return Target::Carried{t_.load(member.old[0], point.column, point)}; };
+    if (body_.side == 0) return held()[0];  // a host's point has a mask
+    return t_.either(t_.b.CreateICmpULT(point.column, t_.column_count()), held,
+                     [&] { return Target::Carried{none}; })[0];
   }
 
   // Adds `count` rows from `row` on to the sums of every point. What they store comes after all of them, or
@@ -232,7 +242,7 @@ class KernelEmitter {
     Value* value = sum;
     if (member.old[0] >= 0) {
       Value* old = t_.load(member.old[0], index, point);
-      if (member.accumulate) value = t_.math.combine(member.combine, old, sum);
+      if (member.accumulate && !member.ordered) value = t_.math.combine(member.combine, old, sum);
       if (Value* open = e_.gate(member)) value = t_.b.CreateSelect(open, value, old);
     }
     t_.store(member.stores[0], index, value, point);
@@ -252,8 +262,30 @@ class KernelEmitter {
     return true;
   }
 
+  // Every element after the other, by one thread.
+  void total_in_order(const Stage& all) {
+    t_.once([&] {
+      Target::Carried sums;
+      for (const int32_t m : all.reduces) sums.push_back(t_.load_one(member(m).old[0], t_.index(0)));
+      sums = t_.loop(
+          t_.index(0), t_.row_count(), t_.index(1), sums, [&](Value* row, const Target::Carried& rows) {
+            e_.begin_row(row);
+            return t_.loop(t_.index(0), t_.column_count(), t_.index(1), rows,
+                           [&](Value* column, Target::Carried carried) {
+                             const Target::Terms terms = visit(all, {row, column, nullptr, 1});
+                             for (size_t r = 0; r < terms.size(); ++r)
+                               carried[r] = t_.math.combine(all.reductions[r].how, carried[r], terms[r]);
+                             return carried;
+                           });
+          });
+      for (size_t r = 0; r < sums.size(); ++r) store_sum(member(all.reduces[r]), {}, t_.index(0), sums[r]);
+    });
+  }
+
   void total_reduce() {
     const Stage all = stage(0);
+    if (!all.reduces.empty() && member(all.reduces[0]).ordered)
+      return t_.parts([&](Value*) { total_in_order(all); });
     t_.parts([&](Value* part) {
       const auto [low, high] = t_.part_rows(part, body_.flat ? t_.column_count() : t_.row_count());
       const auto on_point = [&](const Point& p) { return visit(all, p); };

@@ -51,7 +51,8 @@ class FfmaTile : BlockCode {
   using Exists =
       std::function<Value*(const Staging& staging, int v, int j, Value* left, const Values& fetched)>;
   // The thread's elements of the product, row by row.
-  Values products(Value* depth, const Fetch& fetch, const Exists& exists);
+  // `first`: what the sums start from, if not zero.
+  Values products(Value* depth, const Fetch& fetch, const Exists& exists, const Values& first = {});
 
   int rows() const { return slice_ ? 1 : tile_.micro_m * tile_.groups; }
   int columns() const { return slice_ ? 1 : run() * tile_.groups; }

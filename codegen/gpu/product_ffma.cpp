@@ -27,7 +27,7 @@ class GemmEmitter : GemmBase {
     // Small tiles have registers to spare: what C held is fetched while the products are computed. Others add
     // it a few rows at a time.
     const int rows = ffma_.rows();
-    const bool early = kernel_.accumulate && tile_.groups == 1;
+    const bool ordered = kernel_.ordered, early = kernel_.accumulate && (ordered || tile_.groups == 1);
     const int at_once = kernel_.accumulate && !early ? kRowsHeld : rows;
     Values held;
     if (early) held = load_c(0, rows);
@@ -40,7 +40,8 @@ class GemmEmitter : GemmBase {
     const auto exists = [&](const FfmaTile::Staging& staging, int v, int j, Value* left, const Values&) {
       return ffma_.exists(staging, v, j, left);
     };
-    Values sums = ffma_.products(k_, fetch_both, exists);
+    Values sums = ffma_.products(k_, fetch_both, exists, ordered ? held : Values());
+    if (ordered) held.clear();
     begin_epilogue();
     for (int r = 0; r < rows; r += at_once) {
       if (kernel_.accumulate && !early) held = load_c(r, at_once);

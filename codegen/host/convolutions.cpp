@@ -110,7 +110,10 @@ class Convolution final : public LibraryCall {
     channels_ = in_;
     if (kind_ == ConvKind::weight) {
       parts_ = op.integer("parts");
-      while (parts_ * groups_ * blocks() < kLeastTasks && channels_ / 2 * taps_ >= kLeastRows)
+      // Blocks of channels decide how a product is cut, and so bits. Where these must not depend on the micro-batch,
+      // which then has a part for each sample, there are no blocks.
+      const int64_t parts = ir::keeps_bits(op.module.settings) ? kLeastTasks : parts_;
+      while (parts * groups_ * blocks() < kLeastTasks && channels_ / 2 * taps_ >= kLeastRows)
         channels_ = (channels_ + 1) / 2;
     } else if (kind_ == ConvKind::images && steps && !whole_ && turn_back()) {
       turned_ = true;

@@ -155,7 +155,9 @@ Status HostEngine::prepare_product(const ir::OpView& at, Launch& launch) {
                  .transpose_b = at.flag("tb"),
                  .accumulate = ir::accumulates(at.op),
                  .type = operand_type(at.module, at.region, call.a).dtype,
-                 .result = operand_type(at.module, at.region, call.c).dtype};
+                 .result = operand_type(at.module, at.region, call.c).dtype,
+                 .ordered = ir::keeps_bits(at.module.settings),
+                 .rows_of_sample = call.k.times_batch ? call.k.factor : 1};
   launch.gemm.cut();
   launch.name += fmt::format(" {}x{}x{}", launch.gemm.m, launch.gemm.n, launch.gemm.k);
   if (!launch.gemm.needs_scratch() || scratch_.data() != nullptr) return {};

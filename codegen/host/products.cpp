@@ -1,5 +1,7 @@
 #include "codegen/host/products.h"
 
+#include "codegen/host/ordered_product.h"
+
 #include <dlfcn.h>
 #include <oneapi/dnnl/dnnl.hpp>
 
@@ -38,6 +40,10 @@ constexpr int64_t kMinRows = 64, kMinColumns = 128, kColumnStep = 16;
 // to, so that a block is at least 256 deep. The tile of C then has at most kMostTileSides^2 / 4 elements.
 constexpr int64_t kBlockFloats = int64_t{128} << 10, kMostTileSides = 512, kDepthStep = 16;
 static_assert(4 * (kBlockFloats + kMostTileSides * kMostTileSides / 4) == Gemm::kScratchBytes);
+
+// Of products in order: rows of a sample from which on, and that many of them at a time, they are summed first; and the
+// terms that a packed factor has at once.
+constexpr int64_t kLeastRowsToSum = 16, kRun = 128, kMostTerms = 1024;
 
 int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
@@ -102,7 +108,7 @@ struct Gemm::Native {
 // Without them the operands are converted: on another CPU, or where oneDNN has nothing better than loops.
 void Gemm::prepare(int threads) {
   native.reset();
-  if (type != Element::bf16 || !multiplies_bf16()) return;
+  if (ordered || type != Element::bf16 || !multiplies_bf16()) return;
   forbid_nested_threads();
   using Kind = dnnl::memory::data_type;
   auto made = std::make_shared<Native>();
@@ -183,6 +189,35 @@ bool multiply(const ProductSize& size, const HostMatrix& a, const HostMatrix& b,
                     a.step, b.data, b.step, accumulate ? 1.0f : 0.0f, c, step) == dnnl_success;
 }
 
+int64_t Gemm::next_cut(int64_t begin) const {
+  if (!sums_runs()) return begin + kMostTerms;
+  const int64_t within = begin % rows_of_sample;
+  return begin - within + std::min(rows_of_sample, (within / kRun + 1) * kRun);
+}
+
+bool Gemm::sums_runs() const { return ordered && accumulate && rows_of_sample >= kLeastRowsToSum; }
+
+int64_t Gemm::block_end(int64_t begin, int64_t depth) const {
+  if (!sums_runs()) return std::min(begin + depth, k);
+  int64_t end = next_cut(begin);
+  while (end < k && next_cut(end) - begin <= depth) end = next_cut(end);
+  return std::min(end, k);
+}
+
+void Gemm::add_in_order(const ProductSize& block, HostMatrix a, HostMatrix b, float* c, int64_t step,
+                        int64_t first) const {
+  for (int64_t p = first, end = first + block.k; p < end;) {
+    const int64_t here = std::min(next_cut(p), end) - p;
+    multiply_in_order({block.m, block.n, here}, a, b, c, step,
+                      sums_runs()           ? Start::apart
+                      : accumulate || p > 0 ? Start::element
+                                            : Start::zero);
+    a.data += here * (a.transposed ? a.step : 1);
+    b.data += here * (b.transposed ? 1 : b.step);
+    p += here;
+  }
+}
+
 bool Gemm::run(const void* a, const void* b, void* c, int64_t task, const ProductThread& thread) const {
   const int64_t across = (n + tile_n - 1) / tile_n;
   const int64_t i = task / across * tile_m, rows = std::min(tile_m, m - i);
@@ -205,15 +240,17 @@ bool Gemm::run(const void* a, const void* b, void* c, int64_t task, const Produc
     depth = round_up((k + count - 1) / count, kDepthStep);
     copy_b = copy_a + tile_m * depth;
   }
-  for (int64_t p = 0; p < k; p += depth) {
-    const int64_t here = std::min(depth, k - p);
+  for (int64_t p = 0; p < k; p = block_end(p, depth)) {
+    const int64_t here = block_end(p, depth) - p;
     HostMatrix block_a = transpose_a ? as_f32(type, a, p * a_row() + i, here, rows, a_row(), copy_a)
                                      : as_f32(type, a, i * a_row() + p, rows, here, a_row(), copy_a);
     HostMatrix block_b = transpose_b ? as_f32(type, b, j * b_row() + p, columns, here, b_row(), copy_b)
                                      : as_f32(type, b, p * b_row() + j, here, columns, b_row(), copy_b);
     block_a.transposed = transpose_a, block_b.transposed = transpose_b;
-    if (!multiply({rows, columns, here}, block_a, block_b, sums, rounds ? columns : c_row(),
-                  accumulate || p > 0))
+    const int64_t step = rounds ? columns : c_row();
+    if (ordered)
+      add_in_order({rows, columns, here}, block_a, block_b, sums, step, p);
+    else if (!multiply({rows, columns, here}, block_a, block_b, sums, step, accumulate || p > 0))
       return false;
   }
   if (rounds) round_rows(result, sums, rows, columns, c, c_first, c_row());

@@ -26,10 +26,17 @@ struct ProductThread {
 };
 
 // C[m, n] (+)= op(A)[m, k] @ op(B)[k, n]: row-major; op transposes where the flag says so.
+struct HostMatrix;
+struct ProductSize;
+
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false;
   Element type = Element::f32, result = Element::f32;  // of A and B, and of C; accumulate: C is f32
+  // Every element's terms in order (ordered_product.h): no bit depends on m, nor, where `accumulate`, on which of the
+  // rows of k come in one product. `rows_of_sample`, where k are rows of samples: of many, c adds the sums of runs.
+  bool ordered = false;
+  int64_t rows_of_sample = 1;
   // Elements from one row of A, B and C to the next; 0: rows without gaps.
   std::array<int64_t, 3> pitch{};
   int64_t tile_m = 0, tile_n = 0;          // set by cut
@@ -52,6 +59,15 @@ struct Gemm {
   // Allocates only inside oneDNN, which packs operands into buffers of its own in every call.
   [[nodiscard]] bool run(const void* a, const void* b, void* c, int64_t task,
                          const ProductThread& thread = {}) const;
+
+ private:
+  bool sums_runs() const;
+  // The end of the run of terms that goes on at `begin`, and of a block of at most `depth` terms.
+  int64_t next_cut(int64_t begin) const;
+  int64_t block_end(int64_t begin, int64_t depth) const;
+  // The terms of a block that begins with `first`.
+  void add_in_order(const ProductSize& block, HostMatrix a, HostMatrix b, float* c, int64_t step,
+                    int64_t first) const;
 };
 
 // A matrix of f32 whose rows lie `step` elements apart.

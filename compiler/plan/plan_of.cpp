@@ -217,6 +217,7 @@ Plan plan_of(const ir::Module& module) {
   plan.micro_batch = module.micro_batch();
   plan.accumulate = module.accumulate();
   plan.lanes = *settings.train.lanes;
+  plan.keeps_bits = ir::keeps_bits(settings);
   if (const int64_t ranks = ir::sharing_ranks(settings); ranks > 1) plan.shard = ranks;
   plan.tail = parse_tail(*settings.train.tail);
   plan.epochs = *settings.train.epochs;

@@ -159,7 +159,8 @@ int64_t parts_for(int64_t weights, int64_t micro_batch) {
 void add_weight_gradient(GradBuilder& g, const Operand& dy, const Operand& x, Attrs more) {
   const Shape shape = g.b.type(g.operand(1)).shape;
   const std::string name = g.d_name(1);
-  const int64_t size = elements(shape, 1), parts = parts_for(size, g.b.module().micro_batch());
+  const int64_t size = elements(shape, 1), micro_batch = g.b.module().micro_batch();
+  const int64_t parts = keeps_bits(g.b.module().settings) ? micro_batch : parts_for(size, micro_batch);
   more["parts"] = parts;
   const Operand all = g.b.make("conv2d.weight_grad", name + ".parts", {dy, x}, std::move(more));
   const Operand rows = g.b.make("reshape", name + ".rows", {all}, {{"shape", Shape{parts, size}}});

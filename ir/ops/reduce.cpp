@@ -98,14 +98,19 @@ extern const OpInfo op_column_sum{
 
 extern const OpInfo op_column_sum_acc{
     .name = "column_sum.acc",
-    .summary = "buffer [C] += sum over all axes of x [..,C] but the last; operands: buffer, x",
+    .summary =
+        "buffer [C], of any shape, += sum over all axes of x [..,C] but the last; operands: buffer, x. "
+        "ordered: "
+        "the rows are added to the buffer one after the other",
     .operands = 2,
     .writes = operand_bits({0}),
+    .attrs = {{"ordered", false}},
     .infer = [](const OpView& op) -> Types {
       const Shape shape = columns_of(op, 1);
       expect_write(op, 0);
       expect_writable(op, 1, op.operand(0).dtype);
-      if (op.operand(0).shape != shape)
+      const Shape& sums = op.operand(0).shape;
+      if (has_batch(sums) || elements(sums, 1) != shape.front())
         refuse(op, Kind::shape_mismatch, {0, 1}, "the buffer must be {}", shape_text(shape));
       return {};
     },
@@ -135,9 +140,13 @@ extern const OpInfo op_total_sum{
 
 extern const OpInfo op_total_sum_acc{
     .name = "total_sum.acc",
-    .summary = "buffer [] += sum over all elements of x; operands: buffer, x; floats or i32",
+    .summary =
+        "buffer [] += sum over all elements of x; operands: buffer, x; floats or i32. ordered: they are "
+        "added "
+        "to the buffer one after the other",
     .operands = 2,
     .writes = operand_bits({0}),
+    .attrs = {{"ordered", false}},
     .infer = [](const OpView& op) -> Types {
       expect_tensor(op, 1);
       expect_write(op, 0);

@@ -77,7 +77,13 @@ Status choose_gemm(const Options& options, const Driver& driver, const Gpu& gpu,
   // 2. cuBLAS, unless somebody asked for something else. The emulator has its own, which it is to be asked
   // for: it is there to check the artifact's kernels.
   std::string reason = "--gemm builtin was asked for";
-  if (options.emulated && options.gemm == GemmChoice::automatic) {
+  if (plan.keeps_bits && options.gemm == GemmChoice::cublas)
+    return Status::error(
+        "--gemm cublas does not go with train.require = \"bits\": cuBLAS promises no bits for another "
+        "micro-batch");
+  if (plan.keeps_bits) {
+    reason = "train.require = \"bits\" asks for them";
+  } else if (options.emulated && options.gemm == GemmChoice::automatic) {
     reason = "the emulator takes the artifact's own, unless --gemm cublas is given";
   } else if (options.gemm != GemmChoice::builtin) {
     const char* const emulator[] = {options.driver.c_str()};

@@ -16,8 +16,13 @@ constexpr int64_t kMostUnread = 1024;
 // Counts are taken over before they reach this; the last launch may add as much again.
 constexpr int64_t kMostCounted = int64_t{1} << 30;
 
-// The launches of full micro-batches after which the sums must be taken over.
+// The launches of full micro-batches after which the sums must be taken over: of windows where it must not show how
+// many launches those have.
 int64_t most_unread(const Plan& plan) {
+  if (plan.keeps_bits) {
+    const int64_t samples = plan.micro_batch * plan.accumulate;
+    return plan.accumulate * std::max<int64_t>(1, kMostUnread / samples);
+  }
   int64_t elements = plan.micro_batch;  // that a launch counts at most
   for (const PlanInput& input : plan.inputs)
     if (input.target) elements = plan.micro_batch * elements_of(input.shape);
@@ -69,7 +74,10 @@ Status Evaluation::clear() {
 }
 
 int64_t Evaluation::lane(int64_t position) const {
-  return expected_ == 0 ? 0 : lane_of(position, expected_, arena_.plan().lanes);
+  if (expected_ == 0) return 0;
+  // Where it must not show how many launches a window has, windows are dealt to lanes.
+  const int64_t each = arena_.plan().keeps_bits ? arena_.plan().accumulate : 1;
+  return lane_of(position / each, (expected_ + each - 1) / each, arena_.plan().lanes);
 }
 
 bool Evaluation::has(int64_t position) const {
@@ -131,7 +139,10 @@ Status Evaluation::set_shift(InputBytes inputs) {
   double sum = 0, count = 0;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!plan.inputs[i].target) continue;
-    for (size_t at = 0; at < inputs[i].size(); at += 4) {  // f32 and i32 are 4 bytes
+    // f32 and i32 are 4 bytes. Of one sample where it must not show how many the launch has.
+    const size_t of_sample = 4 * static_cast<size_t>(elements_of(plan.inputs[i].shape));
+    const size_t end = plan.keeps_bits ? std::min(of_sample, inputs[i].size()) : inputs[i].size();
+    for (size_t at = 0; at < end; at += 4) {
       float real = 0;
       int32_t integer = 0;
       std::memcpy(&real, inputs[i].data() + at, 4);

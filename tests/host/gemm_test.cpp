@@ -113,6 +113,48 @@ TEST(Gemm, ThreadsDoNotChangeBits) {
   }
 }
 
+// What train.require = "bits" rests on.
+TEST(Gemm, ProductsInOrderShowNoSplit) {
+  for (const bool turned : {false, true}) {  // rows of a larger product are those of a smaller one
+    for (const Case size : {Case{45, 70, 600}, Case{13, 3, 5}, Case{64, 129, 48}}) {
+      Gemm all{.m = size.m, .n = size.n, .k = size.k, .transpose_b = turned, .ordered = true};
+      all.cut();
+      const std::vector<float> a = random(size.m * size.k, 1), b = random(size.k * size.n, 2);
+      const std::vector<float> whole =
+          compute(all, 2, a, b, std::vector<float>(static_cast<size_t>(size.m * size.n)));
+      for (int64_t row = 0; row < size.m; ++row) {
+        Gemm one{.m = 1, .n = size.n, .k = size.k, .transpose_b = turned, .ordered = true};
+        one.cut();
+        const auto first = a.begin() + row * size.k;
+        const std::vector<float> alone =
+            compute(one, 1, {first, first + size.k}, b, std::vector<float>(static_cast<size_t>(size.n)));
+        ASSERT_EQ(std::memcmp(alone.data(), whole.data() + row * size.n, alone.size() * sizeof(float)), 0)
+            << row;
+      }
+    }
+  }
+  for (const int64_t rows :
+       {1, 6, 40, 200}) {  // of a sample: a sum of 12 samples is that of 5, of 1 and of 6
+    const int64_t samples = 12, m = 21, n = 50;
+    const std::vector<float> a = random(samples * rows * m, 3), b = random(samples * rows * n, 4);
+    const auto add = [&](int64_t begin, int64_t end, std::vector<float> c) {
+      Gemm part{.m = m,
+                .n = n,
+                .k = (end - begin) * rows,
+                .transpose_a = true,
+                .accumulate = true,
+                .ordered = true,
+                .rows_of_sample = rows};
+      part.cut();
+      return compute(part, 2, {a.begin() + begin * rows * m, a.begin() + end * rows * m},
+                     {b.begin() + begin * rows * n, b.begin() + end * rows * n}, std::move(c));
+    };
+    const std::vector<float> zero(static_cast<size_t>(m * n)),
+        whole = add(0, samples, zero), parts = add(6, samples, add(5, 6, add(0, 5, zero)));
+    EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * sizeof(float)), 0) << rows;
+  }
+}
+
 TEST(Gemm, TilesCoverARaggedProduct) {
   Gemm gemm = product({32, 512, 784}, 2);
   gemm.m = 5;  // the last micro-batch

@@ -1,0 +1,189 @@
+// A tile of up to kHeight x 3 vectors stands in registers while its terms are added. One factor is read a number at a
+// time where it lies, the other one a vector at a time: columns of B where they lie, or a packed copy of A's rows where
+// B is transposed, so that the wider factor, a weight, need not be turned. This file is compiled with contraction: a
+// product and the addition behind it are one rounding.
+#include "codegen/host/ordered_product.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace gacc::host {
+
+namespace {
+
+constexpr int64_t kHeight = 8, kMostVectors = 3;
+
+// Numbers, one for each row of a tile and term.
+struct Numbers {
+  const float* data;
+  int64_t row, term;  // steps
+};
+
+template <int kBytes>
+struct Vector {
+  typedef float Of __attribute__((vector_size(kBytes), aligned(4), may_alias));
+};
+
+// A tile of `height` rows of `N` vectors, with `terms` of them.
+template <int kBytes, int kRows, int N>
+[[gnu::always_inline]] inline void tile(int64_t terms, const Numbers& a, const float* b, int64_t b_step,
+                                        float* c, int64_t step, Start start) {
+  using V = typename Vector<kBytes>::Of;
+  constexpr int kLanes = kBytes / 4;
+  V sums[kRows][N];
+  for (int i = 0; i < kRows; ++i)
+    for (int j = 0; j < N; ++j)
+      sums[i][j] = start == Start::element ? *reinterpret_cast<const V*>(c + i * step + j * kLanes) : V{};
+  const float* row[kRows];
+  for (int i = 0; i < kRows; ++i) row[i] = a.data + i * a.row;
+  for (int64_t p = 0; p < terms; ++p) {
+    V right[N];
+    for (int j = 0; j < N; ++j) right[j] = *reinterpret_cast<const V*>(b + p * b_step + j * kLanes);
+    for (int i = 0; i < kRows; ++i) {
+      const float left = row[i][p * a.term];
+      for (int j = 0; j < N; ++j) sums[i][j] += left * right[j];
+    }
+  }
+  for (int i = 0; i < kRows; ++i)
+    for (int j = 0; j < N; ++j) {
+      V& to = *reinterpret_cast<V*>(c + i * step + j * kLanes);
+      to = start == Start::apart ? to + sums[i][j] : sums[i][j];
+    }
+}
+
+template <int kBytes, int N>
+[[gnu::always_inline]] inline void tile_of(int rows, int64_t terms, const Numbers& a, const float* b,
+                                           int64_t b_step, float* c, int64_t step, Start start) {
+  if (rows == 8) tile<kBytes, 8, N>(terms, a, b, b_step, c, step, start);
+  if (rows == 4) tile<kBytes, 4, N>(terms, a, b, b_step, c, step, start);
+  if (rows == 2) tile<kBytes, 2, N>(terms, a, b, b_step, c, step, start);
+  if (rows == 1) tile<kBytes, 1, N>(terms, a, b, b_step, c, step, start);
+}
+
+using Tile = void (*)(int rows, int vectors, int64_t terms, const Numbers& a, const float* b, int64_t b_step,
+                      float* c, int64_t step, Start start);
+
+#define GACC_TILE(name, bytes, most, target)                                                               \
+  target void name(int rows, int vectors, int64_t terms, const Numbers& a, const float* b, int64_t b_step, \
+                   float* c, int64_t step, Start start) {                                                  \
+    if (vectors == 3 && (most) == 3) tile_of<bytes, 3>(rows, terms, a, b, b_step, c, step, start);         \
+    if (vectors == 2 && (most) >= 2) tile_of<bytes, 2>(rows, terms, a, b, b_step, c, step, start);         \
+    if (vectors == 1) tile_of<bytes, 1>(rows, terms, a, b, b_step, c, step, start);                        \
+  }
+
+// The widest that this machine has, its lanes, and how many vectors of it a tile takes.
+struct Machine {
+  Tile run;
+  int64_t lanes, vectors;
+};
+
+#ifdef __x86_64__
+GACC_TILE(tile_avx512, 64, 3, [[gnu::target("avx512f")]])
+GACC_TILE(tile_avx2, 32, 1, [[gnu::target("avx2,fma")]])
+#endif
+GACC_TILE(tile_any, 16, 1, )
+
+Machine machine() {
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx512f")) return {tile_avx512, 16, 3};
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return {tile_avx2, 8, 1};
+#endif
+  return {tile_any, 4, 1};
+}
+
+// to[j][i] = from[i][j], for rows i and columns j of `from`.
+void turn(const float* from, int64_t from_step, int64_t rows, int64_t columns, float* to, int64_t to_step) {
+  using V = Vector<16>::Of;
+  constexpr int64_t kSide = 4;
+  const int64_t whole_rows = rows - rows % kSide, whole_columns = columns - columns % kSide;
+  for (int64_t i = 0; i < whole_rows; i += kSide)
+    for (int64_t j = 0; j < whole_columns; j += kSide) {
+      const auto row = [&](int64_t r) { return *reinterpret_cast<const V*>(from + (i + r) * from_step + j); };
+      const V a = row(0), b = row(1), c = row(2), d = row(3);
+      const V ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5),
+              ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+      const V cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5),
+              cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+      const auto put = [&](int64_t r, const V& v) { *reinterpret_cast<V*>(to + (j + r) * to_step + i) = v; };
+      put(0, __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5));
+      put(1, __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7));
+      put(2, __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5));
+      put(3, __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7));
+    }
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = i < whole_rows ? whole_columns : 0; j < columns; ++j)
+      to[j * to_step + i] = from[i * from_step + j];
+}
+
+void copy(const float* from, int64_t from_step, int64_t rows, int64_t columns, float* to, int64_t to_step) {
+  for (int64_t i = 0; i < rows; ++i)
+    std::memcpy(to + i * to_step, from + i * from_step, static_cast<size_t>(columns) * sizeof(float));
+}
+
+// The columns of a factor as rows of `width` numbers, zeros behind the last one.
+void pack(const Numbers& from, int64_t columns, int64_t terms, int64_t width, float* to) {
+  if (from.row == 1)
+    copy(from.data, from.term, terms, columns, to, width);
+  else
+    turn(from.data, from.row, columns, terms, to, width);
+  for (int64_t p = 0; p < terms; ++p) std::fill(to + p * width + columns, to + (p + 1) * width, 0.0F);
+}
+
+// Where the elements of a tile lie: its rows, and its columns, this far apart.
+struct Place {
+  float* data;
+  int64_t row, column;
+};
+
+}  // namespace
+
+void multiply_in_order(const ProductSize& size, const HostMatrix& a, const HostMatrix& b, float* c,
+                       int64_t step, Start start) {
+  static const Machine own = machine();
+  static thread_local std::vector<float> packed;
+  float beside[kHeight * kMostVectors * 16];
+  Numbers left{a.data, a.transposed ? 1 : a.step, a.transposed ? a.step : 1};
+  Numbers right{b.data, b.transposed ? b.step : 1, b.transposed ? 1 : b.step};
+  Place to{c, step, 1};
+  int64_t rows = size.m, columns = size.n;
+  if (b.transposed) {
+    std::swap(left, right);
+    std::swap(rows, columns);
+    std::swap(to.row, to.column);
+  }
+  packed.resize(static_cast<size_t>(size.k * own.lanes * own.vectors));
+  for (int64_t j = 0, vectors = 0; j < columns; j += vectors * own.lanes) {
+    const int64_t rest = (columns - j + own.lanes - 1) / own.lanes;
+    // Four are two and two.
+    vectors = own.vectors == 3 && rest == 4 ? 2 : std::min(own.vectors, rest);
+    const int64_t width = vectors * own.lanes, here = std::min(width, columns - j);
+    const Numbers block{right.data + j * right.row, right.row, right.term};
+    const bool lies = block.row == 1 && here == width;  // as vectors, already
+    if (!lies) pack(block, here, size.k, width, packed.data());
+    for (int64_t i = 0, many = kHeight; i < rows; i += many) {
+      while (many > rows - i) many /= 2;
+      float* first = to.data + i * to.row + j * to.column;
+      const Numbers numbers{left.data + i * left.row, left.row, left.term};
+      const auto run = [&](float* sums, int64_t apart) {
+        own.run(static_cast<int>(many), static_cast<int>(vectors), size.k, numbers,
+                lies ? block.data : packed.data(), lies ? block.term : width, sums, apart, start);
+      };
+      if (to.column == 1 && here == width) {
+        run(first, to.row);
+        continue;
+      }
+      // Rows of the tile are rows of C, or its columns.
+      const bool rows_lie = to.column == 1;
+      if (start != Start::zero && rows_lie) copy(first, to.row, many, here, beside, width);
+      if (start != Start::zero && !rows_lie) turn(first, to.column, here, many, beside, width);
+      run(beside, width);
+      if (rows_lie)
+        copy(beside, width, many, here, first, to.row);
+      else
+        turn(beside, width, many, here, first, to.column);
+    }
+  }
+}
+
+}  // namespace gacc::host

@@ -1,0 +1,22 @@
+// Products whose every element adds its terms one after the other, each by a fused multiplication and addition. So an
+// element has the same bits whatever the product's other extents are, how its terms are cut into calls, and which
+// instructions the machine has: a library promises none of this. train.require = "bits" rests on it.
+#pragma once
+#include <cstdint>
+
+#include "codegen/host/products.h"
+
+namespace gacc::host {
+
+// The start of a call's sum, and where it goes.
+enum class Start : uint8_t {
+  zero,     // c = sum
+  element,  // c goes on with its own terms: as if one call had had the terms of both
+  apart     // c += sum, which starts from zero: one rounding more
+};
+
+// c[m, n] from a[m, k] @ b[k, n], on the calling thread; rows of c lie `step` elements apart.
+void multiply_in_order(const ProductSize& size, const HostMatrix& a, const HostMatrix& b, float* c,
+                       int64_t step, Start start);
+
+}  // namespace gacc::host
