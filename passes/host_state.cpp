@@ -49,7 +49,7 @@ struct Group {
 
 class HostState {
  public:
-  HostState(Module& module, Diag& diag) : module_(module), diag_(diag), facts_(facts(module, module.update)) {
+  explicit HostState(Module& module) : module_(module), facts_(facts(module, module.update)) {
     find_candidates();
     find_groups();
     order();
@@ -174,7 +174,8 @@ class HostState {
     std::map<size_t, Group> groups;
     for (size_t k = 0; k < kernels.size(); ++k)
       if (inside[k]) groups[find(k)].kernels.push_back(k);
-    for (auto& [k, group] : groups) {
+    for (auto& entry : groups) {
+      Group& group = entry.second;
       for (const size_t member : group.kernels)
         for (const auto* operands : {&kernels[member].reads, &kernels[member].writes})
           for (const Operand& operand : *operands) {
@@ -432,7 +433,6 @@ class HostState {
   }
 
   Module& module_;
-  Diag& diag_;
   const Facts facts_;  // of the update as it was
   std::vector<BufferId> candidates_;
   std::vector<Group> groups_;
@@ -464,7 +464,7 @@ bool host_state(Module& module, const Options& options, Diag& diag) {
   }
   const int64_t budget = *module.settings.memory.budget;
   const int64_t area = area_of(module, options);
-  const std::vector<BufferId> all = HostState(module, diag).candidates();
+  const std::vector<BufferId> all = HostState(module).candidates();
   std::vector<BufferId> chosen;  // as many as the host may have, and what lies there of them
   int64_t possible = 0, taken = 0;
   for (const BufferId buffer : all) {
@@ -486,7 +486,7 @@ bool host_state(Module& module, const Options& options, Diag& diag) {
     for (const BufferId buffer : choice.hosted) marked[buffer].host = true;
     const int64_t buffers = buffer_bytes(marked);
     const int64_t room = std::clamp<int64_t>(budget - buffers, 0, std::max(area, kRoomForPieces));
-    HostState state(module, diag);
+    HostState state(module);
     const int64_t beside = transient_bytes(module, module.update), least = state.least_piece(choice.hosted);
     choice.piece = kMostPiece;
     while (choice.piece > least && state.slot_bytes(choice.hosted, choice.piece) + beside > room)
@@ -507,7 +507,7 @@ bool host_state(Module& module, const Options& options, Diag& diag) {
   for (;; ++enough) {
     const Choice choice = with(enough);
     if (choice.hosted.empty()) return true;
-    HostState(module, diag).build(choice.hosted, choice.piece);
+    HostState(module).build(choice.hosted, choice.piece);
     const int64_t height = std::max(area, placed_bytes(module, module.update, area));
     if (enough == chosen.size() || buffer_bytes(module) + height <= budget) return !diag.failed();
     module = before;
