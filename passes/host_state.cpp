@@ -486,7 +486,7 @@ bool host_state(Module& module, const Options& options, Diag& diag) {
     for (const BufferId buffer : choice.hosted) marked[buffer].host = true;
     const int64_t buffers = buffer_bytes(marked);
     const int64_t room = std::clamp<int64_t>(budget - buffers, 0, std::max(area, kRoomForPieces));
-    HostState state(module);
+    const HostState state(module);
     const int64_t beside = transient_bytes(module, module.update), least = state.least_piece(choice.hosted);
     choice.piece = kMostPiece;
     while (choice.piece > least && state.slot_bytes(choice.hosted, choice.piece) + beside > room)
