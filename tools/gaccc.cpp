@@ -134,7 +134,7 @@ Exit status:
   value("--ranks", to.ranks, "R|auto",
         "short for --set train.ranks=R; with --plan: what the\nsums of R ranks cost (docs/ranks.md)");
   value("--link", to.link, "SIZE/s",
-        "with --plan: what a rank sends in a second, as in 25GB/s; with memory.host what the host does");
+        "with --plan: what a rank or the host sends in a second, as in 25GB/s");
   value("--context", to.context, "T",
         "of a published model: tokens of a window; default: 1024, or\nall of its positions where they are "
         "fewer")
