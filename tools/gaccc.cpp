@@ -133,8 +133,7 @@ Exit status:
   value("--memory", to.memory, "SIZE", "short for --set memory.budget=\"SIZE\"");
   value("--ranks", to.ranks, "R|auto",
         "short for --set train.ranks=R; with --plan: what the\nsums of R ranks cost (docs/ranks.md)");
-  value("--link", to.link, "SIZE/s",
-        "with --plan: what a rank or the host sends in a second, as in 25GB/s");
+  value("--link", to.link, "SIZE/s", "with --plan: what a rank or the host sends in a second, as in 25GB/s");
   value("--context", to.context, "T",
         "of a published model: tokens of a window; default: 1024, or\nall of its positions where they are "
         "fewer")
