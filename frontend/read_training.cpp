@@ -83,7 +83,8 @@ void read_train(const Values& keys, bool budget, ModelFile& model, Diag& diag) {
   }
 }
 
-// What cannot keep the bits of weights for every split of an effective batch. Layers and losses see to the rest.
+// Refuses what cannot keep the bits of weights for every split of an effective batch. Layers and losses see to the
+// rest.
 void check_bits(const ModelFile& model, Diag& diag) {
   const Values train = model.file.table("train");
   if (!ir::keeps_bits(model.settings)) return;
@@ -92,9 +93,8 @@ void check_bits(const ModelFile& model, Diag& diag) {
   };
   if (*model.settings.train.tail == "carry")
     refuse(train.at("tail"),
-           "`train.tail = \"carry\"` counts launches over the end of an epoch, so the samples of a window "
-           "depend on "
-           "how many a launch has; \"flush\" and \"drop\" do not");
+           "`train.tail = \"carry\"` counts launches over the end of an epoch, so the samples of a "
+           "window depend on how many a launch has; \"flush\" and \"drop\" do not");
   if (*model.settings.loss.chunks > 1)
     refuse(model.file.table("loss").at("chunks"),
            "`loss.chunks` adds up a part of all samples before the next part, so sums depend on the "

@@ -164,6 +164,15 @@ class InOrder {
   size_t maker_ = 0;
 };
 
+// Adds `what`, which an error calls `sum`, to a buffer of the window.
+void sum_samples(Module& module, Region& region, BufferId buffer, const Operand& what, std::string_view sum,
+                 Diag& diag) {
+  if (keeps_bits(module.settings))
+    InOrder(module, region, diag).add(buffer, what, sum);
+  else
+    add_to(module, region, buffer, what, diag);
+}
+
 // Where in the region an operand is made: the op's index and one, 0 for what is there from the start.
 size_t made_by(const Region& region, const Operand& what) {
   const size_t maker = maker_of(region, what);
@@ -235,13 +244,10 @@ bool accumulate(Module& module, const Options&, Diag& diag) {
     if (yield.role == YieldRole::loss) into = module.named(Named::loss_sum);
     if (yield.role == YieldRole::count) into = module.named(Named::loss_count);
     if (yield.role == YieldRole::weights) into = module.named(Named::loss_weight);
-    if (keeps_bits(module.settings))
-      InOrder(module, module.step, diag)
-          .add(into, yield.what,
-               yield.role == YieldRole::grad ? fmt::format("the gradient of `{}`", module[yield.of].name)
-                                             : fmt::format("the {}", yield_role_text(yield.role)));
-    else
-      add_to(module, module.step, into, yield.what, diag);
+    sum_samples(module, module.step, into, yield.what,
+                yield.role == YieldRole::grad ? fmt::format("the gradient of `{}`", module[yield.of].name)
+                                              : fmt::format("the {}", yield_role_text(yield.role)),
+                diag);
     module.step.yields.erase(module.step.yields.begin());
   }
   const auto low = module.find(Named::samples_low), high = module.find(Named::samples_high);
@@ -257,10 +263,7 @@ bool accumulate(Module& module, const Options&, Diag& diag) {
         module.need_buffer({.name = name,
                             .role = BufferRole::evaluation,
                             .type = {yield.role == YieldRole::count ? DType::i32 : DType::f32, {}}});
-    if (keeps_bits(module.settings))
-      InOrder(module, module.eval, diag).add(sum, yield.what, fmt::format("the metric {}", name));
-    else
-      add_to(module, module.eval, sum, yield.what, diag);
+    sum_samples(module, module.eval, sum, yield.what, fmt::format("the metric {}", name), diag);
     module.eval.yields.erase(module.eval.yields.begin());
   }
   if (!build_update(module, trained, diag)) return false;

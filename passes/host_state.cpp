@@ -464,10 +464,11 @@ bool host_state(Module& module, const Options& options, Diag& diag) {
   }
   const int64_t budget = *module.settings.memory.budget;
   const int64_t area = area_of(module, options);
-  const std::vector<BufferId> all = HostState(module).candidates();
+  Module before = module;  // as `state` sees it
+  const HostState state(before);
   std::vector<BufferId> chosen;  // as many as the host may have, and what lies there of them
   int64_t possible = 0, taken = 0;
-  for (const BufferId buffer : all) {
+  for (const BufferId buffer : state.candidates()) {
     const int64_t bytes = aligned(room_bytes(module[buffer]));
     possible += bytes;
     if (taken + bytes > most) continue;
@@ -479,15 +480,15 @@ bool host_state(Module& module, const Options& options, Diag& diag) {
     std::set<BufferId> hosted{};
     int64_t piece = 0, bytes = 0;  // bytes of all buffers and the area
   };
+  const int64_t beside = transient_bytes(before, before.update);
   const auto with = [&](size_t count) {
     Choice choice;
-    Module marked = module;
+    Module marked = before;
     choice.hosted = {chosen.begin(), chosen.begin() + static_cast<ptrdiff_t>(count)};
     for (const BufferId buffer : choice.hosted) marked[buffer].host = true;
     const int64_t buffers = buffer_bytes(marked);
     const int64_t room = std::clamp<int64_t>(budget - buffers, 0, std::max(area, kRoomForPieces));
-    const HostState state(module);
-    const int64_t beside = transient_bytes(module, module.update), least = state.least_piece(choice.hosted);
+    const int64_t least = state.least_piece(choice.hosted);
     choice.piece = kMostPiece;
     while (choice.piece > least && state.slot_bytes(choice.hosted, choice.piece) + beside > room)
       choice.piece /= 2;
@@ -503,7 +504,6 @@ bool host_state(Module& module, const Options& options, Diag& diag) {
       fewest = middle + 1;
   }
   // The estimate may be a little low.
-  const Module before = module;
   for (;; ++enough) {
     const Choice choice = with(enough);
     if (choice.hosted.empty()) return true;

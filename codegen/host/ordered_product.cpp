@@ -130,7 +130,7 @@ void pack(const Numbers& from, int64_t columns, int64_t terms, int64_t width, fl
   for (int64_t p = 0; p < terms; ++p) std::fill(to + p * width + columns, to + (p + 1) * width, 0.0F);
 }
 
-// Where the elements of a tile lie: its rows, and its columns, this far apart.
+// The place of a tile in C: its rows and its columns lie this far apart.
 struct Place {
   float* data;
   int64_t row, column;

@@ -1,6 +1,7 @@
 // Products whose every element adds its terms one after the other, each by a fused multiplication and addition. So an
-// element has the same bits whatever the product's other extents are, how its terms are cut into calls, and which
-// instructions the machine has: a library promises none of this. train.require = "bits" rests on it.
+// element has the same bits whatever the product's other extents are, how its terms are cut into calls, and how wide
+// the machine's vectors are: a library promises none of this. train.require = "bits" rests on it. Without instructions
+// for it (an x86 of before 2013) a term is rounded twice: the same bits for every split, but those of that machine.
 #pragma once
 #include <cstdint>
 

@@ -41,8 +41,8 @@ constexpr int64_t kMinRows = 64, kMinColumns = 128, kColumnStep = 16;
 constexpr int64_t kBlockFloats = int64_t{128} << 10, kMostTileSides = 512, kDepthStep = 16;
 static_assert(4 * (kBlockFloats + kMostTileSides * kMostTileSides / 4) == Gemm::kScratchBytes);
 
-// Of products in order: rows of a sample from which on, and that many of them at a time, they are summed first; and the
-// terms that a packed factor has at once.
+// Products in order: samples of at least kLeastRowsToSum rows are summed first, kRun rows at a time; a packed factor
+// has at most kMostTerms terms at once.
 constexpr int64_t kLeastRowsToSum = 16, kRun = 128, kMostTerms = 1024;
 
 int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }

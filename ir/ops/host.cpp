@@ -16,31 +16,27 @@ Cost copy_cost(const OpView& op) { return {.bytes = type_bytes(op.operand(0), 1)
 
 void copy_reference(EvalView& view) { view.result().data = view.operand(1).data; }
 
+constexpr OpInfo copy(std::string_view name, std::string_view summary) {
+  return {
+      .name = name,
+      .summary = summary,
+      .operands = 2,
+      .writes = operand_bits({0}),
+      .discards = operand_bits({0}),
+      .infer = infer_copy,
+      .lowering = Lowering::copy,
+      .reference = copy_reference,
+      .cost = copy_cost,
+  };
+}
+
 }  // namespace
 
-extern const OpInfo op_host_in{
-    .name = "host.in",
-    .summary = "a copy from the host's memory into the arena; operands: a slot, a buffer on the host",
-    .operands = 2,
-    .writes = operand_bits({0}),
-    .discards = operand_bits({0}),
-    .infer = infer_copy,
-    .lowering = Lowering::copy,
-    .reference = copy_reference,
-    .cost = copy_cost,
-};
+extern const OpInfo op_host_in =
+    copy("host.in", "a copy from the host's memory into the arena; operands: a slot, a buffer on the host");
 
-extern const OpInfo op_host_out{
-    .name = "host.out",
-    .summary =
-        "a copy from the arena into the host's memory; operands: a buffer on the host, a slot or a part",
-    .operands = 2,
-    .writes = operand_bits({0}),
-    .discards = operand_bits({0}),
-    .infer = infer_copy,
-    .lowering = Lowering::copy,
-    .reference = copy_reference,
-    .cost = copy_cost,
-};
+extern const OpInfo op_host_out =
+    copy("host.out",
+         "a copy from the arena into the host's memory; operands: a buffer on the host, a slot or a part");
 
 }  // namespace gacc::ir

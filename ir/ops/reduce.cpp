@@ -100,8 +100,7 @@ extern const OpInfo op_column_sum_acc{
     .name = "column_sum.acc",
     .summary =
         "buffer [C], of any shape, += sum over all axes of x [..,C] but the last; operands: buffer, x. "
-        "ordered: "
-        "the rows are added to the buffer one after the other",
+        "ordered: the rows are added to the buffer one after the other",
     .operands = 2,
     .writes = operand_bits({0}),
     .attrs = {{"ordered", false}},
@@ -141,9 +140,8 @@ extern const OpInfo op_total_sum{
 extern const OpInfo op_total_sum_acc{
     .name = "total_sum.acc",
     .summary =
-        "buffer [] += sum over all elements of x; operands: buffer, x; floats or i32. ordered: they are "
-        "added "
-        "to the buffer one after the other",
+        "buffer [] += sum over all elements of x; operands: buffer, x; floats or i32. ordered: they "
+        "are added to the buffer one after the other",
     .operands = 2,
     .writes = operand_bits({0}),
     .attrs = {{"ordered", false}},
