@@ -2,7 +2,7 @@
 # tree works wherever it is put: programs find plug-ins at ../lib/gacc from themselves.
 include(GNUInstallDirs)
 set(zsh ${CMAKE_INSTALL_DATADIR}/zsh)
-set(programs_gacc gacc-exec gacc-emu)
+set(programs_gacc gacc-exec)
 set(programs_gacc-compiler gaccc gacc-opt gacc-plan)
 
 # Man pages and completion, from the programs' own option tables.

@@ -11,7 +11,7 @@ import pathlib
 import re
 import subprocess
 
-PROGRAMS = ["gaccc", "gacc-exec", "gacc-opt", "gacc-plan", "gacc-emu"]
+PROGRAMS = ["gaccc", "gacc-exec", "gacc-opt", "gacc-plan"]
 
 
 class Program:

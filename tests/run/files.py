@@ -17,7 +17,6 @@ FILES = {
     ("gacc-exec",): {"ARTIFACT": "in", "--data": "in", "--eval": "in", "--load": "in", "--like": "in", "--prompts": "in", "--save": "out", "--save-best": "out", "--save-best-adapter": "folder", "--predict": "out", "--log": "out",
                      "--dump-grads": "out", "--tune-gemm": "both", "--profile": "out", "--checkpoint": "folder",
                      "--tensorboard": "folder", "--load-adapter": "folder", "--save-adapter": "folder"},
-    ("gacc-emu",): {"FILE": "in"},
 }
 # What other values --help may name.
 WORDS = r"N|DIR|[RT]:INT.*|R\|auto|X|TEXT|NAME|LIST|SIZE(/s)?|\[SIZES\]=.*|sm_NN|KEY=VALUE|PASS|PASS\|all|(TEXT|NAME):\{.*|N:INT.*|INT:.*|BYTES:.*|[a-z]+\|.*"

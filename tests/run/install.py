@@ -45,7 +45,7 @@ def test_a_moved_tree_trains(folder):
     expect(len(weights[0]) == len(weights[1]), "the devices save other tensors")
     done = execute(folder, tree / "bin/gacc-exec", "step.ptx", "--data", data, "--verify", "--device", "cpu")
     expect("is not there" not in done.stdout, done.stdout)
-    for name in ("gacc-opt", "gacc-plan", "gacc-emu"):
+    for name in ("gacc-opt", "gacc-plan"):
         expect(execute(folder, tree / "bin" / name, "--version").stdout.startswith(name), name)
     # Called by its name alone, and through a link.
     execute(folder, "/bin/sh", "-c", f"PATH='{tree}/bin' gacc-exec step.ptx --data '{data}' --updates 1 --device cpu")
@@ -57,7 +57,7 @@ def test_the_tree_is_whole(folder):
     """What is documented is there, and no file knows where the tree was built."""
     tree = installed(folder)
     files = {path.relative_to(tree).as_posix() for path in tree.rglob("*") if path.is_file()}
-    for name in ("gaccc", "gacc-exec", "gacc-opt", "gacc-plan", "gacc-emu"):
+    for name in ("gaccc", "gacc-exec", "gacc-opt", "gacc-plan"):
         wanted = {f"bin/{name}", f"share/man/man1/{name}.1.gz", f"share/bash-completion/completions/{name}"}
         expect(wanted <= files and any(file.endswith(f"/_{name}") for file in files), f"{name}: {sorted(wanted - files)}")
     doc = "share/doc/gacc/"
