@@ -10,8 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/cuda/library_places.h"
-#include "runtime/cuda/symbols.h"
+#include "runtime/cuda/libraries.h"
 #include "runtime/plan.h"
 
 namespace gacc::cuda {

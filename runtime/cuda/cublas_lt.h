@@ -63,7 +63,7 @@ inline int real_type(Element element) {
   return element == Element::f16 ? kReal16F : element == Element::bf16 ? kReal16BF : kReal32F;
 }
 
-// Opens the first library that starts on the current context, by name and by place (library_places.h); `capability` is
+// Opens the first library that starts on the current context, by name and by place (libraries.h); `capability` is
 // the GPU's, 90 for 9.0. The error says which there are and why they do not start.
 Status open_cublas_lt(std::span<const char* const> names, int capability,
                       std::unique_ptr<GemmEngine>& engine);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/cuda/symbols.h"
+#include "runtime/cuda/libraries.h"
 
 namespace gacc::cuda {
 

@@ -99,8 +99,6 @@ struct Driver {
   Status check(int error, std::string_view what) const;
 };
 
-inline constexpr const char* kDriverLibrary = "libcuda.so.1";
-
 // Values of the driver's enumerations, compared with cuda.h by the same test.
 inline constexpr int kErrorOutOfMemory = 2;
 inline constexpr int kErrorStubLibrary = 34;

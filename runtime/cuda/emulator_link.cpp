@@ -1,21 +1,19 @@
 #include "runtime/cuda/emulator_link.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
+
+#include "runtime/cuda/libraries.h"
 
 namespace gacc::cuda {
 
 Status EmulatorLink::open(const Driver& driver) {
-  const auto find = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(driver.library, name));
-  };
-  find(count_, "gacc_emu_report_count");
-  find(text_, "gacc_emu_reports");
-  find(declare_, "gacc_emu_declare_live");
-  find(executed_, "gacc_emu_executed");
-  find(values_, "gacc_emu_values");
-  if (count_ && text_ && declare_ && executed_ && values_) return {};
+  Symbols symbols(driver.library);
+  symbols.find(count_, "gacc_emu_report_count");
+  symbols.find(text_, "gacc_emu_reports");
+  symbols.find(declare_, "gacc_emu_declare_live");
+  symbols.find(executed_, "gacc_emu_executed");
+  symbols.find(values_, "gacc_emu_values");
+  if (symbols.missing() == nullptr) return {};
   return Status::error("libgacc-emu.so is not gacc's emulator: it lacks gacc_emu_report_count and its like");
 }
 

@@ -6,8 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "runtime/cuda/library_places.h"
-#include "runtime/cuda/symbols.h"
+#include "runtime/cuda/libraries.h"
 
 namespace gacc::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/cuda/library_places.h"
+#include "runtime/cuda/libraries.h"
 
 #include <glob.h>
 
