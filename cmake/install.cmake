@@ -38,7 +38,7 @@ set(doc ${CMAKE_INSTALL_DATADIR}/doc/gacc)
 install(FILES README.md DESTINATION ${doc} COMPONENT gacc)
 install(DIRECTORY docs examples DESTINATION ${doc} COMPONENT gacc)
 install(DIRECTORY python/examples DESTINATION ${doc}/python COMPONENT gacc)
-install(PROGRAMS scripts/show-log scripts/compare-logs DESTINATION ${doc}/examples COMPONENT gacc)
+install(PROGRAMS scripts/compare-logs DESTINATION ${doc}/examples COMPONENT gacc)
 install(FILES LICENSE DESTINATION ${doc} COMPONENT license)  # no package: Debian has it in copyright
 
 # The library: its CMake package and pkg-config file know no path but their own.
