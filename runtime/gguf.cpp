@@ -3,10 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <set>
+#include <type_traits>
 
 #include "runtime/blocks.h"
 #include "runtime/byte_order.h"
@@ -25,9 +27,26 @@ constexpr uint64_t kMostElements = uint64_t{1} << 46;
 constexpr uint64_t kMostShown = 4096;  // entries of an array as JSON
 constexpr std::string_view kAlignment = "general.alignment";
 
-// Bytes of a number of metadata; 0: it has a length of its own.
-constexpr uint64_t kBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
-constexpr uint32_t kTypes = sizeof kBytes / sizeof kBytes[0];
+// How a number of metadata lies in the file; no bytes: it is no number, and has a length of its own.
+struct NumberForm {
+  uint64_t bytes = 0;
+  double (*read)(std::string_view bytes) = nullptr;
+};
+template <class T>
+constexpr NumberForm number_form() {
+  if constexpr (std::is_void_v<T>)
+    return {};
+  else
+    return {sizeof(T),
+            [](std::string_view bytes) { return static_cast<double>(read_little<T>(bytes.data())); }};
+}
+template <class... T>
+constexpr std::array<NumberForm, sizeof...(T)> kFormsOf = {number_form<T>()...};
+constexpr auto kForms = kFormsOf<uint8_t, int8_t, uint16_t, int16_t, uint32_t, int32_t, float, uint8_t, void,
+                                 void, uint64_t, int64_t, double>;
+constexpr uint32_t kTypes = std::size(kForms);
+
+const NumberForm& form_of(GgufType type) { return kForms[static_cast<uint32_t>(type)]; }
 
 // Types of tensors by their numbers; "" was taken back. `numbers` in `bytes` are known of those that are read.
 constexpr std::string_view kNames[] = {
@@ -92,7 +111,7 @@ class Bytes {
 
 // Moves past a value, all of whose lengths are checked.
 void take_value(Bytes& bytes, GgufType type, uint64_t count, const std::string& what) {
-  const uint64_t each = kBytes[static_cast<uint32_t>(type)];
+  const uint64_t each = form_of(type).bytes;
   if (each == 0) {
     // Each has a length of eight bytes at least: a count beyond the file ends at once.
     for (uint64_t i = 0; i < count && bytes.ok(); ++i) bytes.text(what);
@@ -161,43 +180,12 @@ GgufTensor take_tensor(Bytes& bytes) {
   return tensor;
 }
 
-template <class T>
-double as_number(std::string_view bytes) {
-  return static_cast<double>(read_little<T>(bytes.data()));
-}
-
-double number_of(GgufType type, std::string_view bytes) {
-  switch (type) {
-    case GgufType::u8:
-    case GgufType::boolean:
-      return as_number<uint8_t>(bytes);
-    case GgufType::i8:
-      return as_number<int8_t>(bytes);
-    case GgufType::u16:
-      return as_number<uint16_t>(bytes);
-    case GgufType::i16:
-      return as_number<int16_t>(bytes);
-    case GgufType::u32:
-      return as_number<uint32_t>(bytes);
-    case GgufType::i32:
-      return as_number<int32_t>(bytes);
-    case GgufType::f32:
-      return as_number<float>(bytes);
-    case GgufType::u64:
-      return as_number<uint64_t>(bytes);
-    case GgufType::i64:
-      return as_number<int64_t>(bytes);
-    default:
-      return as_number<double>(bytes);
-  }
-}
-
 std::string json_of_one(GgufType type, std::string_view bytes) {
   if (type == GgufType::text) return json_text(nlohmann::json(std::string(bytes.substr(8))));
   if (type == GgufType::boolean) return bytes[0] != 0 ? "true" : "false";
   if (type == GgufType::u64) return fmt::to_string(read_little<uint64_t>(bytes.data()));
   if (type == GgufType::i64) return fmt::to_string(read_little<int64_t>(bytes.data()));
-  const double number = number_of(type, bytes);
+  const double number = form_of(type).read(bytes);
   if (!std::isfinite(number)) return "null";
   // The shortest text of an f32: 1e-05, and not its double.
   std::string text =
@@ -220,7 +208,7 @@ uint64_t size_of_text(std::string_view bytes) { return 8 + read_little<uint64_t>
 
 std::optional<double> GgufEntry::number() const {
   if (type == GgufType::text || type == GgufType::array) return std::nullopt;
-  return number_of(type, bytes);
+  return form_of(type).read(bytes);
 }
 
 std::optional<std::string_view> GgufEntry::text() const {
@@ -233,8 +221,7 @@ std::string json_of(const GgufEntry& entry) {
   std::vector<std::string> all;
   std::string_view left = entry.bytes;
   for (uint64_t i = 0; i < entry.count; ++i) {
-    const uint64_t size =
-        entry.of == GgufType::text ? size_of_text(left) : kBytes[static_cast<uint32_t>(entry.of)];
+    const uint64_t size = entry.of == GgufType::text ? size_of_text(left) : form_of(entry.of).bytes;
     all.push_back(json_of_one(entry.of, left.substr(0, size)));
     left.remove_prefix(size);
   }
