@@ -27,6 +27,22 @@ Status cannot_write(const std::string& path, int error) {
   return Status::error("cannot write {}: {}", path, reason(error));
 }
 
+// Makes a file or folder of a new name beside `path`; `make` gives false, with errno, where it cannot. The name; an
+// error calls the path as the user did, `given`.
+template <class Make>
+Result<std::string> make_beside(const std::string& path, const std::string& given, const char* ending,
+                                const Make& make) {
+  static std::atomic<int> number = 0;
+  const std::string folder = folder_of(path);
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    const std::string name = fmt::format("{}/.gacc-{}-{}{}", folder, getpid(), number++, ending);
+    if (make(name.c_str())) return name;
+    if (errno == ENOENT) return Status::error("cannot write {}: there is no folder {}", given, folder);
+    if (errno != EEXIST) break;  // else it is left by a process of that number that was killed
+  }
+  return cannot_write(given, errno);
+}
+
 Result<std::string> read_descriptor(int fd, std::string_view path, int64_t limit) {
   struct stat info = {};
   if (fd < 0 || fstat(fd, &info) != 0) return Status::error("cannot read {}: {}", path, reason(errno));
@@ -132,23 +148,13 @@ Status AtomicFile::open(const std::string& path) {
   if (path_.ends_with('/')) return Status::error("cannot write {}: it names a folder", path);
   // Renaming would replace a file that one may not write.
   if (exists && access(path_.c_str(), W_OK) != 0) return cannot_write(path, errno);
-  static std::atomic<int> number = 0;
-  std::string folder = folder_of(path_);
-  for (int attempt = 0; attempt < 100; ++attempt) {
-    const std::string name = fmt::format("{}/.gacc-{}-{}.tmp", folder, getpid(), number++);
-    fd_ = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd_ < 0 && errno == EEXIST) continue;  // left by a process of that number that was killed
-    if (fd_ < 0) {
-      const int error = errno;
-      if (error == ENOENT) return Status::error("cannot write {}: there is no folder {}", path, folder);
-      return cannot_write(path, error);
-    }
-    temporary_ = name;
-    // The new file is as open or closed to others as the old one.
-    if (exists && fchmod(fd_, old.st_mode & 07777) != 0 && errno != EPERM) return cannot_write(path, errno);
-    return {};
-  }
-  return cannot_write(path, EEXIST);
+  temporary_ = GACC_TRY(make_beside(path_, path, ".tmp", [&](const char* name) {
+    fd_ = ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    return fd_ >= 0;
+  }));
+  // The new file is as open or closed to others as the old one.
+  if (exists && fchmod(fd_, old.st_mode & 07777) != 0 && errno != EPERM) return cannot_write(path, errno);
+  return {};
 }
 
 Status AtomicFile::write(std::string_view bytes) {
@@ -212,20 +218,11 @@ Status AtomicFolder::open(const std::string& path, std::span<const std::string_v
   own_.assign(own.begin(), own.end());
   if (follow_links(path_)) return Status::error("cannot write the folder {}: it is of /proc", path);
   GACC_TRY(check_old());
-  static std::atomic<int> number = 0;
-  const std::string folder = folder_of(path_);
-  for (int attempt = 0; attempt < 100; ++attempt) {
-    const std::string name = fmt::format("{}/.gacc-{}-{}.folder.tmp", folder, getpid(), number++);
-    if (mkdir(name.c_str(), 0777) == 0) {
-      temporary_ = name;
-      struct stat old = {};
-      if (stat(path_.c_str(), &old) == 0) (void)chmod(name.c_str(), old.st_mode & 07777);
-      return {};
-    }
-    if (errno == ENOENT) return Status::error("cannot write {}: there is no folder {}", path, folder);
-    if (errno != EEXIST) break;
-  }
-  return cannot_write(path, errno);
+  temporary_ = GACC_TRY(
+      make_beside(path_, path, ".folder.tmp", [](const char* name) { return mkdir(name, 0777) == 0; }));
+  struct stat old = {};
+  if (stat(path_.c_str(), &old) == 0) (void)chmod(temporary_.c_str(), old.st_mode & 07777);
+  return {};
 }
 
 Status AtomicFolder::named(const Status& status) const {
