@@ -1,6 +1,9 @@
 // What a run does with its session, mode by mode.
 #include <fmt/ranges.h>
+#include <nettle/sha2.h>
 
+#include <array>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -16,7 +19,6 @@
 #include "runtime/tell/progress.h"
 #include "tools/exec_reporter.h"
 #include "tools/exec_run.h"
-#include "tools/weights_hash.h"
 
 namespace gacc {
 
@@ -74,6 +76,26 @@ std::string done_text(const Run& run, const Reporter& reporter) {
   if (result.skipped > 0) text += fmt::format(", {} skipped", counted(result.skipped, "update"));
   if (reporter.last_loss()) text += fmt::format("; loss {:.6g} in the last update", *reporter.last_loss());
   return text;
+}
+
+static_assert(std::endian::native == std::endian::little, "the elements are hashed as they lie in memory");
+
+// Returns the SHA-256, in 64 hexadecimal digits, of what --save writes: for each tensor, in the order of their names'
+// bytes, the name and then the elements, row-major, each as the four bytes of an f32, lowest first. The tensors are
+// sorted by name.
+std::string weights_hash(std::span<const NamedTensor> tensors) {
+  sha256_ctx context;
+  sha256_init(&context);
+  const auto add = [&](const void* from, size_t bytes) {
+    sha256_update(&context, bytes, static_cast<const uint8_t*>(from));
+  };
+  for (const NamedTensor& tensor : tensors) {
+    add(tensor.name.data(), tensor.name.size());
+    add(tensor.data.data(), tensor.data.size() * sizeof(float));
+  }
+  std::array<uint8_t, SHA256_DIGEST_SIZE> digest{};
+  sha256_digest(&context, digest.size(), digest.data());
+  return fmt::format("{:02x}", fmt::join(digest, ""));
 }
 
 // Returns what makes the hash of --log-hash; with memory.shard other ranks have a part of the weights.
