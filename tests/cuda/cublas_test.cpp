@@ -28,15 +28,28 @@ Function fake(const char* name) {
   return reinterpret_cast<Function>(dlsym(dlopen(GACC_FAKE_CUBLAS, RTLD_NOW | RTLD_NOLOAD), name));
 }
 
-TEST(CublasLt, RowMajorProductsOfAllKinds) {
-  const char* const names[] = {GACC_FAKE_CUBLAS};
+const char* const kFakes[] = {GACC_FAKE_CUBLAS};
+
+// The fake's engine, and a product of 5 x 7 x 3 without a workspace.
+class CublasLt : public testing::Test {
+ protected:
+  void SetUp() override { open(); }
+  // Another engine.
+  void open() { ASSERT_EQ(open_cublas_lt(kFakes, 80, engine).text(), ""); }
+
   std::unique_ptr<GemmEngine> engine;
-  ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
-  const std::vector<float> workspace(kDemand / 4);
+  const std::vector<float> workspace = std::vector<float>(kDemand / 4), a = fill(kM * kK, 1),
+                           b = fill(kK * kN, 2), bias = fill(kN, 5);
+  std::vector<float> c = std::vector<float>(kM * kN), again = c;
+  Product product{pointer(a), pointer(b), pointer(c), kM, kN, kK, false, false, false, {}};
+};
+
+TEST_F(CublasLt, RowMajorProductsOfAllKinds) {
   for (int kind = 0; kind < 8; ++kind) {
     const bool ta = kind & 1, tb = kind & 2, accumulate = kind & 4;
-    const std::vector<float> a = fill(kM * kK, 1), b = fill(kK * kN, 2), before = fill(kM * kN, 3);
-    std::vector<float> c = before, expected(before.size());
+    const std::vector<float> before = fill(kM * kN, 3);
+    std::vector<float> expected(before.size());
+    c = before;
     for (int64_t row = 0; row < kM; ++row)
       for (int64_t column = 0; column < kN; ++column) {
         float sum = accumulate ? before[static_cast<size_t>(row * kN + column)] : 0;
@@ -45,7 +58,7 @@ TEST(CublasLt, RowMajorProductsOfAllKinds) {
                  b[static_cast<size_t>(tb ? column * kK + i : i * kN + column)];
         expected[static_cast<size_t>(row * kN + column)] = sum;
       }
-    Product product{pointer(a), pointer(b), pointer(c), kM, kN, kK, ta, tb, accumulate, {}};
+    product = {pointer(a), pointer(b), pointer(c), kM, kN, kK, ta, tb, accumulate, {}};
     EXPECT_NE(engine->launch(product, nullptr).text(), "") << "not prepared";
     ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
     EXPECT_EQ(c, before) << "prepare touched the result";
@@ -58,35 +71,25 @@ TEST(CublasLt, RowMajorProductsOfAllKinds) {
 }
 
 // A bias is added by the product's own algorithm; two products that differ in it alone are both there.
-TEST(CublasLt, BiasIsAddedToEveryRow) {
-  const char* const names[] = {GACC_FAKE_CUBLAS};
-  std::unique_ptr<GemmEngine> engine;
-  ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
-  const std::vector<float> workspace(kDemand / 4);
-  const std::vector<float> a = fill(kM * kK, 1), b = fill(kK * kN, 2), first = fill(kN, 5),
-                           second = fill(kN, 8);
-  std::vector<float> plain(kM * kN), c(kM * kN);
-  Product product{pointer(a), pointer(b), pointer(plain), kM, kN, kK, false, false, false, {}};
+TEST_F(CublasLt, BiasIsAddedToEveryRow) {
+  const std::vector<float> second = fill(kN, 8), &plain = again;
+  product.c = pointer(plain);
   product.workspace = pointer(workspace);
   EXPECT_FALSE(engine->adds_bias(product));
   ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
   ASSERT_EQ(engine->launch(product, nullptr).text(), "");
   product.c = pointer(c);
-  for (const std::vector<float>* bias : {&first, &second, &first}) {
-    product.bias = pointer(*bias);
+  for (const std::vector<float>* added : {&bias, &second, &bias}) {
+    product.bias = pointer(*added);
     ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
     ASSERT_TRUE(engine->adds_bias(product));
     ASSERT_EQ(engine->launch(product, nullptr).text(), "");
-    for (size_t i = 0; i < c.size(); ++i) ASSERT_EQ(c[i], plain[i] + (*bias)[i % kN]) << "element " << i;
+    for (size_t i = 0; i < c.size(); ++i) ASSERT_EQ(c[i], plain[i] + (*added)[i % kN]) << "element " << i;
   }
 }
 
 // Where the algorithm that the product has cannot add a bias, the product stays as it was and says so.
-TEST(CublasLt, TheAlgorithmIsNotChangedForABias) {
-  const char* const names[] = {GACC_FAKE_CUBLAS};
-  std::unique_ptr<GemmEngine> engine;
-  ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
-  const std::vector<float> workspace(kDemand / 4);
+TEST_F(CublasLt, TheAlgorithmIsNotChangedForABias) {
   GemmTuning tuning;
   tuning.workspace = pointer(workspace);
   int calls = 0;  // the third algorithm is the fastest, and takes no bias
@@ -95,9 +98,6 @@ TEST(CublasLt, TheAlgorithmIsNotChangedForABias) {
     return launch();
   };
   ASSERT_TRUE(engine->tune(tuning));
-  const std::vector<float> a = fill(kM * kK, 1), b = fill(kK * kN, 2), bias = fill(kN, 5);
-  std::vector<float> c(kM * kN), again(kM * kN);
-  Product product{pointer(a), pointer(b), pointer(c), kM, kN, kK, false, false, false, {}};
   product.bias = pointer(bias);
   ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
   EXPECT_EQ(calls, 2 * 3) << "two rounds";
@@ -112,14 +112,7 @@ TEST(CublasLt, TheAlgorithmIsNotChangedForABias) {
 }
 
 // A bias that the library does not add after all is a launch of its own, and the product is as it would be.
-TEST(CublasLt, ABiasThatFailsIsLeftToItsLaunch) {
-  const char* const names[] = {GACC_FAKE_CUBLAS};
-  std::unique_ptr<GemmEngine> engine;
-  ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
-  const std::vector<float> workspace(kDemand / 4), a = fill(kM * kK, 1), b = fill(kK * kN, 2),
-                                                   bias = fill(kN, 5);
-  std::vector<float> c(kM * kN), plain(kM * kN);
-  Product product{pointer(a), pointer(b), pointer(c), kM, kN, kK, false, false, false, {}};
+TEST_F(CublasLt, ABiasThatFailsIsLeftToItsLaunch) {
   product.workspace = pointer(workspace);
   product.bias = pointer(bias);
   ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
@@ -130,20 +123,15 @@ TEST(CublasLt, ABiasThatFailsIsLeftToItsLaunch) {
   EXPECT_FALSE(engine->adds_bias(product));
   ASSERT_EQ(engine->launch(product, nullptr).text(), "");
   product.bias = 0;
-  product.c = pointer(plain);
+  product.c = pointer(again);
   ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
   ASSERT_EQ(engine->launch(product, nullptr).text(), "");
-  EXPECT_EQ(c, plain);
+  EXPECT_EQ(c, again);
 }
 
-TEST(CublasLt, AnAlgorithmIsWarmedUpOnce) {
-  const char* const names[] = {GACC_FAKE_CUBLAS};
-  std::unique_ptr<GemmEngine> engine;
-  ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
-  const std::vector<float> workspace(kDemand / 4), a = fill(kM * kK, 1), b = fill(kK * kN, 2);
+TEST_F(CublasLt, AnAlgorithmIsWarmedUpOnce) {
   const std::vector<float> before(kM * kN, 0.5F);
-  std::vector<float> c = before;
-  Product product{pointer(a), pointer(b), pointer(c), kM, kN, kK, false, false, false, {}};
+  c = before;
   product.workspace = pointer(workspace);
   ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
   ASSERT_EQ(engine->warm_up(product, nullptr).text(), "");
@@ -156,32 +144,20 @@ TEST(CublasLt, AnAlgorithmIsWarmedUpOnce) {
 
 // Whatever a plan has free: a product of a full micro-batch may have the workspace that the library is asked
 // with, one of any other size has none.
-TEST(CublasLt, RaggedProductsWorkInNoMemory) {
-  const char* const names[] = {GACC_FAKE_CUBLAS};
-  std::unique_ptr<GemmEngine> engine;
-  ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
+TEST_F(CublasLt, RaggedProductsWorkInNoMemory) {
   const auto last = fake<int (*)()>("fake_last_algorithm");
-  const std::vector<float> workspace(kDemand / 4), a = fill(kM * kK, 1), b = fill(kK * kN, 2);
-  std::vector<float> c(kM * kN);
   for (const bool ragged : {true, false, true}) {
-    Product product{pointer(a), pointer(b), pointer(c), kM, kN, kK, false, false, false, {}};
     product.ragged = ragged;
     ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
     EXPECT_EQ(engine->workspace_bytes(product), ragged ? 0 : kDemand);
-    if (!ragged) product.workspace = pointer(workspace);
+    product.workspace = ragged ? 0 : pointer(workspace);
     ASSERT_EQ(engine->launch(product, nullptr).text(), "");
     EXPECT_EQ(last(), ragged ? 44 : 42);
   }
 }
 
 // What a file says of an algorithm is believed as far as the library confirms it.
-TEST(CublasLt, StoredAlgorithmsAreChecked) {
-  const char* const names[] = {GACC_FAKE_CUBLAS};
-  const std::vector<float> workspace(kDemand / 4), a = fill(kM * kK, 1), b = fill(kK * kN, 2);
-  std::vector<float> c(kM * kN);
-  const Product product{pointer(a), pointer(b), pointer(c), kM, kN, kK, false, false, false, {}};
-  std::unique_ptr<GemmEngine> engine;
-  ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
+TEST_F(CublasLt, StoredAlgorithmsAreChecked) {
   GemmTuning measuring;
   measuring.workspace = pointer(workspace);
   measuring.measure = [](const std::function<Status()>& launch, double& microseconds) {
@@ -194,7 +170,7 @@ TEST(CublasLt, StoredAlgorithmsAreChecked) {
     GemmTuning stored{measuring.choices};
     stored.choices.products.at(0).algorithm.data[0] = algorithm;
     stored.choices.products.at(0).workspace_bytes = 1;  // what counts is the library's word
-    EXPECT_EQ(open_cublas_lt(names, 80, engine).text(), "");
+    open();
     engine->tune(stored);
     fake<int (*)(size_t)>("fake_demand")(demand);
     Status status = engine->prepare(product, nullptr);
@@ -210,7 +186,7 @@ TEST(CublasLt, StoredAlgorithmsAreChecked) {
 }
 
 // The loader knows neither; the first does not start.
-TEST(CublasLt, IsFoundInFoldersAndTheNextOneIsTried) {
+TEST_F(CublasLt, IsFoundInFoldersAndTheNextOneIsTried) {
   namespace fs = std::filesystem;
   const fs::path folder = fs::path(testing::TempDir()) / "gacc-cublas-places", broken = folder / "broken",
                  whole = folder / "whole";
@@ -219,7 +195,6 @@ TEST(CublasLt, IsFoundInFoldersAndTheNextOneIsTried) {
     fs::copy_file(GACC_FAKE_CUBLAS, to / "libgacc-placed.so", fs::copy_options::overwrite_existing);
   }
   const char* const names[] = {"libgacc-placed.so"};
-  std::unique_ptr<GemmEngine> engine;
   const auto open = [&](const fs::path& folders) {
     setenv("GACC_CUDA_PATH", folders.c_str(), 1);
     const std::string text = open_cublas_lt(names, 80, engine).text();
@@ -234,9 +209,8 @@ TEST(CublasLt, IsFoundInFoldersAndTheNextOneIsTried) {
   fs::remove_all(folder);
 }
 
-TEST(CublasLt, TheMostWorkspaceFollowsTheGpu) {
+TEST_F(CublasLt, TheMostWorkspaceFollowsTheGpu) {
   const char* const names[] = {"libgacc-no-such-cublas.so", GACC_FAKE_CUBLAS};
-  std::unique_ptr<GemmEngine> engine;
   ASSERT_EQ(open_cublas_lt(names, 89, engine).text(), "");
   EXPECT_EQ(engine->most_workspace(), 4 << 20);
   ASSERT_EQ(open_cublas_lt(names, 90, engine).text(), "");
@@ -255,16 +229,10 @@ struct Stopwatch {
   }
 };
 
-TEST(CublasLt, TuningKeepsTheFastestAlgorithm) {
-  const char* const names[] = {GACC_FAKE_CUBLAS};
-  const std::vector<float> workspace(kDemand / 4), a = fill(kM * kK, 1), b = fill(kK * kN, 2);
-  std::vector<float> c(kM * kN);
-  Product product{pointer(a), pointer(b), pointer(c), kM, kN, kK, false, false, false, {}};
+TEST_F(CublasLt, TuningKeepsTheFastestAlgorithm) {
   product.workspace = pointer(workspace);
   Product other = product;
   other.m = 4;
-  std::unique_ptr<GemmEngine> engine;
-  ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
   Stopwatch watch;
   GemmTuning tuning{{"a GPU", engine->name()}, pointer(workspace), {}, std::ref(watch)};
   ASSERT_TRUE(engine->tune(tuning));
@@ -285,14 +253,14 @@ TEST(CublasLt, TuningKeepsTheFastestAlgorithm) {
   GemmTuning later;
   ASSERT_EQ(parse_gemm_choices(gemm_choices_text(tuning.choices), later.choices).text(), "");
   EXPECT_EQ(gemm_choices_text(later.choices), gemm_choices_text(tuning.choices));
-  ASSERT_EQ(open_cublas_lt(names, 80, engine).text(), "");
+  open();
   engine->tune(later);
   ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
   ASSERT_EQ(engine->launch(product, nullptr).text(), "");
   EXPECT_EQ(watch.last(), 43);
 }
 
-TEST(CublasLt, TextThatHoldsNoAlgorithmsIsRefused) {
+TEST_F(CublasLt, TextThatHoldsNoAlgorithmsIsRefused) {
   GemmChoices choices;
   const std::string good = gemm_choices_text({"a GPU", "cuBLASLt 13.1", {ChosenAlgorithm{}}});
   ASSERT_EQ(parse_gemm_choices(good, choices).text(), "");
