@@ -4,7 +4,6 @@
 
 #include <string>
 
-#include "passes/planner/exact.h"
 #include "passes/planner/offsets_csv.h"
 #include "passes/planner/recompute_search.h"
 #include "runtime/atomic_file.h"
@@ -50,27 +49,11 @@ std::string to_json(const planner::Recompute& plan) {
       plan.base_peak, plan.base_cost, plan.peak, plan.cost, plan.lower_bound, plan.gap(), plan.reruns);
 }
 
-// Returns the best schedule of a tiny graph, where the search did not prove that it found that.
-planner::Recompute plan_of(const planner::Graph& graph, int64_t budget, int effort) {
-  constexpr int64_t kStatesPerEffort = 200000;
-  planner::Recompute plan = planner::plan_recompute(graph, budget, effort);
-  if (plan.proven || (plan.feasible && plan.gap() <= 0)) return plan;
-  planner::Exact exact = planner::solve_exactly(graph, budget, kStatesPerEffort * (1 + int64_t{effort}));
-  if (exact.outcome == planner::Exact::Outcome::infeasible) plan.proven = true;
-  if (exact.outcome != planner::Exact::Outcome::optimal) return plan;
-  plan.feasible = true;
-  plan.cost = plan.lower_bound = exact.cost;
-  plan.peak = exact.peak;
-  plan.reruns = static_cast<int64_t>(exact.schedule.size()) - graph.end();
-  plan.schedule = std::move(exact.schedule);
-  return plan;
-}
-
 int run_recompute(const Arguments& arguments, const std::string& text) {
   std::string problem;
   planner::Graph graph;
   if (!planner::parse_graph(text, graph, problem)) return fail(kFailed, arguments.file + ":" + problem);
-  const planner::Recompute plan = plan_of(graph, arguments.bytes, arguments.effort);
+  const planner::Recompute plan = planner::plan_recompute(graph, arguments.bytes, arguments.effort);
   if (plan.feasible && !arguments.out.empty()) {
     const Status status = write_output(arguments.out, planner::print_schedule(graph, plan.schedule));
     if (!status) return exit_status(status);

@@ -13,7 +13,6 @@
 #include <tuple>
 
 #include "passes/planner/blocks.h"
-#include "passes/planner/exact.h"
 #include "passes/planner/recompute_search.h"
 #include "passes/planner/reversal.h"
 #include "tests/planner/relaxed_chain.h"
@@ -345,64 +344,6 @@ TEST(Chain, StepsOfAnySize) {
     }
   }
   EXPECT_GT(proven * 10, plans * 9) << proven << " of " << plans;
-}
-
-// Chains with everything that may stand in one: a first operation, a loss beside the turn, none, steps back
-// that read what they like, gradients of parameters that stay or not.
-std::string any_chain(std::mt19937& random) {
-  const auto draw = [&](int count) { return static_cast<int>(random() % static_cast<unsigned>(count)); };
-  const bool equal = draw(2) == 0, odd = draw(2) == 0;
-  std::string text;
-  int id = 1, d = -1;
-  std::vector<int> y = {0};
-  const auto make = [&](const std::string& head, int most_bytes) {
-    text += fmt::format("{} 1 {} {} -1\n", head, id, most_bytes == 0 ? 2 : draw(most_bytes + 1));
-    return id++;
-  };
-  if (draw(2) == 0) y[0] = make(fmt::format("OP {} 0 in 0", draw(4)), equal ? 0 : 3);
-  const int steps = 2 + draw(5);
-  for (int i = 0; i < steps; ++i)
-    y.push_back(make(fmt::format("OP {} 0 f 1 {}", 1 + draw(5), y.back()), equal ? 0 : 3));
-  if (odd && draw(3) == 0)
-    text += fmt::format("GET {} 1\n", make(fmt::format("OP 1 0 loss 1 {}", y.back()), 1));
-  if (draw(4) != 0) d = make(fmt::format("OP 1 {} turn 1 {}", draw(2), y.back()), 3);
-  for (int i = steps; i > 0; --i) {
-    std::set<int> reads;
-    const int kind = draw(odd ? 4 : 3);
-    if (kind != 1 && kind != 3) reads.insert(y[static_cast<size_t>(i) - 1]);
-    if (kind == 1 || kind == 2) reads.insert(y[static_cast<size_t>(i)]);
-    if (d >= 0) reads.insert(d);
-    std::string inputs;
-    for (const int x : reads) inputs += fmt::format(" {}", x);
-    if (odd && draw(3) == 0 && id < 20) {
-      const int w = make(fmt::format("OP {} 1 w {}{}", draw(3), reads.size(), inputs), 3);
-      if (draw(2) == 0) text += fmt::format("GET {} 1\n", w);
-    }
-    d = make(fmt::format("OP {} 1 b {}{}", 1 + draw(4), reads.size(), inputs), 3);
-  }
-  return text + fmt::format("GET {} 1\n", d);
-}
-
-TEST(Chain, TheBoundHoldsForAnyChain) {
-  int tight = 0, known = 0;
-  for (uint32_t seed = 0; seed < 1500; ++seed) {
-    std::mt19937 random(seed);
-    const std::string text = any_chain(random);
-    const Graph graph = parsed(text);
-    int64_t least = 0, all = 0;
-    for (int o = 0; o <= graph.end(); ++o) least = std::max(least, graph.own_bytes(o));
-    for (const Tensor& x : graph.tensors) all += x.bytes;
-    const int64_t budget = least + static_cast<int64_t>(random() % static_cast<uint32_t>(all - least + 1));
-    const double bound = chain_bound(graph, budget);
-    const Exact exact = solve_exactly(graph, budget, 200000);
-    if (bound == 0 || exact.outcome == Exact::Outcome::gave_up) continue;
-    const double optimum = exact.outcome == Exact::Outcome::optimal ? exact.cost : kNever;
-    ASSERT_LE(bound, optimum + 1e-9) << "seed " << seed << ", budget " << budget << "\n" << text;
-    ++known;
-    tight += bound > optimum - 1e-9 ? 1 : 0;
-  }
-  EXPECT_GT(known, 1000);
-  EXPECT_GT(tight * 10, known * 7) << tight << " of " << known;
 }
 
 }  // namespace

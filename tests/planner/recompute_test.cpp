@@ -1,5 +1,5 @@
-// The recompute planner: near the optimum on tiny graphs (by an exhaustive search, which the A* of the tests agrees
-// with), sound and near its bound on large ones, strict about its files.
+// The recompute planner: near the optimum on tiny graphs (by an exhaustive search), sound and near its bound on large
+// ones, strict about its files.
 #include "passes/planner/recompute_search.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,6 @@
 #include <tuple>
 
 #include "passes/planner/bound.h"
-#include "passes/planner/exact.h"
 #include "passes/planner/simulate.h"
 #include "tests/planner/gpt_graph.h"
 #include "tests/planner/random_graph.h"
@@ -100,12 +99,6 @@ void compare_with_optimum(uint32_t seed, int more_operations, int most_tensors, 
       least + static_cast<int64_t>(random() % static_cast<uint32_t>(base - least + 2)) - (seed % 50 == 0);
   const double best = exhaustive(graph, budget);
   const std::string what = fmt::format("seed {}, budget {}\n{}", seed, budget, text);
-  const Exact exact = solve_exactly(graph, budget, 400000);
-  ASSERT_EQ(exact.outcome, std::isfinite(best) ? Exact::Outcome::optimal : Exact::Outcome::infeasible)
-      << what;
-  if (std::isfinite(best)) {
-    ASSERT_NEAR(exact.cost, best, 1e-9) << what;
-  }
   const Recompute plan = plan_recompute(graph, budget);
   EXPECT_FALSE(plan.proven && std::isfinite(best)) << what;
   tally.infeasible += std::isfinite(best) ? 0 : 1;
