@@ -1,6 +1,7 @@
 // Compiled models in the emulator, launch by launch as planned or as gaccc merges them: what the tests of
 // merged kernels and of epilogues compare.
 #pragma once
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -18,6 +19,41 @@
 #include "runtime/half.h"
 
 namespace gacc::test {
+
+// Returns a model file: the input x of `shape`, `layers`, and the cross-entropy with y, classes of 7, of the shape
+// `targets`. `optimizer` is TOML, and `train`, behind which other tables may stand.
+inline std::string classifier(const std::string& shape, const std::string& layers,
+                              const std::string& optimizer, const std::string& train,
+                              const std::string& targets = "") {
+  return fmt::format(R"([model]
+name = "m"
+seed = 3
+[inputs.x]
+shape = [{}]
+[inputs.y]
+shape = [{}]
+dtype = "i32"
+range = 7
+{}
+[loss]
+type = "cross_entropy"
+target = "y"
+[optimizer]
+{}
+[train]
+{}
+)",
+                     shape, targets, layers, optimizer, train);
+}
+const std::string kTwoLaunches = "micro_batch = 8\naccumulate = 2\n";
+
+// Returns TOML of a layer.
+inline std::string layer(const std::string& type, const std::string& keys = "") {
+  return "[[layers]]\ntype = \"" + type + "\"\n" + keys + "\n";
+}
+inline std::string linear(int features, const std::string& keys = "") {
+  return layer("linear", fmt::format("features = {}\n{}", features, keys));
+}
 
 inline ir::Module planned(const std::string& text) {
   Diag diag("m.toml", text);

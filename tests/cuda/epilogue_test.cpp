@@ -16,38 +16,9 @@ using Epilogues = EmulatedSteps;
 // `body`: the layers in front of a linear layer of 7 classes, of which `targets` are predicted.
 std::string model(const std::string& shape, const std::string& body, const std::string& more = "",
                   const std::string& targets = "") {
-  return fmt::format(R"([model]
-name = "m"
-seed = 3
-[inputs.x]
-shape = [{}]
-[inputs.y]
-shape = [{}]
-dtype = "i32"
-range = 7
-{}
-[[layers]]
-type = "linear"
-features = 7
-[loss]
-type = "cross_entropy"
-target = "y"
-[optimizer]
-type = "adam"
-[train]
-micro_batch = 8
-accumulate = 2
-{}
-)",
-                     shape, targets, body, more);
+  return classifier(shape, body + linear(7), "type = \"adam\"", kTwoLaunches + more, targets);
 }
 
-std::string layer(const std::string& type, const std::string& keys = "") {
-  return "[[layers]]\ntype = \"" + type + "\"\n" + keys + "\n";
-}
-std::string linear(int features, const std::string& keys = "") {
-  return layer("linear", fmt::format("features = {}\n{}", features, keys));
-}
 const std::string kGraph = "[launch]\nmode = \"graph\"\n";
 
 // The built-in kernels with an epilogue of a program.

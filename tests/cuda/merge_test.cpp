@@ -13,35 +13,9 @@ namespace {
 
 // Two layers whose parameters have rows of 4 and of other lengths, one large enough for a norm in parts.
 std::string model(const std::string& optimizer, const std::string& more = "") {
-  return R"([model]
-name = "m"
-seed = 3
-[inputs.x]
-shape = [40]
-[inputs.y]
-dtype = "i32"
-range = 7
-[[layers]]
-type = "linear"
-name = "a"
-features = 260
-activation = "gelu"
-[[layers]]
-type = "layer_norm"
-[[layers]]
-type = "linear"
-name = "b"
-features = 7
-[loss]
-type = "cross_entropy"
-target = "y"
-[optimizer]
-)" + optimizer +
-         R"(
-[train]
-micro_batch = 8
-accumulate = 2
-)" + more;
+  const std::string layers =
+      linear(260, "name = \"a\"\nactivation = \"gelu\"") + layer("layer_norm") + linear(7, "name = \"b\"");
+  return classifier("40", layers, optimizer, kTwoLaunches + more);
 }
 
 using Merge = EmulatedSteps;
@@ -131,24 +105,10 @@ TEST(Levels, AStepOfLayersWaitsForDataAlone) {
   for (const std::string activation : {"relu", "tanh"}) {
     for (const bool half : {false, true}) {
       std::string layers;
-      for (const int features : {72, 40, 7})
-        layers += "[[layers]]\ntype = \"linear\"\nfeatures = " + std::to_string(features) + "\n" +
-                  (features != 7 ? "activation = \"" + activation + "\"\n" : "");
-      const ir::Module module = planned(R"([model]
-name = "m"
-[inputs.x]
-shape = [600]
-[inputs.y]
-dtype = "i32"
-range = 7
-)" + layers + R"([loss]
-type = "cross_entropy"
-target = "y"
-[optimizer]
-type = "adam"
-[train]
-micro_batch = 32
-)" + (half ? "[precision]\ncompute = \"f16\"\n" : ""));
+      for (const int features : {72, 40}) layers += linear(features, "activation = \"" + activation + "\"");
+      const std::string train =
+          std::string("micro_batch = 32\n") + (half ? "[precision]\ncompute = \"f16\"\n" : "");
+      const ir::Module module = planned(classifier("600", layers + linear(7), "type = \"adam\"", train));
       ASSERT_TRUE(module.step.schedule->persistent) << activation;
       EXPECT_EQ(ir::by_level(*module.step.schedule).size(), 3U + 1 + 2 + 1) << activation;
     }

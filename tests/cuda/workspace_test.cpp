@@ -9,36 +9,14 @@
 namespace gacc::test {
 namespace {
 
-constexpr const char* kModel = R"([model]
-name = "m"
-[inputs.x]
-shape = [400]
-[inputs.y]
-dtype = "i32"
-range = 7
-[[layers]]
-type = "linear"
-features = 32
-activation = "tanh"
-[[layers]]
-type = "linear"
-features = 7
-[loss]
-type = "cross_entropy"
-target = "y"
-[optimizer]
-type = "sgd"
-[train]
-micro_batch = 8
-[launch]
-mode = "graph"
-)";
-
 using Workspaces = EmulatedSteps;
 
 TEST_F(Workspaces, OneOverALiveValueIsReportedWhenThatIsRead) {
   options_.gemm = GemmChoice::cublas;
-  Artifact artifact = artifact_of(planned(kModel), true);
+  const std::string layers = linear(32, "activation = \"tanh\"") + linear(7);
+  Artifact artifact = artifact_of(
+      planned(classifier("400", layers, "type = \"sgd\"", "micro_batch = 8\n[launch]\nmode = \"graph\"\n")),
+      true);
   std::vector<PlanLaunch>& launches = artifact.plan.programs[1].launches;
   const auto is_product = [](const PlanLaunch& launch) { return launch.kernel.empty(); };
   const auto first = std::find_if(launches.begin(), launches.end(), is_product);
