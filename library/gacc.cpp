@@ -33,7 +33,6 @@
 #include "runtime/session/answers.h"
 #include "runtime/session/session.h"
 #include "runtime/store/checkpoint.h"
-#include "runtime/store/finite.h"
 #include "runtime/text.h"
 #include "runtime/weights/adapters.h"
 #include "runtime/weights/saved.h"
@@ -263,7 +262,6 @@ gacc_window to_c(const WindowReport& report) {
 Answer save(gacc_session& session, const SaveForm& form) {
   GACC_TRY(check_save(form, session.plan, session.loaded));
   std::vector<NamedTensor> tensors = GACC_TRY(after(session, session.session->parameters()));
-  GACC_TRY(check_finite(tensors, form.path));
   return save_parameters(form, session.plan, session.loaded, tensors, to_metadata(session.facts));
 }
 

@@ -14,7 +14,6 @@
 #include "runtime/plugin.h"
 #include "runtime/run/export_check.h"
 #include "runtime/run/self_check.h"
-#include "runtime/store/finite.h"
 #include "runtime/tell/profile.h"
 #include "runtime/tell/progress.h"
 #include "tools/exec_reporter.h"
@@ -151,7 +150,6 @@ Status write_parameters(Run& run, Session& session) {
   std::vector<NamedTensor> tensors;
   if (run.saves && (run.first() || plan.shard > 0)) tensors = GACC_TRY(session.parameters());
   for (const SaveForm& form : run.saved_at_end()) {
-    GACC_TRY(check_finite(tensors, form.path));
     GACC_TRY(save_parameters(form, plan, run.loaded, tensors, to_metadata(run.facts)));
     run.wrote(form.path);
   }

@@ -164,6 +164,11 @@ Status check_save(const SaveForm& form, const Plan& plan, const Weights& loaded)
 
 Status save_parameters(const SaveForm& form, const Plan& plan, const Weights& loaded,
                        std::vector<NamedTensor>& tensors, Metadata metadata, std::string* kept) {
+  for (const NamedTensor& tensor : tensors) {
+    const auto bytes = std::as_bytes(std::span(tensor.data));
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    GACC_TRY(check_finite({tensor.name, "F32", tensor.shape, text}, form.path + " is not written"));
+  }
   if (is_gguf(form.path)) {
     if (form.merge) merge_adapters(plan, tensors);
     return write_gguf(form, plan, loaded, tensors);

@@ -29,8 +29,9 @@ const std::vector<std::string_view>& files_of_folder();
 // Fails where parameters cannot be written so, before there are any. `loaded`: the weights that the run began with (or
 // none).
 Status check_save(const SaveForm& form, const Plan& plan, const Weights& loaded);
-// Writes an initialised session's parameters, which are finite, and may change them on the way. `metadata` is of the
-// data. `kept` gets the bytes of the tensors' file.
+// Writes an initialised session's parameters, and may change them on the way. Fails where a number is not finite: no
+// file takes the place of a good one with weights that are of no use. `metadata` is of the data. `kept` gets the bytes
+// of the tensors' file.
 Status save_parameters(const SaveForm& form, const Plan& plan, const Weights& loaded,
                        std::vector<NamedTensor>& tensors, Metadata metadata, std::string* kept = nullptr);
 // Writes the same with the bytes that were kept.
