@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <new>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,21 +16,24 @@ namespace {
 
 // The artifact, or what is wrong.
 CompileTrouble compile(const CompilerRequest& request, std::string& artifact) {
+  const gacc_compile_options& given = request.options;
   std::vector<Override> overrides;
-  for (size_t i = 0; i < request.set_count; ++i) {
-    const std::optional<Override> given = parse_override(request.sets[i]);
-    if (!given) return {false, std::string("set ") + request.sets[i] + ": expected KEY=VALUE\n"};
-    overrides.push_back(*given);
+  for (const char* text : std::span(given.set, given.sets)) {
+    const std::optional<Override> set = parse_override(text);
+    if (!set) return {false, fmt::format("set {}: expected KEY=VALUE\n", text)};
+    overrides.push_back(*set);
   }
-  if (Diag diag("target", ""); !codegen::check_target(request.target, diag))
+  const std::string target = given.target == nullptr ? "sm_80" : given.target;
+  if (Diag diag("target", ""); !codegen::check_target(target, diag))
     return {false, diag.reports().front().text + "\n"};
   PublishedOptions options;
-  if (request.lora != 0) options.lora = request.lora;
-  if (request.context != 0) options.context = request.context;
-  options.pack = request.pack;
+  if (given.lora != 0) options.lora = given.lora;
+  if (given.context != 0) options.context = given.context;
+  options.pack = given.pack != 0;
   ModelSource source;
   if (request.text == nullptr) {
-    if (auto trouble = read_published(request.file, request.families, options, source)) return *trouble;
+    const std::string families = given.families == nullptr ? "" : given.families;
+    if (auto trouble = read_published(request.file, families, options, source)) return *trouble;
   } else {
     if (options.context || options.pack)
       return {false, fmt::format("{} goes with a published model\n", options.context ? "context" : "pack")};
@@ -42,7 +46,7 @@ CompileTrouble compile(const CompilerRequest& request, std::string& artifact) {
   StepCompiler compiler(source.text, source.file, overrides);
   if (auto trouble = compiler.read()) return *trouble;
   passes::PipelineOptions pipeline;
-  pipeline.options.target = request.target;
+  pipeline.options.target = target;
   if (auto trouble = compiler.transform(pipeline)) return *trouble;
   Compiled compiled;
   if (auto trouble = compiler.generate(compiled)) return *trouble;

@@ -1,11 +1,12 @@
 // The compiler as libgacc.so loads it: libgacc-compiler.so exports one function, of C types alone.
 #pragma once
 #include <cstddef>
-#include <cstdint>
+
+#include "library/gacc.h"
 
 namespace gacc {
 
-constexpr int kCompilerAbi = 3;  // raised with every change of the types below
+constexpr int kCompilerAbi = 4;  // raised with every change of the types below
 constexpr const char* kCompilerEntry = "gacc_compile_step";
 
 // The texts that the compiler gives to the caller's `take`, one call for each text, before it returns.
@@ -13,11 +14,7 @@ enum CompilerOutput : int { kArtifactText, kTroubleText };
 
 struct CompilerRequest {
   const char *text, *file;  // the model, and what messages call it; without a text a published model's path
-  const char* const* sets;  // KEY=VALUE
-  size_t set_count;
-  const char *target, *families;
-  int64_t lora, context;  // 0: not given
-  bool pack;
+  gacc_compile_options options;
 };
 
 extern "C" {

@@ -177,15 +177,7 @@ Answer compile(const std::optional<std::string>& text, const std::string& name,
   if (library == nullptr) return Status::error("cannot load the compiler {}: {}", path, dlerror());
   auto compile_step = reinterpret_cast<gacc_compile_step_fn>(dlsym(library, kCompilerEntry));
   CompilerAnswer answer;
-  const CompilerRequest request = {text ? text->c_str() : nullptr,
-                                   name.c_str(),
-                                   given.set,
-                                   given.sets,
-                                   given.target == nullptr ? "sm_80" : given.target,
-                                   given.families == nullptr ? "" : given.families,
-                                   given.lora,
-                                   given.context,
-                                   given.pack != 0};
+  const CompilerRequest request = {text ? text->c_str() : nullptr, name.c_str(), given};
   const int ended = compile_step == nullptr ? -1 : compile_step(kCompilerAbi, &request, take_answer, &answer);
   if (ended == 0) return make_step(std::move(answer.artifact), name, to);
   if (ended < 0)
