@@ -116,10 +116,12 @@ class Search {
                                      1))
       return trouble;
     if (Trouble trouble = describe(fits, way)) return trouble;
-    for (const int64_t card : request_.cards) {
-      const BatchChoice choice = model.choose(card);
+    for (size_t i = 0; i < way.cards.size(); ++i) {
+      FitsCard& card = way.cards[i];
+      if (!card.asked) continue;
+      const BatchChoice choice = model.choose(request_.cards[i]);
       if (!choice.done && choice.problem.empty()) return CompileTrouble{false, model.refused()};
-      way.cards.push_back({.fits = choice.done, .found = choice.found, .least = choice.least});
+      card.fits = choice.done, card.found = choice.found, card.least = choice.least;
     }
     if (request_.published) find_contexts(fits, way);
     return {};
@@ -148,6 +150,8 @@ class Search {
     fits.effective_batch = batch_;
     fits.exact = fused->results.because->empty();
     way.adapters = !fused->settings.adapters.empty();
+    const std::string& base = *fused->settings.precision.frozen;
+    way.base = base == "compute" ? fits.precision : base;
     const passes::MemoryReport memory = passes::memory_report(*fused);
     way.weights = memory.weights + memory.half_weights;
     way.state = memory.gradients + memory.optimizer;
@@ -202,6 +206,7 @@ class Search {
     const auto end = static_cast<int64_t>(all.size());
     int64_t begin = 0;
     for (size_t i = 0; i < way.cards.size(); ++i) {
+      if (!way.cards[i].asked) continue;
       const int64_t card = request_.cards[i];
       const bool hopeless = way.weights + way.state > card;
       int64_t after = first_failure(begin, hopeless ? begin : end, [&](int64_t at) {
@@ -265,7 +270,8 @@ std::optional<std::vector<int64_t>> parse_cards(const std::string& text) {
 std::optional<CompileTrouble> find_fits(const FitsRequest& request, Fits& fits) {
   fits.target = request.target;
   fits.cards = request.cards;
-  FitsWay full{.key = "full", .name = "full"};
+  const std::vector<FitsCard> all(request.cards.size());
+  FitsWay full{.key = "full", .name = "full", .cards = all};
   if (auto trouble = Search(request, std::nullopt, "").run(fits, full)) return trouble;
   const bool adapted = full.adapters;
   std::optional<int64_t> rank;
@@ -273,10 +279,13 @@ std::optional<CompileTrouble> find_fits(const FitsRequest& request, Fits& fits) 
     fits.ways.push_back(std::move(full));
     rank = request.lora.value_or(kUsualRank);
   }
-  // Adapters, beside matrices in the type of `compute` and in blocks.
+  // Adapters, beside matrices in the type of `compute`, and in blocks on cards that are too small for those.
+  std::vector<FitsCard> cards = all;
   for (const std::string_view frozen : {"", "q8_0", "q4_0"}) {
+    if (std::ranges::none_of(cards, &FitsCard::asked)) break;
     FitsWay lora{.key = "lora",
-                 .name = rank ? fmt::format("LoRA of rank {}", *rank) : "the model's own adapters"};
+                 .name = rank ? fmt::format("LoRA of rank {}", *rank) : "the model's own adapters",
+                 .cards = cards};
     if (!frozen.empty()) {
       lora.key += fmt::format("_{}", frozen);
       lora.name = fmt::format("{} on {}", rank ? "LoRA" : "adapters", frozen);
@@ -289,7 +298,10 @@ std::optional<CompileTrouble> find_fits(const FitsRequest& request, Fits& fits) 
       fits.ways.push_back(std::move(lora));
       break;  // blocks change nothing about it
     }
+    for (size_t i = 0; i < cards.size(); ++i) cards[i].asked = cards[i].asked && !lora.cards[i].fits;
+    const bool in_blocks = lora.base != fits.precision;
     fits.ways.push_back(std::move(lora));
+    if (frozen.empty() && in_blocks) break;  // as the model says it
   }
   return {};
 }
@@ -298,9 +310,9 @@ namespace {
 
 std::string gib_text(int64_t bytes) { return ir::short_size_text(bytes); }
 
-// A card's cells: batch, peak, recompute, window.
-std::array<std::string, 4> cells_of(const FitsCard& card, const Fits& fits) {
-  std::array<std::string, 4> cells;
+constexpr size_t kCells = 4;  // of a card: batch, peak, recompute, window
+std::array<std::string, kCells> cells_of(const FitsCard& card, const Fits& fits) {
+  std::array<std::string, kCells> cells;
   if (card.fits) {
     cells[0] = fmt::format("{} x {}", card.found.micro_batch, card.found.accumulate);
     cells[1] = gib_text(card.found.arena);
@@ -337,16 +349,30 @@ std::string fits_text(const Fits& fits) {
     text += way.refused.empty() ? fmt::format("  {}: {} of {} parameters are trained\n", way.name,
                                               count_text(way.trained), count_text(way.parameters))
                                 : fmt::format("  {}: cannot be trained so: {}", way.name, way.refused);
+  // Adapters share their columns: a card has the first way that fits.
+  std::vector<const FitsWay*> adapters;
+  for (const FitsWay& way : fits.ways)
+    if (way.adapters && way.refused.empty()) adapters.push_back(&way);
+  const auto way_of = [&](const FitsWay& first, size_t card) -> const FitsWay& {
+    if (!first.adapters) return first;
+    const auto fitting =
+        std::ranges::find_if(adapters, [&](const FitsWay* way) { return way->cards[card].fits; });
+    return fitting == adapters.end() ? *adapters.back() : **fitting;
+  };
   std::vector<std::vector<std::string>> rows = {{""}, {"card"}};
   for (const int64_t card : fits.cards) rows.push_back({gib_text(card)});
   for (const FitsWay& way : fits.ways) {
-    if (!way.refused.empty()) continue;
-    const std::array<std::string, 4> head = {"batch", "peak", "recompute", fits.positions ? "window" : ""};
-    rows[0].insert(rows[0].end(), {way.name, "", "", ""});
+    if (!way.refused.empty() || (way.adapters && &way != adapters.front())) continue;
+    std::vector<std::string> head = {"batch", "peak", "recompute", fits.positions ? "window" : ""};
+    if (way.adapters) head.emplace_back("base");
+    rows[0].push_back(way.name);
+    rows[0].resize(rows[0].size() + head.size() - 1);
     rows[1].insert(rows[1].end(), head.begin(), head.end());
     for (size_t i = 0; i < way.cards.size(); ++i) {
-      const auto cells = cells_of(way.cards[i], fits);
+      const FitsWay& best = way_of(way, i);
+      const auto cells = cells_of(best.cards[i], fits);
       rows[i + 2].insert(rows[i + 2].end(), cells.begin(), cells.end());
+      if (way.adapters) rows[i + 2].push_back(best.base);
     }
   }
   std::vector<size_t> width(rows[1].size(), 0);
@@ -355,7 +381,7 @@ std::string fits_text(const Fits& fits) {
   for (const std::vector<std::string>& row : rows) {
     std::string line;
     for (size_t c = 0; c < row.size(); ++c)
-      line += fmt::format("{:<{}}  ", row[c], width[c] + (c % 4 == 0 ? 2 : 0));
+      line += fmt::format("{:<{}}  ", row[c], width[c] + (c % kCells == 0 ? 2 : 0));
     text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }
   text +=
@@ -373,6 +399,8 @@ std::string fits_text(const Fits& fits) {
               ? fmt::format("window: the longest at micro-batch 1; +: all {} positions of the model\n",
                             count_text(*fits.positions))
               : "window: as the model file says; other lengths are tried of a published model's folder\n";
+  if (!adapters.empty())
+    text += "base: type of the frozen matrices (precision.frozen); in blocks where nothing larger fits\n";
   if (!fits.exact) text += "another micro-batch is another training: --plan says why, under equivalence\n";
   text += "what micro-batch 1 needs:\n";
   for (const FitsWay& way : fits.ways)
@@ -410,7 +438,9 @@ nlohmann::ordered_json fits_json(const Fits& fits) {
     for (const FitsWay& way : fits.ways) {
       if (!way.refused.empty()) continue;
       const FitsCard& card = way.cards[i];
-      Json& it = row[way.key] = {{"fits", card.fits}, {"least", card.least}};
+      Json& it = row[way.key];
+      if (!card.asked) continue;
+      it = {{"fits", card.fits}, {"least", card.least}};
       if (card.fits)
         it.update({{"micro_batch", card.found.micro_batch},
                    {"accumulate", card.found.accumulate},

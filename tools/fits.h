@@ -29,15 +29,17 @@ struct FitsRequest {
 
 // A way to train on one card.
 struct FitsCard {
+  bool asked = true;                 // else another way fits already, and the rest is not known
   bool fits = false;
   ChosenBatch found{};               // the fastest that fits
   int64_t least = 0;                 // bytes that micro-batch 1 needs, proven
   std::optional<int64_t> context{};  // the longest window at micro-batch 1; 0: none fits
 };
 
-// A way to train: all parameters, or adapters.
+// A way to train: all parameters, or adapters beside a base of some type. Blocks are asked for where nothing larger fits.
 struct FitsWay {
   std::string key, name;
+  std::string base{};  // type of the frozen matrices
   int64_t parameters = 0, trained = 0;
   bool adapters = false;
   // The least that micro-batch 1 needs, in parts, without a budget.

@@ -79,6 +79,10 @@ def test_every_cell_is_what_plan_says(folder):
     for row in table["cards"]:
         for way, adapters in ways.items():
             cell, size = row[way], ["--memory", f"{row['bytes']}B"]
+            if way == "lora_q4_0":
+                expect((cell is None) == (row["lora"]["fits"] or row["lora_q8_0"]["fits"]), f"blocks are asked for where nothing larger fits: {row}")
+                if cell is None:
+                    continue
             said = plan(model, "--context", 128, *adapters, *auto, *size)
             expect(cell["fits"] == (said is not None), f"{way} in {size}: {cell}")
             if said is not None:
@@ -142,7 +146,7 @@ def test_a_model_file_has_windows_of_one_length(folder):
 def test_the_adapters_of_a_model_file_are_its_own(folder):
     model = folder_of(folder, **SMALL)
     expect(gaccc(model, "--lora", 4, "--emit", "toml", "-o", folder / "model.toml").returncode == 0, "")
-    table = fits(folder / "model.toml", "--fits", "1")
+    table = fits(folder / "model.toml", "--fits", "1KiB,1GiB")
     expect(list(table["ways"]) == ["lora", "lora_q8_0", "lora_q4_0"] and "own" in table["ways"]["lora"]["name"], table)
     expect(table["ways"]["lora"]["trained"] == fits(model, "--lora", 4, "--fits", "1")["ways"]["lora"]["trained"], table)
 
