@@ -36,7 +36,8 @@ struct FitsCard {
   std::optional<int64_t> context{};  // the longest window at micro-batch 1; 0: none fits
 };
 
-// A way to train: all parameters, or adapters beside a base of some type. Blocks are asked for where nothing larger fits.
+// A way to train: all parameters, or adapters beside a base of some type. A base in blocks is asked for on cards that
+// nothing larger fits.
 struct FitsWay {
   std::string key, name;
   std::string base{};  // type of the frozen matrices

@@ -43,6 +43,10 @@ std::string percent(const ProgressState& state) {
   return fmt::format("{:.0f} %", std::floor(100 * state.done));
 }
 
+std::string rate_text(double samples_per_second) {
+  return fmt::format("{:.{}f} samples/s", samples_per_second, samples_per_second < 10 ? 1 : 0);
+}
+
 }  // namespace
 
 std::string duration_text(double seconds) {
@@ -59,7 +63,7 @@ std::string progress_line(const ProgressState& state, const Plan& plan, size_t c
   figures.push_back(fmt::format("update {}{}", state.update, of(state.updates)));
   if (state.update > 0) figures.push_back(fmt::format("loss {:.4g}", state.loss));
   if (state.samples_per_second > 0)
-    figures.push_back(fmt::format("{:.0f} samples/s", state.samples_per_second));
+    figures.push_back(rate_text(state.samples_per_second));
   if (state.update > 0) figures.push_back(fmt::format("lr {:.4g}", state.lr));
   figures.push_back(fmt::format("eff. batch {} ({} × {})", plan.micro_batch * plan.accumulate,
                                 plan.micro_batch, plan.accumulate));
@@ -77,7 +81,7 @@ std::string progress_text(const ProgressState& state) {
   std::string text =
       fmt::format("epoch {}{}, update {}{}", state.epoch, of(state.epochs), state.update, of(state.updates));
   if (state.update > 0) text += fmt::format(": loss {:.6g}", state.loss);
-  if (state.samples_per_second > 0) text += fmt::format(", {:.0f} samples/s", state.samples_per_second);
+  if (state.samples_per_second > 0) text += ", " + rate_text(state.samples_per_second);
   if (state.done >= 0) text += ", " + percent(state);
   if (state.seconds_left >= 0) text += fmt::format(", {} left", duration_text(state.seconds_left));
   return text;
@@ -89,7 +93,7 @@ std::string epoch_text(const EpochReport& report) {
       fmt::format("epoch {}: {}, {}, {} in {:.2f} s", report.epoch, loss_text(report.loss, counts),
                   counted(report.updates, "update"), counted(report.samples, "sample"), report.seconds);
   if (report.seconds > 0)
-    text += fmt::format(" ({:.0f} samples/s)", static_cast<double>(report.samples) / report.seconds);
+    text += fmt::format(" ({})", rate_text(static_cast<double>(report.samples) / report.seconds));
   return text;
 }
 

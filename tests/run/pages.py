@@ -14,7 +14,7 @@ README = (harness.ROOT / "README.md").read_text()
 TUTORIALS = sorted((harness.ROOT / "docs/tutorials").glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```\n", re.M | re.S)
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
-VARIES = re.compile(r"in \d+\.\d\d s \(\d+ samples/s\)")
+VARIES = re.compile(r"in \d+\.\d\d s \([\d.]+ samples/s\)")
 
 
 def installed(folder):

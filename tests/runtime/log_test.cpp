@@ -229,6 +229,8 @@ TEST(Progress, texts) {
             "eval: loss 0.5, 10 samples, accuracy 95.31 % (the best)");
   EXPECT_EQ(epoch_text({1, 0.25, 2, 0, 70, 2}),
             "epoch 1: loss 0.25, 2 updates, 70 samples in 2.00 s (35 samples/s)");
+  EXPECT_EQ(epoch_text({1, 0.25, 1, 0, 4, 10}),
+            "epoch 1: loss 0.25, 1 update, 4 samples in 10.00 s (0.4 samples/s)");
 }
 
 }  // namespace
