@@ -82,6 +82,14 @@ def test_numbers_are_those_of_ggml(folder):
         expect(initial(folder, artifact, "--load", folder / "kept") == kept, f"{kind}: saved numbers are others when they are loaded")
 
 
+def resumed(folder, artifact, checkpoint, *ends, device="cpu"):
+    """Returns the parameters of a run that stops at each of the ends and goes on from its checkpoint."""
+    for end in ends:
+        run("gacc-exec", artifact, "--data", adapted.data(folder), *end, "--checkpoint", checkpoint, "--resume", "--device", device,
+            "--save", folder / "resumed")
+    return harness.read_safetensors(folder / "resumed")
+
+
 def trained(folder, artifact, *more, device="cpu", updates=3, limit=""):
     run("gacc-exec", artifact, "--data", adapted.data(folder) + limit, "--eval", adapted.data(folder), "--updates", updates, "--save", folder / "out",
         "--log", folder / "log", "--device", device, *more)
@@ -109,7 +117,7 @@ def test_the_function_of_the_quantised_numbers_is_trained(folder):
 
 
 def test_bits(folder):
-    """Threads, what is made again, checkpoints and lanes change no bit; the emulator computes the same to its rounding."""
+    """Threads, what is made again, checkpoints and lanes change no bit, in the emulator too; it is as near as its rounding."""
     for compute, kind in (("f32", "q4_1"), ("bf16", "q8_0"), ("f16", "q4_0")):
         how = dict(precision__compute=compute, precision__frozen=kind)
         artifact = build(folder, "one", TIED, **how)
@@ -117,12 +125,12 @@ def test_bits(folder):
         expect(trained(folder, artifact, "--threads", 3) == one, f"{kind}: threads")
         for policy in ("all", "sqrt"):
             expect(trained(folder, build(folder, policy, TIED, recompute__policy=policy, **how)) == one, f"{kind}: recompute {policy}")
-        for launches in (5, 9, None):
-            steps = ["--launches", launches] if launches else ["--updates", 3]
-            run("gacc-exec", artifact, "--data", adapted.data(folder), *steps, "--checkpoint", folder / f"run-{kind}", "--resume", "--device", "cpu",
-                "--save", folder / "resumed")
-        expect(harness.read_safetensors(folder / "resumed") == one[0], f"{kind}: resumed")
+        ends = [("--launches", 5), ("--launches", 9), ("--updates", 3)]
+        expect(resumed(folder, artifact, folder / f"run-{kind}", *ends) == one[0], f"{kind}: resumed")
         emulated = trained(folder, artifact, device="emulate", updates=1)[0]
+        expect(trained(folder, folder / "all.ptx", device="emulate", updates=1)[0] == emulated, f"{kind}: recompute in the emulator")
+        ends = [("--launches", 1), ("--updates", 1)]
+        expect(resumed(folder, artifact, folder / f"emulated-{kind}", *ends, device="emulate") == emulated, f"{kind}: resumed in the emulator")
         on_cpu = trained(folder, artifact, updates=1)[0]
         worst, who = harness.far_apart(emulated, on_cpu)
         expect(worst < (1e-4 if compute == "f32" else 5e-2), f"{kind}: {who} is {worst} apart in the emulator")
@@ -138,19 +146,22 @@ def test_ranks(folder):
     one = case.train(1)
     ranks.same(case.train(2), one, "2 ranks")
     ranks.same(ranks.Case(folder, **how, memory__shard="optimizer", train__ranks=2).train(2), one, "2 ranks that share")
+    emulated = ranks.Case(folder, **dict(how, limits=("--updates", 1)), device="emulate")
+    ranks.same(emulated.train(2), emulated.train(1), "2 ranks in the emulator")
 
 
 def test_ragged_micro_batches_are_one_batch(folder):
-    dumps = []
-    for name, settings in (("one", dict(train__micro_batch=7, train__accumulate=1)), ("four", {})):
-        artifact = build(folder, name, TIED, precision__frozen="q4_0", **settings)
-        if name == "one":
-            trained(folder, artifact, "--save-adapter", folder / "adapter")
-        run("gacc-exec", artifact, "--data", adapted.data(folder) + ",limit=7", "--no-shuffle", "--updates", 1, "--load-adapter", folder / "adapter",
-            "--dump-grads", folder / "grads", "--device", "cpu")
-        dumps.append(harness.read_safetensors(folder / "grads"))
-    worst, who = harness.far_apart(*dumps)
-    expect(worst <= 1e-6, f"{who} is {worst} apart")
+    artifacts = [build(folder, name, TIED, precision__frozen="q4_0", **settings)
+                 for name, settings in (("one", dict(train__micro_batch=7, train__accumulate=1)), ("four", {}))]
+    trained(folder, artifacts[0], "--save-adapter", folder / "adapter")
+    for device in ("cpu", "emulate"):
+        dumps = []
+        for artifact in artifacts:
+            run("gacc-exec", artifact, "--data", adapted.data(folder) + ",limit=7", "--no-shuffle", "--updates", 1, "--load-adapter", folder / "adapter",
+                "--dump-grads", folder / "grads", "--device", device)
+            dumps.append(harness.read_safetensors(folder / "grads"))
+        worst, who = harness.far_apart(*dumps)
+        expect(worst <= 1e-6, f"{device}: {who} is {worst} apart")
 
 
 def test_bytes(folder):
