@@ -15,6 +15,9 @@
 #include <tuple>
 #include <utility>
 
+#include "passes/planner/chain.h"
+#include "passes/planner/reversal.h"
+
 namespace gacc::passes::planner {
 
 namespace {
@@ -54,15 +57,13 @@ class Blocks {
     for (Block& block : blocks_) stages_.push_back(stage(block, known));
   }
 
-  const std::vector<Stage>& stages() const { return stages_; }
-
   // False: the chain is too long.
   bool plan(int64_t budget, std::vector<RecomputePlan>& out) const {
     const auto part_of = [&](double part) {
       return part == 1 ? budget : static_cast<int64_t>(part * static_cast<double>(budget));
     };
     const Reversal reversal(stages_, part_of(kBudgetShares[std::size(kBudgetShares) - 1]), budget,
-                            part_of(kBudgetShares[0]), Reversal::Round::near);
+                            part_of(kBudgetShares[0]));
     if (!reversal.solved()) return false;
     for (const double part : kBudgetShares) {
       const int64_t bytes = part_of(part);
@@ -378,10 +379,6 @@ std::vector<RecomputePlan> block_plans(const Graph& graph, int64_t budget) {
     }
   }
   return plans;
-}
-
-std::vector<Stage> chain_stages(const Graph& graph, const Chain& chain) {
-  return Blocks(graph, chain).stages();
 }
 
 }  // namespace gacc::passes::planner

@@ -5,21 +5,10 @@
 
 namespace gacc::passes::planner {
 
-std::vector<int> made_inputs(const Graph& graph, int o) {
-  std::vector<int> out;
-  for (const int x : graph.operation(o).inputs)
-    if (graph.tensor(x).producer >= 0) out.push_back(x);
-  return out;
-}
-
 Chain find_chain(const Graph& graph) {
   int marked = 0;  // the first operation that is said to be of the backward pass
   while (marked < graph.end() && !graph.operation(marked).backward) ++marked;
-  return find_chain(graph, std::max(0, marked - 1));
-}
-
-Chain find_chain(const Graph& graph, int backward) {
-  Chain chain{.backward_begin = backward};
+  Chain chain{.backward_begin = std::max(0, marked - 1)};
   // Between points o and o + 1 lies what was made up to o and is used after it.
   const auto backward_begin = static_cast<size_t>(chain.backward_begin);
   std::vector<int> crossing(backward_begin + 1, 0), separator(backward_begin + 1, -1);

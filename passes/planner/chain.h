@@ -15,10 +15,5 @@ struct Chain {
   std::vector<int> tensors{}, points{};
 };
 Chain find_chain(const Graph& graph);
-// The same where the backward pass begins with that operation.
-Chain find_chain(const Graph& graph, int backward_begin);
-
-// Returns the inputs of an operation that others make.
-std::vector<int> made_inputs(const Graph& graph, int o);
 
 }  // namespace gacc::passes::planner

@@ -27,8 +27,8 @@ constexpr int64_t kCoarsestSteps = 512;  // bytes are counted in no fewer steps 
 
 }  // namespace
 
-Reversal::Reversal(const std::vector<Stage>& stages, int64_t least, int64_t budget, int64_t most, Round round)
-    : stages_(stages), round_(round) {
+Reversal::Reversal(const std::vector<Stage>& stages, int64_t least, int64_t budget, int64_t most)
+    : stages_(stages) {
   if (stages.empty() || stages.size() > kMostStages) return;
   classify();
   choose_step(least, budget, most);

@@ -8,7 +8,7 @@
 //
 // `Reversal` is exact among schedules that are *persistent* (a y_i or an inside that stays on one of the
 // passes stays until the backward part that reads it) and *late* (blocks pass only for the backward part that
-// is next). relaxed_chain.h says of which programs no other schedule is cheaper. Of others (y of several
+// is next). For chains of single operations of one size no other schedule is cheaper. Of others (y of several
 // sizes; blocks of many operations, whose bytes alone are a model of what they take in the program) it makes
 // good plans, no more.
 #pragma once
@@ -56,10 +56,9 @@ class Reversal {
  public:
   // For budgets from `least` to `most`. The table counts memory in steps from `budget`, up and down: it is
   // exact for `budget` where the bytes of all that is stored are multiples of one step and it is not too
-  // large with it. `stages`: the last one's backward part comes first, right after its first pass.
-  // Where it is not, it rounds what is stored to the nearest step, or down: then the cost is a lower bound.
-  enum class Round : uint8_t { near, down };
-  Reversal(const std::vector<Stage>& stages, int64_t least, int64_t budget, int64_t most, Round round);
+  // large with it. Where it is not, it rounds what is stored to the nearest step.
+  // `stages`: the last one's backward part comes first, right after its first pass.
+  Reversal(const std::vector<Stage>& stages, int64_t least, int64_t budget, int64_t most);
 
   bool solved() const { return !table_.empty(); }  // false: the chain is too long and has too many kinds
   // Cost beyond one pass of every block, in a budget that is no more than this; infinite where nothing fits.
@@ -78,9 +77,7 @@ class Reversal {
   size_t row_begin(size_t s, size_t t, bool held) const {
     return (rows_[segment(s, t)] + (held ? 1 : 0)) * (slots_ + 1);
   }
-  size_t slots(int64_t bytes) const {
-    return static_cast<size_t>((bytes + (round_ == Round::near ? step_ / 2 : 0)) / step_);
-  }
+  size_t slots(int64_t bytes) const { return static_cast<size_t>((bytes + step_ / 2) / step_); }
   size_t slot_of(int64_t budget) const;
   int64_t room(int64_t need) const { return need > top_ ? -1 : (top_ - need) / step_; }
   bool last(size_t t) const { return t + 1 == stages_.size(); }
@@ -90,7 +87,6 @@ class Reversal {
   void walk(size_t s, size_t t, bool held, size_t slot, int pass, std::vector<Decision>& out) const;
 
   const std::vector<Stage>& stages_;
-  const Round round_;
   std::vector<size_t> classes_;                      // [s][t]: segments of equal kinds are one
   std::vector<std::pair<size_t, size_t>> segments_;  // by class: the first such segment, shorter ones first
   std::vector<size_t> rows_;                         // by class: the first of its rows in the table
