@@ -2,7 +2,7 @@
 // written as differently as possible: numbers are exact (128-bit integers, 113-bit reals with the rest's sign
 // kept) and rounded once, by one function for all formats. An entry that this file does not know fails the
 // test, so whatever is added needs its meaning here. Not confirmed on hardware. mma and ldmatrix:
-// kernels_test.
+// opcodes_warp_test.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>

@@ -1,8 +1,5 @@
 // Small kernels written for testing the emulator, independently of gacc's code generator. kernels.ptx is what
-// nvcc made of this file; scripts in ../README.md say how. Nothing here is built by gacc's build.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+// nvcc made of this file. Nothing here is built by gacc's build.
 extern "C" {
 
 // Sum of n floats: warp shuffles, then shared memory, one atomic a block.
@@ -34,88 +31,6 @@ __global__ void scan(const int* x, int* y) {
     __syncthreads();
   }
   y[t] = buffer[in * n + t];
-}
-
-// Counts of byte values: shared atomics, then global ones.
-__global__ void histogram(const unsigned char* x, int n, unsigned* counts) {
-  __shared__ unsigned local[256];
-  for (int i = threadIdx.x; i < 256; i += blockDim.x) local[i] = 0;
-  __syncthreads();
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) atomicAdd(&local[x[i]], 1u);
-  __syncthreads();
-  for (int i = threadIdx.x; i < 256; i += blockDim.x)
-    if (local[i]) atomicAdd(&counts[i], local[i]);
-}
-
-// c = a b, n x n, 16x16 tiles.
-__global__ void matmul(const float* a, const float* b, float* c, int n) {
-  __shared__ float sa[16][16], sb[16][16];
-  int row = blockIdx.y * 16 + threadIdx.y, column = blockIdx.x * 16 + threadIdx.x;
-  float sum = 0;
-  for (int k = 0; k < n; k += 16) {
-    sa[threadIdx.y][threadIdx.x] = a[row * n + k + threadIdx.x];
-    sb[threadIdx.y][threadIdx.x] = b[(k + threadIdx.y) * n + column];
-    __syncthreads();
-    for (int i = 0; i < 16; ++i) sum = fmaf(sa[threadIdx.y][i], sb[i][threadIdx.x], sum);
-    __syncthreads();
-  }
-  c[row * n + column] = sum;
-}
-
-// One warp: c [16, 8] = a [16, 16] b [16, 8] in f16 with f32 sums; cp.async, ldmatrix, mma.
-__global__ void mma_tile(const half* a, const half* b, float* c) {
-  __shared__ __align__(16) half sa[16 * 16], sb[16 * 8];
-  int l = threadIdx.x;
-  unsigned to = (unsigned)__cvta_generic_to_shared(sa + l * 8);
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(a + l * 8));
-  if (l < 16) {
-    to = (unsigned)__cvta_generic_to_shared(sb + l * 8);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(b + l * 8));
-  }
-  asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;");
-  __syncthreads();
-  unsigned fa[4], fb[2];
-  float d[4] = {0, 0, 0, 0};
-  unsigned at = (unsigned)__cvta_generic_to_shared(sa + (l % 16) * 16 + l / 16 * 8);
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(fa[0]), "=r"(fa[1]), "=r"(fa[2]), "=r"(fa[3]) : "r"(at));
-  at = (unsigned)__cvta_generic_to_shared(sb + (l % 16) * 8);
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(fb[0]), "=r"(fb[1]) : "r"(at));
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(fa[0]), "r"(fa[1]), "r"(fa[2]), "r"(fa[3]), "r"(fb[0]), "r"(fb[1]));
-  int row = l / 4, column = l % 4 * 2;
-  c[row * 8 + column] = d[0], c[row * 8 + column + 1] = d[1];
-  c[(row + 8) * 8 + column] = d[2], c[(row + 8) * 8 + column + 1] = d[3];
-}
-
-// y = a x + y in f16 pairs.
-__global__ void axpy_half(const half2* x, half2* y, float a, int pairs) {
-  int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < pairs) y[i] = __hfma2(__float2half2_rn(a), x[i], y[i]);
-}
-
-// bf16 to f32 and back with a scale.
-__global__ void scale_bf16(const __nv_bfloat16* x, __nv_bfloat16* y, float a, int n) {
-  int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) y[i] = __float2bfloat16(a * __bfloat162float(x[i]));
-}
-
-// Keeps the positive numbers of a block, in order; the ballot gives each lane its place.
-__global__ void compact(const int* x, int* y, int* count) {
-  __shared__ int base[33];
-  int t = threadIdx.x, lane = t & 31, warp = t >> 5;
-  bool keep = x[t] > 0;
-  unsigned ballot = __ballot_sync(~0u, keep);
-  if (lane == 0) base[warp + 1] = __popc(ballot);
-  __syncthreads();
-  if (t == 0) {
-    base[0] = 0;
-    for (unsigned w = 0; w < blockDim.x / 32; ++w) base[w + 1] += base[w];
-    *count = base[blockDim.x / 32];
-  }
-  __syncthreads();
-  if (keep) y[base[warp] + __popc(ballot & ((1u << lane) - 1))] = x[t];
 }
 
 __device__ void grid_barrier(unsigned* arrived, unsigned target) {
