@@ -2,9 +2,9 @@
 // kind of tokens, and with as many loads as there are tokens.
 #include <gtest/gtest.h>
 
-#include "codegen/host/jit.h"
 #include "tests/codegen/emulated.h"
 #include "tests/codegen/groups.h"
+#include "tests/codegen/host.h"
 
 namespace gacc::codegen {
 namespace {
@@ -30,15 +30,7 @@ ir::Module gradient(const std::string& dtype, int64_t length, int64_t rows, int6
 // The module's kernels for both.
 class Both {
  public:
-  explicit Both(ir::Module module) : module_(std::move(module)) {
-    std::string problem;
-    host_ = make_program(module_, Purpose::host, problem);
-    code_ = HostCode::load(compile_host(*host_, problem), *host_, problem);
-    EXPECT_TRUE(code_) << problem;
-    Diag diag;
-    device_ = emit_nvptx(module_, "sm_80", diag);
-    EXPECT_TRUE(device_) << diag.render();
-  }
+  explicit Both(ir::Module module) : module_(std::move(module)) {}
 
   // Runs them with these tokens; gives what the launch of the buffer's kernel loaded, in the emulator.
   uint64_t compare(int64_t batch, const std::function<int64_t(int64_t)>& token) {
@@ -49,25 +41,20 @@ class Both {
     for (double& value : inputs.at("x").data) value = static_cast<double>(token(n++));
     for (double& value : inputs.at("d").data)
       value = std::round(value * 64) / 64 + 1.0 / 512;  // exact in f16
-    Machine native(module_, *host_, ir::RegionKind::eval, batch);
+    Machine native(module_, host_.program, ir::RegionKind::eval, batch);
     native.set(inputs, state);
-    native.run([&](const BodyCall& call, char* const* operands, const std::vector<int64_t>& extents) {
-      code_->function(call.function)(operands, extents.data(), 0, call.items.at(batch));
-    });
-    Emulated gpu(*device_);
-    Machine machine(module_, device_->program, ir::RegionKind::eval, batch);
+    host_.run(native, batch);
+    Machine machine(module_, device_.program(), ir::RegionKind::eval, batch);
     machine.set(inputs, state);
-    gpu.run(module_, machine, batch);
-    EXPECT_EQ(gpu.emulator.reports().size(), 0U);
+    device_.run(machine, batch);
     for (const char* name : {"%f", "@g"}) EXPECT_EQ(machine.words(name), native.words(name)) << name;
-    return gpu.emulator.last().loads;
+    return device_.last_loads();
   }
 
  private:
-  ir::Module module_;
-  std::optional<ModuleKernels> host_;
-  std::unique_ptr<HostCode> code_;
-  std::optional<DeviceCode> device_;
+  const ir::Module module_;
+  const Host host_{module_};
+  Device device_{module_};
 };
 
 TEST(EmbeddingEmulated, TheHostsBits) {

@@ -23,13 +23,18 @@ struct Emulated {
     machine.run([&](const BodyCall& call, char* const* operands, const std::vector<int64_t>& extents) {
       const auto function = static_cast<size_t>(call.function);
       const std::vector<Slot>& slots = code.program.functions[function].slots;
-      std::vector<uint64_t> arguments;
-      std::vector<int64_t> bytes;
+      std::map<const char*, int64_t> bytes;  // a result may have the bytes of an operand
       for (size_t i = 0; i < call.operands.size(); ++i) {
-        bytes.push_back(ir::type_bytes(ir::operand_type(module, module.eval, call.operands[i]), batch));
-        arguments.push_back(emulator.allocate(bytes[i]));
+        int64_t& most = bytes[operands[i]];
+        most = std::max(most, ir::type_bytes(ir::operand_type(module, module.eval, call.operands[i]), batch));
+      }
+      std::map<const char*, uint64_t> places;
+      for (const auto& [operand, size] : bytes) places[operand] = emulator.allocate(size);
+      std::vector<uint64_t> arguments;
+      for (size_t i = 0; i < call.operands.size(); ++i) {
+        arguments.push_back(places.at(operands[i]));
         if (slots[i].read) {
-          ASSERT_TRUE(emulator.write(arguments[i], operands[i], bytes[i]));
+          ASSERT_TRUE(emulator.write(arguments[i], operands[i], bytes.at(operands[i])));
         }
       }
       for (const int64_t extent : extents) arguments.push_back(static_cast<uint64_t>(extent));
@@ -45,10 +50,10 @@ struct Emulated {
       executed[code.program.functions[function].name] += emulator.executed() - before;
       for (size_t i = 0; i < call.operands.size(); ++i) {
         if (slots[i].written && !broken) {
-          ASSERT_TRUE(emulator.read(arguments[i], operands[i], bytes[i]));
+          ASSERT_TRUE(emulator.read(arguments[i], operands[i], bytes.at(operands[i])));
         }
-        emulator.release(arguments[i]);
       }
+      for (const auto& [operand, place] : places) emulator.release(place);
     });
     return loads;
   }
@@ -58,6 +63,39 @@ struct Emulated {
   bool broken = false;                       // the text was damaged: results are not looked at
   emulator::Emulator emulator;
   std::unique_ptr<emulator::LoadedModule> loaded;
+};
+
+// A module's kernels for a GPU, emulated without a report.
+class Device {
+ public:
+  explicit Device(const ir::Module& module, const char* target = "sm_80")
+      : module_(module), code_(emitted(module, target)), gpu_(code_) {}
+
+  const ModuleKernels& program() const { return code_.program; }
+  void run(Machine& machine, int64_t batch) {
+    gpu_.run(module_, machine, batch);
+    for (const emulator::Report& report : gpu_.emulator.reports()) ADD_FAILURE() << report.render();
+  }
+  // Returns the loads of global memory of the last launch.
+  uint64_t last_loads() const { return gpu_.emulator.last().loads; }
+  // Returns true if results have the host's bits: no kernel adds up rows in another order or takes approximate units.
+  bool exact() const {
+    return std::ranges::all_of(code_.program.functions,
+                               [](const Body& body) { return body.form == ir::KernelForm::pointwise; }) &&
+           code_.ptx.find(".approx") == std::string::npos && code_.ptx.find("div.full") == std::string::npos;
+  }
+
+ private:
+  static DeviceCode emitted(const ir::Module& module, const char* target) {
+    Diag diag;
+    std::optional<DeviceCode> code = emit_nvptx(module, target, diag);
+    EXPECT_TRUE(code) << diag.render();
+    return std::move(code).value();
+  }
+
+  const ir::Module& module_;
+  const DeviceCode code_;
+  Emulated gpu_;
 };
 
 }  // namespace gacc::codegen

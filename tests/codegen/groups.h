@@ -158,9 +158,4 @@ inline double tolerance_of(const ir::Module& module, double real) {
   return result;
 }
 
-// Inputs as f32 numbers, so that reference and kernel start from the same.
-inline void round(ir::Tensor& tensor) {
-  for (double& x : tensor.data) x = static_cast<float>(x);
-}
-
 }  // namespace gacc::codegen

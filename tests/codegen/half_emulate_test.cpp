@@ -6,10 +6,10 @@
 #include <bit>
 #include <regex>
 
-#include "codegen/host/jit.h"
 #include "tests/codegen/emulated.h"
 #include "tests/codegen/groups.h"
 #include "tests/codegen/half_values.h"
+#include "tests/codegen/host.h"
 
 namespace gacc::codegen {
 namespace {
@@ -40,24 +40,14 @@ ir::Module kernels(DType dtype, int columns) {
 void expect_the_hosts_bits(const ir::Module& module, const std::map<std::string, ir::Tensor>& inputs,
                            const ir::State& state, int64_t batch, const char* target,
                            const std::vector<const char*>& results) {
-  std::string problem;
-  const auto host = make_program(module, Purpose::host, problem);
-  const auto code = HostCode::load(compile_host(*host, problem), *host, problem);
-  ASSERT_TRUE(code) << problem;
-  Machine native(module, *host, ir::RegionKind::eval, batch);
+  const Host host(module);
+  Machine native(module, host.program, ir::RegionKind::eval, batch);
   native.set(inputs, state);
-  native.run([&](const BodyCall& call, char* const* operands, const std::vector<int64_t>& extents) {
-    code->function(call.function)(operands, extents.data(), 0, call.items.at(batch));
-  });
-
-  Diag diag;
-  const auto device = emit_nvptx(module, target, diag);
-  ASSERT_TRUE(device) << diag.render();
-  Emulated gpu(*device);
-  Machine machine(module, device->program, ir::RegionKind::eval, batch);
+  host.run(native, batch);
+  Device gpu(module, target);
+  Machine machine(module, gpu.program(), ir::RegionKind::eval, batch);
   machine.set(inputs, state);
-  gpu.run(module, machine, batch);
-  EXPECT_EQ(gpu.emulator.reports().size(), 0U);
+  gpu.run(machine, batch);
   for (const char* name : results) EXPECT_EQ(machine.words(name), native.words(name)) << name;
 }
 

@@ -46,8 +46,8 @@ struct Data {
   std::map<std::string, ir::Tensor> inputs;
   ir::State state;
 };
-inline Data random_data(const ir::Module& module, int64_t batch, std::mt19937& random) {
-  Data data{ir::random_inputs(module, batch, true, random), ir::random_state(module, random)};
+inline Data random_data(const ir::Module& module, int64_t batch, std::mt19937& random, bool positive = true) {
+  Data data{ir::random_inputs(module, batch, positive, random), ir::random_state(module, random)};
   for (const ir::ValueId input : module.eval.inputs)
     as_stored(data.inputs.at(module.eval[input].name), module.eval[input].type.dtype);
   for (const ir::Buffer& buffer : module.buffers)

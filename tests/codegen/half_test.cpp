@@ -1,14 +1,10 @@
 // Half precision in kernels: every op and the fused groups over f16 and bf16 against the reference, rounding
-// of every bit pattern and every tie, and that what is fused changes no bit; on the host and, thread by
-// thread, as the GPU's kernels.
+// of every bit pattern and every tie, and that what is fused changes no bit; on the host and as the GPU's kernels.
 #include <gtest/gtest.h>
 
-#include "codegen/host/jit.h"
 #include "tests/codegen/attention_cases.h"
+#include "tests/codegen/check.h"
 #include "tests/codegen/groups.h"
-#include "tests/codegen/half_modules.h"
-#include "tests/codegen/library.h"
-#include "tests/codegen/simulator.h"
 
 namespace gacc::codegen {
 namespace {
@@ -16,77 +12,6 @@ namespace {
 using ir::DType;
 using ir::Module;
 using ir::RegionKind;
-
-struct Host {
-  explicit Host(const Module& module) : module(module) {
-    std::string problem;
-    program = make_program(module, Purpose::host, problem).value();
-    code = HostCode::load(compile_host(program, problem), program, problem);
-    EXPECT_TRUE(code) << problem;
-  }
-  // Runs `eval`; in tasks of one tile, or all items at once.
-  void run(Machine& machine, int64_t batch, bool in_tiles = false) const {
-    machine.run([&](const BodyCall& call, char* const* operands, const std::vector<int64_t>& extents) {
-      if (call.function < 0) return run_library(module, RegionKind::eval, call, operands, batch, in_tiles);
-      const int64_t items = call.items.at(batch), tile = in_tiles ? call.tile : std::max<int64_t>(items, 1);
-      for (int64_t begin = 0; begin < items; begin += tile)
-        code->function(call.function)(operands, extents.data(), begin, std::min(begin + tile, items));
-    });
-  }
-  const Module& module;
-  ModuleKernels program;
-  std::unique_ptr<HostCode> code;
-};
-
-struct Device {
-  explicit Device(const Module& module, int capability = 75) {
-    std::string problem;
-    program = make_program(module, Purpose::device, problem).value();
-    simulator = std::make_unique<Simulator>(program, capability);
-  }
-  // Whether all kernels are pointwise.
-  bool run(Machine& machine, int64_t batch) const {
-    bool pointwise = true;
-    machine.run([&](const BodyCall& call, char* const* operands, const std::vector<int64_t>& extents) {
-      pointwise = pointwise && call.kernel.form == ir::KernelForm::pointwise;
-      EXPECT_EQ(simulator->launch(call, operands, extents, batch), "");
-    });
-    return pointwise;
-  }
-  ModuleKernels program;
-  std::unique_ptr<Simulator> simulator;
-};
-
-void check_eval(const Module& module, std::vector<int64_t> batches, double tolerance) {
-  const Host host(module);
-  const Device device(module);
-  std::mt19937 random(7);
-  for (const int64_t batch : batches) {
-    const Data data = random_data(module, batch, random);
-    ir::State after = data.state;
-    const auto values = ir::evaluate(module, RegionKind::eval, batch, data.inputs, after);
-    const auto machine = [&](const ModuleKernels& program) {
-      Machine made(module, program, RegionKind::eval, batch);
-      made.set(data.inputs, data.state);
-      return made;
-    };
-    Machine whole = machine(host.program), tiled = machine(host.program), tight = machine(host.program),
-            gpu = machine(device.program), tight_gpu = machine(device.program);
-    host.run(whole, batch), host.run(tiled, batch, true);
-    whole.expect_equal(values, after, tolerance);
-    EXPECT_EQ(whole.words(), tiled.words()) << "the result depends on the cut into tasks";
-    tight.reuse_memory(), host.run(tight, batch);
-    tight.expect_equal(values, after, tolerance);
-    const bool pointwise = device.run(gpu, batch);
-    gpu.expect_equal(values, after, tolerance);
-    if (pointwise) {
-      EXPECT_EQ(whole.words(), gpu.words()) << "host and device differ in a bit";
-    }
-    tight_gpu.reuse_memory(), device.run(tight_gpu, batch);
-    tight_gpu.expect_equal(values, after, tolerance);
-    if (testing::Test::HasFailure()) return;
-  }
-}
 
 class HalfOp : public testing::TestWithParam<const ir::OpInfo*> {};
 INSTANTIATE_TEST_SUITE_P(Ops, HalfOp, testing::ValuesIn(ir::all_ops()),
@@ -103,7 +28,7 @@ TEST_P(HalfOp, AgreesWithReference) {
       SCOPED_TRACE(example.text);
       const std::optional<Module> module = to_half(example.module, dtype);
       if (!module) continue;
-      check_eval(*module, {1, 4}, tolerance(dtype));
+      check_eval(*module, {1, 4}, tolerance(dtype), On::both, /*positive=*/true);
       ++checked;
     }
     // What is a kernel of its own takes halves; others may be of integers or accumulators alone.
@@ -119,12 +44,12 @@ TEST(HalfAttention, AtTheEdges) {
       const auto module =
           to_half(attention_module({length, heads, channels, true, length % 2 != 0}, 2), dtype);
       ASSERT_TRUE(module);
-      check_eval(*module, {1, 2}, 4 * tolerance(dtype));
+      check_eval(*module, {1, 2}, 4 * tolerance(dtype), On::both, /*positive=*/true);
       if (HasFailure()) return;
     }
     const auto grouped = to_half(attention_module({33, 6, 4, true, true, 2}, 2), dtype);
     ASSERT_TRUE(grouped);
-    check_eval(*grouped, {1, 2}, 4 * tolerance(dtype));
+    check_eval(*grouped, {1, 2}, 4 * tolerance(dtype), On::both, /*positive=*/true);
   }
 }
 
@@ -137,7 +62,7 @@ TEST_P(HalfGroup, AtTheEdges) {
     for (const char* columns : {"1", "7", "16", "24", "63", "264"}) {
       SCOPED_TRACE(std::string("C = ") + columns);
       const auto module = to_half(group_module(GetParam().text, columns, "5"), dtype);
-      if (module) check_eval(*module, {1, 33}, 4 * tolerance(dtype));
+      if (module) check_eval(*module, {1, 33}, 4 * tolerance(dtype), On::both, /*positive=*/true);
       if (HasFailure()) return;
     }
   }
@@ -219,12 +144,12 @@ TEST(HalfConversion, EveryNumberAndEveryTie) {
       const Module module = conversion(from, to);
       const Host host(module);
       check_conversion(from, to, all, module, host.program, [&](Machine& m, int64_t n) { host.run(m, n); });
-      // Simulated threads take their time: every 29th number, with and without the GPU's own f16 conversions.
+      // Emulated threads take their time: every 29th number, with conversions one by one and by pairs.
       std::vector<double> some(all.end() - 9, all.end());
       for (size_t i = 0; i < all.size(); i += 29) some.push_back(all[i]);
-      for (const int capability : {75, 0}) {
-        const Device device(module, capability);
-        check_conversion(from, to, some, module, device.program,
+      for (const char* target : {"sm_75", "sm_80"}) {
+        Device device(module, target);
+        check_conversion(from, to, some, module, device.program(),
                          [&](Machine& m, int64_t n) { device.run(m, n); });
       }
       if (HasFailure()) return;

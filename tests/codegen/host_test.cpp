@@ -1,127 +1,17 @@
-// The host's code against the reference evaluator: every op of the table, chains at the edges of vectors and
-// tiles, random groups, and what the object cache relies on.
+// The host's code against the reference evaluator where device_test does not go: attention of every kind, random
+// groups, and what the object cache relies on.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "codegen/host/jit.h"
-#include "ir/text/text.h"
 #include "tests/codegen/attention_cases.h"
-#include "tests/codegen/groups.h"
-#include "tests/codegen/library.h"
-#include "tests/codegen/simulator.h"
-#include "tests/numeric/examples.h"
+#include "tests/codegen/check.h"
 
 namespace gacc::codegen {
 namespace {
 
 using ir::Module;
 using ir::RegionKind;
-
-struct Compiled {
-  ModuleKernels program;
-  std::string object;
-  std::unique_ptr<HostCode> code;
-};
-
-std::unique_ptr<Compiled> compile(const Module& module) {
-  auto compiled = std::make_unique<Compiled>();
-  std::string problem;
-  std::optional<ModuleKernels> program = make_program(module, Purpose::host, problem);
-  EXPECT_TRUE(program) << problem;
-  if (!program) return nullptr;
-  compiled->program = std::move(*program);
-  compiled->object = compile_host(compiled->program, problem);
-  EXPECT_EQ(problem, "");
-  compiled->code = HostCode::load(compiled->object, compiled->program, problem);
-  EXPECT_TRUE(compiled->code) << problem;
-  return compiled->code ? std::move(compiled) : nullptr;
-}
-
-// All items at once, or in tasks of one tile, last task first.
-Machine::Launch launch(const Module& module, RegionKind kind, const HostCode& code, int64_t batch,
-                       bool in_tiles) {
-  return [&module, kind, &code, batch, in_tiles](const BodyCall& call, char* const* operands,
-                                                 const std::vector<int64_t>& extents) {
-    if (call.function < 0) return run_library(module, kind, call, operands, batch, in_tiles);
-    const HostFunction function = code.function(call.function);
-    const int64_t items = call.items.at(batch), tile = in_tiles ? call.tile : std::max<int64_t>(items, 1);
-    for (int64_t begin = (items - 1) / tile * tile; begin >= 0; begin -= tile) {
-      function(operands, extents.data(), begin, std::min(begin + tile, items));
-    }
-  };
-}
-
-// f32 rounding of a few dependent operations; sums of n terms add some ulp more.
-constexpr double kTolerance = 1e-5;
-
-void check(const Module& module, RegionKind kind, int64_t batch,
-           const std::map<std::string, ir::Tensor>& inputs, const ir::State& state, const Compiled& compiled,
-           double tolerance = kTolerance) {
-  ir::State after = state;
-  const auto values = ir::evaluate(module, kind, batch, inputs, after);
-  Machine machine(module, compiled.program, kind, batch), tiled(module, compiled.program, kind, batch);
-  machine.set(inputs, state);
-  machine.run(launch(module, kind, *compiled.code, batch, false));
-  machine.expect_equal(values, after, tolerance);
-  tiled.set(inputs, state);
-  tiled.run(launch(module, kind, *compiled.code, batch, true));
-  EXPECT_EQ(machine.words(), tiled.words()) << "the result depends on the cut into tasks";
-  Machine tight(module, compiled.program, kind, batch);
-  tight.reuse_memory();
-  tight.set(inputs, state);
-  tight.run(launch(module, kind, *compiled.code, batch, true));
-  tight.expect_equal(values, after, tolerance);
-}
-
-void check_eval(const Module& module, std::vector<int64_t> batches, double tolerance = kTolerance,
-                bool positive = false) {
-  const auto compiled = compile(module);
-  ASSERT_NE(compiled, nullptr);
-  std::mt19937 random(7);
-  for (const int64_t batch : batches) {
-    auto inputs = ir::random_inputs(module, batch, positive, random);
-    ir::State state = ir::random_state(module, random);
-    for (auto& [name, tensor] : inputs) round(tensor);
-    for (auto& [name, tensor] : state.buffers) round(tensor);
-    check(module, RegionKind::eval, batch, inputs, state, *compiled, tolerance);
-    if (testing::Test::HasFailure()) break;
-  }
-}
-
-class HostOp : public testing::TestWithParam<const ir::OpInfo*> {};
-INSTANTIATE_TEST_SUITE_P(Ops, HostOp, testing::ValuesIn(ir::all_ops()),
-                         [](const auto& info) { return ir::test_name(info.param->name); });
-
-TEST_P(HostOp, AgreesWithReference) {
-  if (GetParam()->lowering == ir::Lowering::composite) return;  // `expand` writes them in the others
-  if (GetParam()->lowering == ir::Lowering::copy) return;       // no code
-  int checked = 0;
-  for (ir::Example& example : ir::examples(*GetParam())) {
-    if (ir::has_half(example)) continue;  // half_test.cpp
-    ++checked;
-    SCOPED_TRACE(example.text);
-    const double tolerance = tolerance_of(example.module, kTolerance);
-    check_eval(example.module, {1, 3, 4}, tolerance, /*positive=*/true);
-    check_eval(example.module, {4}, tolerance);
-  }
-  EXPECT_TRUE(checked > 0 || GetParam()->half_of != nullptr) << "no example in f32";
-}
-
-class HostGroup : public testing::TestWithParam<Group> {};
-INSTANTIATE_TEST_SUITE_P(Groups, HostGroup, testing::ValuesIn(kGroups),
-                         [](const auto& info) { return info.param.name; });
-
-TEST_P(HostGroup, AtTheEdges) {
-  for (const char* columns : {"1", "2", "7", "16", "17", "63", "64", "65", "130", "1030"}) {
-    for (const char* rows : {"1", "5"}) {
-      SCOPED_TRACE(std::string("C = ") + columns + ", T = " + rows);
-      const Module module = group_module(GetParam().text, columns, rows);
-      check_eval(module, {1, 2, 33}, 3e-5);
-      if (HasFailure()) return;
-    }
-  }
-}
 
 TEST(Host, LargerThanATile) {
   Module module = ir::parse_module(R"(set train.micro_batch = 3
@@ -131,7 +21,7 @@ TEST(Host, LargerThanATile) {
       %r = row_sum %x : f32[B,1]
       yield metric s %s, metric y %y, metric r %r
     })");
-  check_eval(module, {1, 3}, 1e-4);  // sums of 2e5 terms
+  check_eval(module, {1, 3}, 1e-4, On::host);  // sums of 2e5 terms
 }
 
 // Lengths of one vector, step or block, one less and one more; channels likewise.
@@ -152,7 +42,7 @@ TEST(Host, AttentionAtTheEdges) {
         if (dropout && length % 16 != 1) continue;
         SCOPED_TRACE(fmt::format("T = {}, {} heads of {}, causal {}, dropout {}", length, heads, channels,
                                  causal, dropout));
-        check_eval(attention_module({length, heads, channels, causal, dropout}, 2), {1, 2}, 2e-5);
+        check_eval(attention_module({length, heads, channels, causal, dropout}, 2), {1, 2}, 2e-5, On::host);
         if (HasFailure()) return;
       }
     }
@@ -168,7 +58,7 @@ TEST(Host, GroupedQueries) {
                                  {8, 2, 3, false, false, 2}}) {
     SCOPED_TRACE(
         fmt::format("T = {}, {} heads of {}, {} of keys", c.length, c.heads, c.channels, c.kv_heads));
-    check_eval(attention_module(c, 2), {1, 2}, 2e-5);
+    check_eval(attention_module(c, 2), {1, 2}, 2e-5, On::host);
   }
 }
 
@@ -182,7 +72,7 @@ TEST(Host, WindowsOfAttention) {
                                  {131, 1, 3, true, false, 0, 100},
                                  {64, 2, 32, true, false, 1, 63}}) {
     SCOPED_TRACE(fmt::format("T = {}, {} heads of {}, window {}", c.length, c.heads, c.channels, c.window));
-    check_eval(attention_module(c, 2), {1, 2}, 2e-5);
+    check_eval(attention_module(c, 2), {1, 2}, 2e-5, On::host);
   }
 }
 
@@ -201,13 +91,10 @@ TEST(Host, DocumentsOfAttention) {
       SCOPED_TRACE(fmt::format("T = {}, {} heads of {}, window {}, documents {}", c.length, c.heads,
                                c.channels, c.window, static_cast<int>(documents)));
       const Module module = attention_module(c, 2);
-      const auto compiled = compile(module);
-      ASSERT_NE(compiled, nullptr);
       std::mt19937 random(7);
-      auto inputs = ir::random_inputs(module, 2, false, random);
-      set_documents(c, inputs, random);
-      for (auto& [name, tensor] : inputs) round(tensor);
-      check(module, RegionKind::eval, 2, inputs, ir::random_state(module, random), *compiled, 2e-5);
+      Data data = random_data(module, 2, random, false);
+      set_documents(c, data.inputs, random);
+      Check(module, On::host)(2, data, 2e-5);
       if (HasFailure()) return;
     }
   }
@@ -216,16 +103,14 @@ TEST(Host, DocumentsOfAttention) {
 TEST(Host, AttentionOfScoresFarFromZero) {
   const AttentionCase c{19, 2, 4, true, false};
   const Module module = attention_module(c, 2);
-  const auto compiled = compile(module);
-  ASSERT_NE(compiled, nullptr);
   std::mt19937 random(7);
-  auto inputs = far_scores(c, 2, ir::random_inputs(module, 2, false, random));
-  for (auto& [name, tensor] : inputs) round(tensor);
-  check(module, RegionKind::eval, 2, inputs, ir::random_state(module, random), *compiled, 2e-3);
+  Data data = random_data(module, 2, random, false);
+  data.inputs = far_scores(c, 2, data.inputs);
+  Check(module, On::host)(2, data, 2e-3);
 }
 
 // 4,096 positions: long sums, many steps; small heads, for the reference's sake.
-TEST(Host, LongAttention) { check_eval(attention_module({4096, 1, 2, true, false}, 1), {1}, 5e-5); }
+TEST(Host, LongAttention) { check_eval(attention_module({4096, 1, 2, true, false}, 1), {1}, 5e-5, On::host); }
 
 // Groups made at random of what may follow: formulas over the domain, row results and their uses.
 TEST(Host, RandomGroups) {
@@ -275,7 +160,7 @@ TEST(Host, RandomGroups) {
     Module module = ir::parse_module(text);
     ASSERT_FALSE(HasFailure());
     group_ops(module, module.eval, [&] { return random() % 8 == 0; });
-    check_eval(module, {1, 9}, 2e-4);  // sums of 129 values of up to 1e2 that cancel
+    check_eval(module, {1, 9}, 2e-4, On::host);  // sums of 129 values of up to 1e2 that cancel
     if (HasFailure()) return;
   }
 }
@@ -290,17 +175,13 @@ TEST(Host, WhenKeepsOldBytes) {
       column_sum.acc @g, %x when(@ok)
     })");
   group_ops(module, module.eval);
-  const auto compiled = compile(module);
-  ASSERT_NE(compiled, nullptr);
   std::mt19937 random(7);
-  auto inputs = ir::random_inputs(module, 1, false, random);
-  for (auto& [name, tensor] : inputs) round(tensor);
-  inputs["nan"].data.assign(40, std::nan(""));
-  ir::State state = ir::random_state(module, random);
-  for (auto& [name, tensor] : state.buffers) round(tensor);
+  Data data = random_data(module, 1, random, false);
+  data.inputs["nan"].data.assign(40, std::nan(""));
+  Check check(module);
   for (const double ok : {0.0, 1.0}) {
-    state.buffers["ok"].data = {ok};
-    check(module, RegionKind::eval, 1, inputs, state, *compiled);
+    data.state.buffers["ok"].data = {ok};
+    check(1, data, 1e-5);
   }
 }
 
@@ -313,45 +194,27 @@ TEST(Host, EqualWorkIsOneFunction) {
       random.normal @a, @low, @high {std = 0.5, stream = 7}
       random.normal @b, @low, @high {std = 0.25, stream = 8}
     })");
-  std::string problem;
-  const auto program = make_program(module, Purpose::host, problem);
-  ASSERT_TRUE(program) << problem;
-  EXPECT_EQ(program->functions.size(), 1U);
+  Check check(module, On::host);
+  const ModuleKernels& program = check.host().program;
+  EXPECT_EQ(program.functions.size(), 1U);
   // Streams and deviations differ, so they are arguments.
-  EXPECT_GE(program->calls(RegionKind::init)[0].extents.size(), 4U);
-  const auto compiled = compile(module);
-  ASSERT_NE(compiled, nullptr);
-  ir::State state;
-  state.buffers["low"] = {{}, {12345}};
-  state.buffers["high"] = {{}, {-9}};
-  check(module, RegionKind::init, 1, {}, state, *compiled);
+  EXPECT_GE(program.calls(RegionKind::init)[0].extents.size(), 4U);
+  Data data;
+  data.state.buffers["low"] = {{}, {12345}};
+  data.state.buffers["high"] = {{}, {-9}};
+  check(1, data, 1e-5, RegionKind::init);
 }
 
 TEST(Host, ObjectsLoadAgain) {
   Module module = ir::parse_module("eval(%x : f32[B,40]) {\n%y = exp %x : f32[B,40]\nyield metric y %y\n}");
-  const auto first = compile(module), second = compile(module);
-  ASSERT_TRUE(first && second);
-  EXPECT_EQ(first->object, second->object);
-  std::string problem;
-  EXPECT_EQ(HostCode::load("not an object", first->program, problem), nullptr);
-  EXPECT_NE(problem, "");
-  problem.clear();
-  EXPECT_EQ(HostCode::load(std::string_view(first->object).substr(0, 100), first->program, problem), nullptr);
-  EXPECT_NE(problem, "");
-}
-
-// Vectors of the machine's width, masked at the end; nothing left for a library to do.
-TEST(Host, CodeIsVectors) {
-  const Module module = group_module(kGroups[0].text, "40", "1");
-  std::string problem;
-  const auto program = make_program(module, Purpose::host, problem);
-  ASSERT_TRUE(program) << problem;
-  const unsigned width = host_vectors() == "avx512" ? 16 : host_vectors() == "avx2" ? 8 : 4;
-  const std::string text = host_llvm_ir(*program, width), lanes = std::to_string(width);
-  EXPECT_NE(text.find("load <" + lanes + " x float>"), std::string::npos);
-  EXPECT_NE(text.find("@llvm.masked.store.v" + lanes + "f32"), std::string::npos);
-  for (const char* library : {"@exp", "@tanh", "@erf", "@llvm.exp", "@llvm.erf"})
-    EXPECT_EQ(text.find(library), std::string::npos) << library;
+  const Host first(module), second(module);
+  EXPECT_EQ(first.object, second.object);
+  for (const std::string_view text :
+       {std::string_view("not an object"), std::string_view(first.object).substr(0, 100)}) {
+    std::string problem;
+    EXPECT_EQ(HostCode::load(text, first.program, problem), nullptr);
+    EXPECT_NE(problem, "");
+  }
 }
 
 }  // namespace

@@ -5,48 +5,21 @@
 
 #include <cmath>
 
-#include "codegen/host/jit.h"
-#include "tests/codegen/groups.h"
-#include "tests/codegen/library.h"
-#include "tests/codegen/simulator.h"
+#include "tests/codegen/check.h"
 
 namespace gacc::codegen {
 namespace {
 
 using ir::Module;
-using ir::RegionKind;
 
-enum class On : uint8_t { host, device };
-
-// Runs eval with inputs made by `element`, and compares with the reference.
+// Checks eval with inputs made by `element`.
 void check(const Module& module, int64_t batch, On on, const std::function<double(std::mt19937&)>& element,
            double tolerance) {
-  std::string problem;
-  const auto program = make_program(module, on == On::host ? Purpose::host : Purpose::device, problem);
-  ASSERT_TRUE(program) << problem;
   std::mt19937 random(5);
-  auto inputs = ir::random_inputs(module, batch, false, random);
-  for (auto& [name, tensor] : inputs) {
+  Data data{ir::random_inputs(module, batch, false, random), {}};
+  for (auto& [name, tensor] : data.inputs)
     for (double& x : tensor.data) x = static_cast<float>(element(random));
-  }
-  ir::State state, after;
-  const auto values = ir::evaluate(module, RegionKind::eval, batch, inputs, after);
-  Machine machine(module, *program, RegionKind::eval, batch);
-  machine.set(inputs, state);
-  if (on == On::device) {
-    Simulator simulator(*program);
-    machine.run([&](const BodyCall& call, char* const* operands, const std::vector<int64_t>& extents) {
-      EXPECT_EQ(simulator.launch(call, operands, extents, batch), "");
-    });
-  } else {
-    const auto code = HostCode::load(compile_host(*program, problem), *program, problem);
-    ASSERT_TRUE(code) << problem;
-    machine.run([&](const BodyCall& call, char* const* operands, const std::vector<int64_t>& extents) {
-      if (call.function < 0) return run_library(module, RegionKind::eval, call, operands, batch, true);
-      code->function(call.function)(operands, extents.data(), 0, call.items.at(batch));
-    });
-  }
-  machine.expect_equal(values, after, tolerance);
+  Check(module, on)(batch, data, tolerance);
 }
 
 TEST(Vision, PoolingOfTiesAndNans) {
@@ -62,15 +35,13 @@ TEST(Vision, PoolingOfTiesAndNans) {
     const auto n = random() % 12;
     return n == 0 ? std::nan("") : n < 3 ? -INFINITY : static_cast<double>(n % 3);
   };
-  for (const On on : {On::host, On::device}) {
-    check(module, 3, on, ties, 0);
-    const Module forward = ir::parse_module(R"(set train.micro_batch = 3
-      eval(%x : f32[B,2,9,21]) {
-        %a = max_pool2d %x : f32[B,2,5,11] {kernel = [3, 3], padding = [1, 1, 1, 1]}
-        yield metric a %a
-      })");
-    check(forward, 2, on, nans, 0);
-  }
+  check(module, 3, On::both, ties, 0);
+  const Module forward = ir::parse_module(R"(set train.micro_batch = 3
+    eval(%x : f32[B,2,9,21]) {
+      %a = max_pool2d %x : f32[B,2,5,11] {kernel = [3, 3], padding = [1, 1, 1, 1]}
+      yield metric a %a
+    })");
+  check(forward, 2, On::both, nans, 0);
 }
 
 // Windows side by side, which the host reads as runs: with rows and columns of the image that are in no
@@ -98,7 +69,7 @@ TEST(Vision, PoolingOfTiles) {
       const auto n = random() % 5;
       return n == 0 ? -INFINITY : n == 1 ? -0.0 : static_cast<double>(n);
     };
-    for (const On on : {On::host, On::device}) check(module, 2, on, ties, 0);
+    check(module, 2, On::both, ties, 0);
     const Module forward = ir::parse_module(fmt::format(R"(set train.micro_batch = 3
       eval(%x : f32[B,2,{0}]) {{
         %a = max_pool2d %x : f32[B,2,{1}] {2}
@@ -106,7 +77,7 @@ TEST(Vision, PoolingOfTiles) {
       }})",
                                                         c.size, c.places, window));
     const auto nans = [](std::mt19937& random) { return random() % 6 == 0 ? std::nan("") : -INFINITY; };
-    for (const On on : {On::host, On::device}) check(forward, 3, on, nans, 0);
+    check(forward, 3, On::both, nans, 0);
   }
 }
 
@@ -122,9 +93,8 @@ TEST(Vision, PoolingGradientGoesToTheLastNan) {
     })");
   int next = 0;
   const double row[] = {1, std::nan(""), std::nan(""), 2};
-  for (const On on : {On::host, On::device})
-    check(
-        module, 1, on, [&](std::mt19937&) { return row[next++ % 4]; }, 0);
+  check(
+      module, 1, On::both, [&](std::mt19937&) { return row[next++ % 4]; }, 0);
 }
 
 TEST(Vision, ConvolutionsLargerThanATile) {
