@@ -1,6 +1,6 @@
 // Runs a region's kernels the way a device does, with every operand in an allocation of its own between guard
-// words, and compares with the reference evaluator. How a call is run is the caller's: host code here,
-// simulated threads for the GPU's kernels.
+// words, and compares with the reference evaluator. How a call is run is the caller's: host code (host.h), or PTX in
+// the emulator (emulated.h).
 #pragma once
 #include <functional>
 #include <map>

@@ -4,11 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
+#include <numeric>
 #include <random>
 
 #include "codegen/device_code.h"
 #include "emulator/emulator.h"
-#include "tests/codegen/gemm/ordered_sum.h"
 #include "tests/codegen/gemm/products.h"
 #include "tests/codegen/half_values.h"
 
@@ -17,13 +18,30 @@ namespace {
 
 struct Shape {
   int64_t m, n, k;
-  int64_t gap = 0;  // from the end of a row's last 8 elements to the next row; needs a kernel with pitches
+  int64_t gap = 0;     // from the end of a row's last 8 elements to the next row; needs a kernel with pitches
+  uint64_t shift = 0;  // bytes from a multiple of 16 to each matrix
 };
 
 // Elements from one row to the next.
 int64_t row_of(const Shape& s, int64_t columns) {
   return s.gap == 0 ? columns : (columns + 7) / 8 * 8 + s.gap;
 }
+
+// The sum of products in the order in which a tile's threads add it.
+class OrderedSum {
+ public:
+  explicit OrderedSum(const GemmTile& tile) : tile_(tile), sums_(static_cast<size_t>(tile.slices), 0.0F) {}
+  // The products come in the order of the inner dimension.
+  void add(int64_t inner, float x, float y) {
+    float& sum = sums_[static_cast<size_t>(inner % tile_.k / (tile_.k / tile_.slices))];
+    sum = std::fma(x, y, sum);
+  }
+  float sum() const { return std::accumulate(sums_.begin() + 1, sums_.end(), sums_.front()); }
+
+ private:
+  const GemmTile& tile_;
+  std::vector<float> sums_;
+};
 
 class Machine {
  public:
@@ -59,9 +77,9 @@ class Machine {
     // A buffer, to which products add, has no gaps.
     const int64_t rows[] = {row_of(s, columns[0]), row_of(s, columns[1]),
                             kernel.accumulate ? s.n : row_of(s, s.n)};
-    const uint64_t at[] = {place(a, kernel.type, true, columns[0], rows[0]),
-                           place(b, kernel.type, true, columns[1], rows[1]),
-                           place(c, kernel.result, kernel.accumulate, s.n, rows[2])};
+    const uint64_t at[] = {place(a, kernel.type, true, columns[0], rows[0], s.shift),
+                           place(b, kernel.type, true, columns[1], rows[1], s.shift),
+                           place(c, kernel.result, kernel.accumulate, s.n, rows[2], s.shift)};
     std::vector<uint64_t> parameters(std::begin(at), std::end(at));
     for (const int64_t extent : {s.m, s.n, s.k}) parameters.push_back(static_cast<uint64_t>(extent));
     for (const int64_t row : rows)
@@ -76,7 +94,7 @@ class Machine {
     ASSERT_TRUE(status.ok()) << status.text();
     const std::vector<float> got = fetch(at[2], kernel.result, s.m, s.n, rows[2]);
     last_ = got.back();
-    for (const uint64_t address : at) emulator_.release(address);
+    for (const uint64_t address : at) emulator_.release(address - s.shift);
     const size_t reports = emulator_.reports().size();
     emulator_.clear_reports();
     if (broken_) {
@@ -111,13 +129,13 @@ class Machine {
   }
   // Rows of these values; gaps between them, and what is not initialised, may not be read.
   uint64_t place(const std::vector<float>& values, ir::DType dtype, bool initialised, int64_t columns,
-                 int64_t row) {
+                 int64_t row, uint64_t shift) {
     const int64_t one = ir::dtype_bytes(dtype), rows = static_cast<int64_t>(values.size()) / columns;
     std::vector<uint16_t> halves;
     for (const float value : values)
       if (one == 2) halves.push_back(half_bits(value, dtype));
     const void* data = one == 2 ? static_cast<const void*>(halves.data()) : values.data();
-    const uint64_t address = emulator_.allocate(rows * row * one);
+    const uint64_t address = emulator_.allocate(rows * row * one + static_cast<int64_t>(shift)) + shift;
     for (int64_t i = 0; initialised && i < rows; ++i) {
       const char* from = static_cast<const char*>(data) + i * columns * one;
       if (!emulator_.write(address + static_cast<uint64_t>(i * row * one), from, columns * one))
@@ -154,12 +172,49 @@ TEST(GemmEmulated, EveryKernelAtTheEdges) {
   Machine machine(code->ptx);
   for (const GemmKernel& kernel : code->products) {
     const GemmTile& t = *kernel.tile;
-    for (const Shape& s :
-         {Shape{1, 1, 1}, Shape{t.m, t.n, t.k}, Shape{t.m + 1, t.n - 1, t.k + 3}, Shape{8, t.n + 4, 12}}) {
+    const int64_t m = t.m, n = t.n, k = t.k;
+    // One element; odd; a tile, one less, one more; multiples of four that are no tiles; several tiles; addresses that
+    // are no multiples of 16 bytes, and of 8.
+    for (const Shape& s : {Shape{1, 1, 1}, Shape{3, 5, 7}, Shape{m, n, k}, Shape{m - 1, n + 1, k + 1},
+                           Shape{m + 1, n - 1, k + 3}, Shape{m + 4, n - 4, 2 * k + 4}, Shape{8, n + 4, 12},
+                           Shape{2, 2 * n + 2, 3}, Shape{1, n, 2 * k}, Shape{m, 1, 10}, Shape{m, n, k, 0, 4},
+                           Shape{12, 8, 20, 0, 8}}) {
       machine.check(kernel, s);
       if (HasFatalFailure()) return;
     }
   }
+}
+
+// Elements that do not exist are not multiplied: what lies behind an operand may be infinite.
+TEST(GemmEmulated, InfiniteInputsStayInTheirRowAndColumn) {
+  Diag diag;
+  const auto code = emit_nvptx(every_product(), "sm_75", diag);
+  ASSERT_TRUE(code) << diag.render();
+  Machine machine(code->ptx);
+  std::vector<float> a(3 * 5, 1);
+  a[1 * 5 + 4] = std::numeric_limits<float>::infinity();
+  for (const GemmKernel& kernel : code->products)
+    if (!kernel.transpose_a && !kernel.accumulate)
+      machine.check(kernel, {3, 2, 5}, a, std::vector<float>(2 * 5, 1), std::vector<float>(3 * 2), 5);
+}
+
+TEST(GemmEmulated, TheTileDependsOnTheShapeAlone) {
+  const auto name = [](int64_t m, int64_t n, int64_t k = 512) {
+    return choose_gemm(m, n, k, true, false, true).name();
+  };
+  EXPECT_EQ(name(32, 512, 127), "gacc_gemm_f32_tn_acc_16x16");
+  EXPECT_EQ(name(32, 512, 128), "gacc_gemm_f32_tn_acc_16x16_sliced");
+  EXPECT_EQ(name(160, 160), "gacc_gemm_f32_tn_acc_16x16");
+  EXPECT_EQ(name(256, 512), "gacc_gemm_f32_tn_acc_32x32");
+  EXPECT_EQ(name(512, 784), "gacc_gemm_f32_tn_acc_64x64");
+  EXPECT_EQ(name(4096, 4096), "gacc_gemm_f32_tn_acc_128x128");
+  EXPECT_EQ(choose_gemm(1, 1, 1, false, true, false).name(), "gacc_gemm_f32_nt_16x16");
+  const auto half = [](const char* target, ir::DType type) {
+    return choose_gemm(32, 512, 784, false, true, false, type, type, GpuTarget(target)).name();
+  };
+  EXPECT_EQ(half("sm_80", ir::DType::f16), "gacc_gemm_f16_nt_32x32_sliced");
+  EXPECT_EQ(half("sm_90", ir::DType::f16), "gacc_gemm_f16_nt_32x32_sliced");
+  EXPECT_EQ(half("sm_75", ir::DType::bf16), "gacc_gemm_bf16_nt_16x16_sliced");
 }
 
 // Rows with gaps: of 8 elements and more they are aligned whatever the extent, and no gap is read.
