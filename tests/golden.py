@@ -8,7 +8,8 @@
 X.gir: a line `// RUN: gacc-opt %s --passes "dce"`, the input, a line `// ----- expected`, the exact output, which must
 itself parse and print to the same text; without that line, what comes back is the input but for its lines of comment.
 `// RUN: not gacc-opt ...` expects exit 1 and compares standard error.
-X.toml beside X.expected: `# RUN: gaccc %s ...` (default: --emit ir --stop-after model -o -), standard error then output.
+X.toml beside X.expected: `# RUN: gaccc %s ...` (default: --emit ir --stop-after model -o -), standard error then output, in
+which `eval` and `predict` stand as what of `step` is other there.
 `// MATCH: subset` (`# MATCH: subset`): the expected lines occur in this order, others may stand between.
 `// LIKE: Y.gir` (`# LIKE: Y.toml`): expects what the golden Y beside it expects but for these lines, `-` gone and `+` new;
 with `RUN: not`, the errors.
@@ -81,7 +82,9 @@ class Case:
     def actual(self):
         """What the expected half should be now: what the tool prints, or how that differs from what another golden expects."""
         self.printed = "".join(f"----- {claim}\n{self.prints(edited(self.text, edit))}" for claim, edit in self.edits) or self.prints(self.text)
-        return changes(self.like.expected, self.printed) if self.like and not self.fails else self.printed
+        if self.like and not self.fails:
+            return changes(self.like.expected if self.gir else self.like.prints(self.like.text), self.printed)
+        return self.printed if self.gir or self.subset else beside_step(self.printed)
 
     def prints(self, input):
         """The tool sees the input half alone, under the case's own file name, or that of the case that it is like."""
@@ -139,6 +142,19 @@ def changes(base, text):
     """The lines that differ; `@@` between places."""
     lines = [*difflib.unified_diff(base.splitlines(True), text.splitlines(True), n=0)][2:]
     return "".join("@@\n" if line.startswith("@@") else line for line in lines)
+
+
+def beside_step(text):
+    """The text of a module with its other regions as changes of `step`, where that is shorter."""
+    region = re.compile(r"(?ms)^  (step|eval|predict)(\(.*?) \{\n(.*?)^  \}\n")
+    step = next((m[3] for m in region.finditer(text) if m[1] == "step"), "")
+
+    def shortened(match):
+        change = changes(step, match[3])
+        if match[1] == "step" or change.count("\n") > match[3].count("\n") * 3 / 4:
+            return match[0]
+        return f"  {match[1]}{match[2]} like step {{\n{change}  }}\n"
+    return region.sub(shortened, text)
 
 
 def cases(names):
