@@ -1,4 +1,4 @@
-// 1. The forward pass is cut where one tensor alone crosses (chain.h); every operation of the backward pass
+// 1. The forward pass is cut where one tensor alone crosses (graph.h); every operation of the backward pass
 //    belongs to the block whose tensors it reads, those between two blocks to the one that makes fewer bytes
 //    cross.
 // 2. A block by itself is a small graph. Every subset of its larger tensors is tried as what it keeps: saved
@@ -15,7 +15,6 @@
 #include <tuple>
 #include <utility>
 
-#include "passes/planner/chain.h"
 #include "passes/planner/reversal.h"
 
 namespace gacc::passes::planner {

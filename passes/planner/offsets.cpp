@@ -7,8 +7,6 @@
 #include <limits>
 #include <numeric>
 
-#include "passes/planner/pack.h"
-
 namespace gacc::passes::planner {
 
 namespace {
@@ -125,6 +123,19 @@ Placement place(const std::vector<Block>& blocks, int64_t enough) {
   for (int attempt = 0; attempt < 4 && best.height > next; ++attempt) {
     if (!take_if_found(best, search_packing(blocks, next, attempt == 0 ? work : work / 4))) failed = next;
     next = failed + 1 + (best.height - failed - 1) / 2;
+  }
+  return best;
+}
+
+TakenBytes largest_free(std::vector<TakenBytes> taken, int64_t size, int64_t alignment, int64_t most) {
+  taken.push_back({size, size});
+  std::ranges::sort(taken, [](const TakenBytes& a, const TakenBytes& b) { return a.begin < b.begin; });
+  TakenBytes best;
+  int64_t free = 0;  // all before it is taken, or was looked at
+  for (const TakenBytes& next : taken) {
+    const int64_t bytes = std::min(next.begin / alignment * alignment - free, most);
+    if (bytes > best.end - best.begin) best = {free, free + bytes};
+    free = std::max(free, (next.end + alignment - 1) / alignment * alignment);
   }
   return best;
 }

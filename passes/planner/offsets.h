@@ -39,10 +39,15 @@ struct Packing {
   bool proven = false;  // without a placement: that there is none
 };
 
-// Greedy orders first, then the complete search (pack.cpp), which takes at most `work` steps: the same input
-// gives the same answer on every machine.
+// Greedy orders first, then the complete search, which takes at most `work` steps: the same input gives the same
+// answer on every machine.
 inline constexpr int64_t kPackWork = int64_t{1} << 32;
 Packing pack(const std::vector<Block>& blocks, int64_t capacity, int64_t work = kPackWork);
+
+// The complete search alone (pack.cpp), without the greedy orders: is there a placement of at most `capacity` bytes?
+// A step of `work` is one visit of a block or section. The first runs take `first_run` steps each, later ones more.
+Packing search_packing(const std::vector<Block>& blocks, int64_t capacity, int64_t work,
+                       int64_t first_run = int64_t{1} << 22);
 
 // Returns a placement of at most `most` bytes if the portfolio or a short search finds one, else the portfolio's best.
 Placement place_within(const std::vector<Block>& blocks, int64_t most);
@@ -50,5 +55,14 @@ Placement place_within(const std::vector<Block>& blocks, int64_t most);
 // Places as low as a bounded search gets: at the liveness bound where the portfolio or the search reaches it. Where a
 // placement of at most `enough` is found, better ones are searched a sixty-fourth as long.
 Placement place(const std::vector<Block>& blocks, int64_t enough = 0);
+
+// Bytes [begin, end).
+struct TakenBytes {
+  int64_t begin = 0, end = 0;
+};
+
+// The largest range inside [0, size) that meets none of `taken` and is of multiples of `alignment`, the first
+// of equals; an empty one when none is left. Ranges of `most` bytes and more count as equal.
+TakenBytes largest_free(std::vector<TakenBytes> taken, int64_t size, int64_t alignment, int64_t most);
 
 }  // namespace gacc::passes::planner

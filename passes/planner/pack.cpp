@@ -20,14 +20,14 @@
 // one by one: a part that fails sends the search straight back past the others. States that failed are
 // remembered: different stacks often leave the same. Runs of growing length alternate between orders of the
 // blocks, later ones with noise (fixed seed).
-#include "passes/planner/pack.h"
-
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <limits>
 #include <numeric>
 #include <random>
+
+#include "passes/planner/offsets.h"
 
 namespace gacc::passes::planner {
 

@@ -8,7 +8,7 @@
 #include "ir/row_pitch.h"
 #include "ir/schedule/launch_order.h"
 #include "passes/pass.h"
-#include "passes/planner/largest_free.h"
+#include "passes/planner/offsets.h"
 
 namespace gacc::passes {
 

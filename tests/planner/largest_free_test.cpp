@@ -1,5 +1,5 @@
 // The largest range that is free, compared with trying every one.
-#include "passes/planner/largest_free.h"
+#include "passes/planner/offsets.h"
 
 #include <gtest/gtest.h>
 

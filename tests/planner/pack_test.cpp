@@ -1,5 +1,5 @@
 // The complete offset search against an exhaustive one on tiny cases, and the reading of its files.
-#include "passes/planner/pack.h"
+#include "passes/planner/offsets.h"
 
 #include <gtest/gtest.h>
 
