@@ -7,18 +7,13 @@ namespace gacc::kernels {
 
 struct GpuTarget {
   int capability = 0;         // 90 of sm_90a
-  bool f16 = false;           // arithmetic of f16
   bool f16_products = false;  // mma.sync of f16
   bool bf16 = false;          // arithmetic and mma.sync of bf16, arithmetic of pairs of halves
   bool async_copies = false;  // cp.async, and mma.sync over 16 of the depth
 
-  // 0: no GPU; only tests make code for it.
+  // 0: no GPU.
   explicit constexpr GpuTarget(int number)
-      : capability(number),
-        f16(number > 0),
-        f16_products(number >= 75),
-        bf16(number >= 80),
-        async_copies(number >= 80) {}
+      : capability(number), f16_products(number >= 75), bf16(number >= 80), async_copies(number >= 80) {}
   // "sm_90a"; of other names 0.
   explicit GpuTarget(std::string_view name) : GpuTarget(number_of(name)) {}
 

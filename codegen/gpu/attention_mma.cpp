@@ -20,7 +20,7 @@
 #include <map>
 
 #include "codegen/gpu/attention_tiles.h"
-#include "codegen/gpu/own_kernels.h"
+#include "codegen/gpu/target.h"
 
 namespace gacc::codegen {
 

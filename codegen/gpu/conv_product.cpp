@@ -10,7 +10,7 @@
 #include "codegen/gpu/conv_operands.h"
 #include "codegen/gpu/ffma_tile.h"
 #include "codegen/gpu/mma_tile.h"
-#include "codegen/gpu/own_kernels.h"
+#include "codegen/gpu/target.h"
 
 namespace gacc::codegen {
 

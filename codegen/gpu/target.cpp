@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "codegen/gpu/own_kernels.h"
 #include "codegen/gpu/target.h"
 #include "codegen/nvptx/instructions.h"
 #include "codegen/nvptx/threads.h"
@@ -22,7 +21,7 @@ constexpr unsigned kGlobal = 1;  // address space
 class NvptxTarget final : public Target {
  public:
   NvptxTarget(llvm::Module& module, const Body& body, const GpuTarget& gpu)
-      : Target(module, body, nvptx_instructions(gpu.f16, gpu.bf16)), block_(body.block) {
+      : Target(module, body, nvptx_instructions(gpu.bf16)), block_(body.block) {
     index_type = body.wide_index ? b.getInt64Ty() : b.getInt32Ty();
     lanes_ = static_cast<unsigned>(body.vector);
     group_ = static_cast<unsigned>(body.form == ir::KernelForm::rowwise ? body.team : block_);

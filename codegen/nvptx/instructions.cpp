@@ -11,10 +11,9 @@ namespace {
 
 class NvptxInstructions final : public Instructions, public Threads {
  public:
-  NvptxInstructions(bool has_f16, bool has_bf16) {
-    f16 = has_f16;
-    bf16 = has_bf16;
-    pairs = has_bf16;
+  explicit NvptxInstructions(bool has_bf16) {
+    f16 = true;
+    bf16 = pairs = has_bf16;
   }
 
   // div.full scales its operands: no quotient is lost where the divisor's reciprocal is no normal number.
@@ -62,8 +61,8 @@ class NvptxInstructions final : public Instructions, public Threads {
 
 }  // namespace
 
-std::unique_ptr<Instructions> nvptx_instructions(bool f16, bool bf16) {
-  return std::make_unique<NvptxInstructions>(f16, bf16);
+std::unique_ptr<Instructions> nvptx_instructions(bool bf16) {
+  return std::make_unique<NvptxInstructions>(bf16);
 }
 
 }  // namespace gacc::codegen

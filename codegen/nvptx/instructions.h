@@ -6,7 +6,7 @@
 
 namespace gacc::codegen {
 
-// `f16`, `bf16`: conversions of these types; GPUs with the latter convert pairs, too.
-std::unique_ptr<Instructions> nvptx_instructions(bool f16, bool bf16);
+// `bf16`: converts to it, and pairs of numbers.
+std::unique_ptr<Instructions> nvptx_instructions(bool bf16);
 
 }  // namespace gacc::codegen
