@@ -27,6 +27,17 @@ ConfigValue convert(const Json& json) {
   return {std::move(list)};
 }
 
+template <class T>
+ConfigValue value_of(const T& scalar) {
+  return {scalar};
+}
+template <class T>
+ConfigValue value_of(const std::vector<T>& list) {
+  std::vector<ConfigValue> items;
+  for (const T& item : list) items.push_back({item});
+  return {std::move(items)};
+}
+
 void add(const std::string& prefix, const Json& object, ConfigValues& values) {
   for (const auto& [key, json] : object.items()) {
     if (json.is_object() && !json.empty())
@@ -65,24 +76,29 @@ std::string value_text(const ConfigValue& value) {
   return std::visit(Text{}, value.data);
 }
 
-Node to_node(const ConfigValue& value) {
+Node to_node(const ConfigValue& value, const Location& at) {
   struct Made {
-    Node operator()(std::nullptr_t) const { return {}; }
-    Node operator()(bool flag) const { return {.form = Node::Form::flag, .flag = flag, .entries = {}}; }
-    Node operator()(int64_t integer) const {
-      return {.form = Node::Form::integer, .integer = integer, .entries = {}};
+    const Location& at;
+    Node operator()(std::nullptr_t) const { return {.at = at, .entries = {}}; }
+    Node operator()(bool flag) const {
+      return {.form = Node::Form::flag, .at = at, .flag = flag, .entries = {}};
     }
-    Node operator()(double real) const { return {.form = Node::Form::real, .real = real, .entries = {}}; }
+    Node operator()(int64_t integer) const {
+      return {.form = Node::Form::integer, .at = at, .integer = integer, .entries = {}};
+    }
+    Node operator()(double real) const {
+      return {.form = Node::Form::real, .at = at, .real = real, .entries = {}};
+    }
     Node operator()(const std::string& text) const {
-      return {.form = Node::Form::text, .text = text, .entries = {}};
+      return {.form = Node::Form::text, .at = at, .text = text, .entries = {}};
     }
     Node operator()(const std::vector<ConfigValue>& list) const {
-      Node node{.form = Node::Form::list, .entries = {}};
-      for (const ConfigValue& item : list) node.items.push_back(to_node(item));
+      Node node{.form = Node::Form::list, .at = at, .entries = {}};
+      for (const ConfigValue& item : list) node.items.push_back(to_node(item, at));
       return node;
     }
   };
-  return std::visit(Made{}, value.data);
+  return std::visit(Made{at}, value.data);
 }
 
 ConfigValue to_value(const Node& node) {
@@ -101,6 +117,10 @@ ConfigValue to_value(const Node& node) {
     default:
       return {node.text};
   }
+}
+
+ConfigValue to_value(const ir::Attr& value) {
+  return std::visit([](const auto& data) { return value_of(data); }, value);
 }
 
 std::optional<ConfigValues> parse_config(std::string_view text, std::string& problem) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "frontend/toml_tree.h"
+#include "ir/schema/settings.h"
 
 namespace gacc::frontend {
 
@@ -29,8 +30,10 @@ struct ConfigValue {
 };
 
 std::string value_text(const ConfigValue& value);  // as JSON: "silu" in quotes, null
-Node to_node(const ConfigValue& value);            // as TOML, of values without nulls
 ConfigValue to_value(const Node& node);            // of a node that is no table
+ConfigValue to_value(const ir::Attr& value);
+// As TOML, of values without nulls; each node has the place `at`.
+Node to_node(const ConfigValue& value, const Location& at = {});
 
 // An entry of an object is called OBJECT.KEY. An empty object is null.
 using ConfigValues = std::vector<std::pair<std::string, ConfigValue>>;  // in the order of the file

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "frontend/config_json.h"
 #include "frontend/loss.h"
 #include "frontend/warnings.h"
 #include "ir/contains.h"
@@ -54,38 +55,7 @@ class Places {
   std::map<std::string, Location, std::less<>> of_;
 };
 
-template <class T>
-Node list_of(const std::vector<T>& values, const Location& at);
-
-Node node_of(const ir::Attr& value, const Location& at) {
-  Node node{.form = Node::Form::flag, .at = at, .entries = {}};
-  if (const auto* flag = std::get_if<bool>(&value)) {
-    node.flag = *flag;
-  } else if (const auto* integer = std::get_if<int64_t>(&value)) {
-    node.form = Node::Form::integer;
-    node.integer = *integer;
-  } else if (const auto* real = std::get_if<double>(&value)) {
-    node.form = Node::Form::real;
-    node.real = *real;
-  } else if (const auto* text = std::get_if<std::string>(&value)) {
-    node.form = Node::Form::text;
-    node.text = *text;
-  } else if (const auto* integers = std::get_if<std::vector<int64_t>>(&value)) {
-    node = list_of(*integers, at);
-  } else if (const auto* reals = std::get_if<std::vector<double>>(&value)) {
-    node = list_of(*reals, at);
-  } else {
-    node = list_of(std::get<ir::Texts>(value), at);
-  }
-  return node;
-}
-
-template <class T>
-Node list_of(const std::vector<T>& values, const Location& at) {
-  Node node{.form = Node::Form::list, .at = at, .entries = {}};
-  for (const T& value : values) node.items.push_back(node_of(ir::Attr(value), at));
-  return node;
-}
+Node node_of(const ir::Attr& value, const Location& at) { return to_node(to_value(value), at); }
 
 // Puts a value at a dotted path. The number in optimizer.groups.N is an entry of that list; the parser bounds it.
 void put(Node& root, std::string_view path, Node value) {

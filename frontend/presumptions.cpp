@@ -1,9 +1,10 @@
 // What the model presumes of weights from elsewhere that their shapes do not show: a folder's config.json is
 // compared with it (runtime/weights/config.h). And which weights two layers share.
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
+#include "frontend/config_json.h"
 #include "frontend/model_file.h"
 #include "frontend/parameters.h"
 #include "ir/ops/heads.h"
@@ -40,15 +41,6 @@ void add_rope(const ir::OpView& view, Facts& facts) {
   facts.add("interleaved", view.flag("interleaved"));
 }
 
-std::string json_text(const ir::Attr& value) {
-  if (const auto* number = std::get_if<int64_t>(&value)) return std::to_string(*number);
-  if (const auto* number = std::get_if<double>(&value)) return fmt::format("{}", *number);
-  if (const auto* flag = std::get_if<bool>(&value)) return fmt::format("{}", *flag);
-  if (const auto* list = std::get_if<std::vector<double>>(&value))
-    return fmt::format("[{}]", fmt::join(*list, ", "));
-  return "";
-}
-
 // The keys of each `rope.scaling`, which are those of config.json.
 void add_scaling(const std::vector<LayerSpec>& layers, Facts& facts) {
   for (const LayerSpec& layer : layers) {
@@ -58,23 +50,7 @@ void add_scaling(const std::vector<LayerSpec>& layers, Facts& facts) {
     if (scaling == nullptr || scaling->type == nullptr) continue;
     facts.add("scaling.rope_type", scaling->type->name);
     for (const KeyValue& each : scaling->values)
-      if (each.value) facts.add(fmt::format("scaling.{}", each.key->name), json_text(*each.value));
-  }
-}
-
-// A value of [load.config], as JSON; "" for what is none of the four.
-std::string json_text(const Node& value) {
-  switch (value.form) {
-    case Node::Form::text:
-      return fmt::format("\"{}\"", value.text);
-    case Node::Form::flag:
-      return value.flag ? "true" : "false";
-    case Node::Form::integer:
-      return std::to_string(value.integer);
-    case Node::Form::real:
-      return fmt::format("{}", value.real);
-    default:
-      return "";
+      if (each.value) facts.add(fmt::format("scaling.{}", each.key->name), value_text(to_value(*each.value)));
   }
 }
 
@@ -107,11 +83,11 @@ void note_presumptions(const ModelFile& model, const Parameters& parameters, ir:
   const Values* load = model.file.find("load");
   if (load != nullptr && load->given("config") && (*load)["config"].good)
     for (const Entry& entry : (*load)["config"].node->entries) {
-      const std::string value = json_text(entry.value);
-      if (value.empty())
+      if (entry.value.is_table() || entry.value.is_list() || entry.value.form == Node::Form::date)
         diag.error(Kind::wrong_type, entry.value.at,
                    "`load.config.{}` must be a string, a number, true or false", entry.key);
-      facts.add("config." + entry.key, value);
+      else
+        facts.add("config." + entry.key, value_text(to_value(entry.value)));
     }
   if (!facts.all.empty()) module.results.load_presumes = facts.all;
 }
