@@ -286,6 +286,19 @@ Predictions place_predictions(const Module& module, int64_t height) {
   return p;
 }
 
+// All of them, or the most that `fits` is true of, found by halving, to within `step`; 0: of none. What is asked about
+// after that number does not fit.
+template <class F>
+int64_t most_fitting(int64_t all, int64_t step, F&& fits) {
+  if (fits(all)) return all;
+  int64_t most = 0, none = all;
+  while (none - most > step) {
+    const int64_t middle = most + (none - most) / 2;
+    (fits(middle) ? most : none) = middle;
+  }
+  return most;
+}
+
 // Where the values of predict lie, with the most samples that the area has room for. When not even one fits,
 // its output comes in parts, as large as fit (answer.h). When those do not fit either, the module has no such
 // region, and a setting says what the arena would need.
@@ -315,25 +328,14 @@ void place_predict(Module& module, int64_t end, int64_t height, Diag& diag) {
     }
     return false;
   };
-  int64_t most = module.micro_batch();
-  if (!fits(most)) {
-    int64_t none = most;  // samples that do not fit
-    most = 0;
-    while (none - most > 1) {
-      const int64_t middle = most + (none - most) / 2;
-      if (fits(middle))
-        most = middle;
-      else
-        none = middle;
-    }
-    if (most == 0 && fits_in_parts()) most = 1;
-    if (most == 0) {
-      module.results.predict_batch.clear();
-      module.results.predict_needs = end + needed;
-      module.predict = Region{RegionKind::predict};
-      module.answer = Region{RegionKind::answer};
-      return;
-    }
+  int64_t most = most_fitting(module.micro_batch(), 1, fits);
+  if (most == 0 && fits_in_parts()) most = 1;
+  if (most == 0) {
+    module.results.predict_batch.clear();
+    module.results.predict_needs = end + needed;
+    module.predict = Region{RegionKind::predict};
+    module.answer = Region{RegionKind::answer};
+    return;
   }
   module.results.predict_batch = most;
   place(module.predict, fitting.predict, fitting.placement.offsets, end);
@@ -383,14 +385,7 @@ void place_decode(Module& module, int64_t end, int64_t height) {
     fitting = std::move(t), placement = std::move(placed);
     return true;
   };
-  int64_t none = positions, most = fits(positions) ? positions : 0;
-  while (most < none && none - most > kFewest) {
-    const int64_t middle = most + (none - most) / 2;
-    if (fits(middle))
-      most = middle;
-    else
-      none = middle;
-  }
+  const int64_t most = most_fitting(positions, kFewest, fits);
   if (most == 0) {
     decode = Region{RegionKind::decode};
     return;

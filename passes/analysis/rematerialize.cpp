@@ -65,7 +65,11 @@ class Writer {
       if (op.info->lowering == Lowering::alias) root_[index(op.results.front())] = op.operands.front();
       made.push_back(std::move(op));
     }
-    for (Op& op : made) {
+    add_kernel(std::move(made));
+  }
+
+  void add_kernel(std::vector<Op> members) {
+    for (Op& op : members) {
       op.kernel = kernels_;
       ops_.push_back(std::move(op));
     }
@@ -133,11 +137,7 @@ class Writer {
       for (size_t r = 0; r < op.results.size(); ++r) inside[old_[i].results[r]] = op.results[r];
       made.push_back(std::move(op));
     }
-    for (Op& op : made) {
-      op.kernel = kernels_;
-      ops_.push_back(std::move(op));
-    }
-    ++kernels_;
+    add_kernel(std::move(made));
     for (const int x : operation.outputs) {  // what still lives is not made again
       const ValueId value = step_.value_of[x];
       if (!live_[x]) current_[index(value)] = inside.at(value);
