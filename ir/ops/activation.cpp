@@ -21,25 +21,29 @@ constexpr double k2InvSqrtPi = 1.12837916709551257390;
 // 0.5 (1 + tanh(u)) is logistic(2 u), which needs one exponential, and 1 + tanh(u) loses digits where u < 0.
 Scalar gelu_gate(Scalar x) { return logistic(2 * kSqrt2OverPi * (x + kCubic * x * x * x)); }
 
+// What all activations have in common.
+OpInfo activation(OpInfo op) {
+  op.infer = infer_float;
+  op.precision = Precision::half;
+  op.activation = true;
+  return op;
+}
+
 }  // namespace
 
-extern const OpInfo op_relu{
+extern const OpInfo op_relu = activation({
     .name = "relu",
     .summary = "max(x, 0); NaN stays NaN",
-    .infer = infer_float,
     .formula = [](const FormulaView& view) { view.result(max(view.operand(0), 0)); },
     // not `y > 0`: a NaN must pass its gradient on
     .derivative = [](Scalar y, Scalar dy, const OpView&) { return select(y <= 0, 0, dy); },
     .saves = Saves::result,
-    .precision = Precision::half,
-    .activation = true,
-};
+});
 
-extern const OpInfo op_leaky_relu{
+extern const OpInfo op_leaky_relu = activation({
     .name = "leaky_relu",
     .summary = "x where x > 0, else slope * x",
     .attrs = {{"slope", 0.01}},
-    .infer = infer_float,
     .formula =
         [](const FormulaView& view) {
           const Scalar x = view.operand(0);
@@ -48,14 +52,11 @@ extern const OpInfo op_leaky_relu{
     .derivative = [](Scalar x, Scalar dy,
                      const OpView& op) { return select(x > 0, dy, op.real("slope") * dy); },
     .saves = Saves::operands,
-    .precision = Precision::half,
-    .activation = true,
-};
+});
 
-extern const OpInfo op_gelu{
+extern const OpInfo op_gelu = activation({
     .name = "gelu",
     .summary = "x * Phi(x), Phi the normal distribution function, by erf",
-    .infer = infer_float,
     .formula =
         [](const FormulaView& view) {
           const Scalar x = view.operand(0);
@@ -67,14 +68,11 @@ extern const OpInfo op_gelu{
           return dy * (0.5 * (1 + erf(kInvSqrt2 * x)) + x * (kInvSqrt2Pi * exp(-0.5 * x * x)));
         },
     .saves = Saves::operands,
-    .precision = Precision::half,
-    .activation = true,
-};
+});
 
-extern const OpInfo op_gelu_tanh{
+extern const OpInfo op_gelu_tanh = activation({
     .name = "gelu_tanh",
     .summary = "0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))",
-    .infer = infer_float,
     .formula =
         [](const FormulaView& view) {
           const Scalar x = view.operand(0);
@@ -87,14 +85,11 @@ extern const OpInfo op_gelu_tanh{
           return dy * (s + x * s * (1 - s) * (2 * kSqrt2OverPi * (1 + 3 * kCubic * x * x)));
         },
     .saves = Saves::operands,
-    .precision = Precision::half,
-    .activation = true,
-};
+});
 
-extern const OpInfo op_silu{
+extern const OpInfo op_silu = activation({
     .name = "silu",
     .summary = "x * sigmoid(x)",
-    .infer = infer_float,
     .formula = [](const FormulaView& view) { view.result(view.operand(0) * logistic(view.operand(0))); },
     // with s = sigmoid(x):  d_x = dy * s * (1 + x * (1 - s))
     .derivative =
@@ -103,31 +98,23 @@ extern const OpInfo op_silu{
           return dy * s * (1 + x * (1 - s));
         },
     .saves = Saves::operands,
-    .precision = Precision::half,
-    .activation = true,
-};
+});
 
-extern const OpInfo op_sigmoid{
+extern const OpInfo op_sigmoid = activation({
     .name = "sigmoid",
     .summary = "1 / (1 + exp(-x))",
-    .infer = infer_float,
     .formula = [](const FormulaView& view) { view.result(logistic(view.operand(0))); },
     .derivative = [](Scalar y, Scalar dy, const OpView&) { return dy * y * (1 - y); },
     .saves = Saves::result,
-    .precision = Precision::half,
-    .activation = true,
-};
+});
 
-extern const OpInfo op_tanh{
+extern const OpInfo op_tanh = activation({
     .name = "tanh",
     .summary = "hyperbolic tangent of x",
-    .infer = infer_float,
     .formula = [](const FormulaView& view) { view.result(tanh(view.operand(0))); },
     .derivative = [](Scalar y, Scalar dy, const OpView&) { return dy * (1 - y * y); },
     .saves = Saves::result,
-    .precision = Precision::half,
-    .activation = true,
-};
+});
 
 extern const OpInfo op_erf{
     .name = "erf",

@@ -10,6 +10,15 @@ void unary(const FormulaView& view) {
   view.result(f(view.operand(0)));
 }
 
+OpInfo comparison(std::string_view name, std::string_view summary, void (*formula)(const FormulaView& view)) {
+  return {.name = name,
+          .summary = summary,
+          .operands = 2,
+          .infer = infer_compare,
+          .formula = formula,
+          .differentiable = false};
+}
+
 }  // namespace
 
 extern const OpInfo op_add{
@@ -189,32 +198,17 @@ extern const OpInfo op_cast{
         },
 };
 
-extern const OpInfo op_equal{
-    .name = "equal",
-    .summary = "1 where x == y, else 0; NaN equals nothing",
-    .operands = 2,
-    .infer = infer_compare,
-    .formula = [](const FormulaView& view) { view.result(to_integer(view.operand(0) == view.operand(1))); },
-    .differentiable = false,
-};
+extern const OpInfo op_equal =
+    comparison("equal", "1 where x == y, else 0; NaN equals nothing",
+               [](const FormulaView& view) { view.result(to_integer(view.operand(0) == view.operand(1))); });
 
-extern const OpInfo op_not_equal{
-    .name = "not_equal",
-    .summary = "1 where x != y, else 0; NaN differs from everything",
-    .operands = 2,
-    .infer = infer_compare,
-    .formula = [](const FormulaView& view) { view.result(to_integer(view.operand(0) != view.operand(1))); },
-    .differentiable = false,
-};
+extern const OpInfo op_not_equal =
+    comparison("not_equal", "1 where x != y, else 0; NaN differs from everything",
+               [](const FormulaView& view) { view.result(to_integer(view.operand(0) != view.operand(1))); });
 
-extern const OpInfo op_greater{
-    .name = "greater",
-    .summary = "1 where x > y, else 0; NaN is greater than nothing",
-    .operands = 2,
-    .infer = infer_compare,
-    .formula = [](const FormulaView& view) { view.result(to_integer(view.operand(0) > view.operand(1))); },
-    .differentiable = false,
-};
+extern const OpInfo op_greater =
+    comparison("greater", "1 where x > y, else 0; NaN is greater than nothing",
+               [](const FormulaView& view) { view.result(to_integer(view.operand(0) > view.operand(1))); });
 
 extern const OpInfo op_select{
     .name = "select",
@@ -257,23 +251,6 @@ extern const OpInfo op_column{
       return {{DType::i32, op.operand(0).shape}};
     },
     .formula = [](const FormulaView& view) { view.result(column_of(view, 0)); },
-    .differentiable = false,
-};
-
-extern const OpInfo op_one_hot{
-    .name = "one_hot",
-    .summary =
-        "f32 1 where the column is the row's target, else 0; operands: shape [..,C] (not read), target i32 "
-        "[..,1]",
-    .operands = 2,
-    .infer = [](const OpView& op) -> Types {
-      expect_columns(op, 0);
-      expect_dtype(op, 1, DType::i32);
-      if (op.operand(1).shape != row_shape(op.operand(0).shape))
-        refuse(op, Kind::shape_mismatch, {0, 1}, "the target has one element a row");
-      return {{DType::f32, op.operand(0).shape}};
-    },
-    .formula = [](const FormulaView& view) { view.result(to_real(column_of(view, 0) == view.operand(1))); },
     .differentiable = false,
 };
 

@@ -43,6 +43,22 @@ Scalar inverse_erf(Scalar x) {
 
 constexpr double kSqrt2 = 1.41421356237309504880;
 
+// Fills a buffer with numbers of a distribution, which has one attribute besides the stream.
+OpInfo random(std::string_view name, std::string_view summary, std::string_view width,
+              void (*formula)(const FormulaView& view)) {
+  return {.name = name,
+          .summary = summary,
+          .operands = 3,
+          .writes = operand_bits({0}),
+          .discards = operand_bits({0}),
+          .blocks = operand_bits({0}),
+          .attrs = {{width, 1.0}, {"stream", int64_t{0}}},
+          .infer = infer_random,
+          .formula = formula,
+          .precision = Precision::f32,
+          .half_copy = true};
+}
+
 }  // namespace
 
 extern const OpInfo op_fill{
@@ -64,38 +80,17 @@ extern const OpInfo op_fill{
     .half_copy = true,
 };
 
-extern const OpInfo op_random_uniform{
-    .name = "random.uniform",
-    .summary =
-        "buffer = uniform in (-bound, bound), Philox4x32-10; operands: buffer, seed low, seed high (i32)",
-    .operands = 3,
-    .writes = operand_bits({0}),
-    .discards = operand_bits({0}),
-    .blocks = operand_bits({0}),
-    .attrs = {{"bound", 1.0}, {"stream", int64_t{0}}},
-    .infer = infer_random,
-    .formula = [](const FormulaView& view) { view.result(view.op.real("bound") * symmetric(view)); },
-    .precision = Precision::f32,
-    .half_copy = true,
-};
+extern const OpInfo op_random_uniform =
+    random("random.uniform",
+           "buffer = uniform in (-bound, bound), Philox4x32-10; operands: buffer, seed low, seed high (i32)",
+           "bound", [](const FormulaView& view) { view.result(view.op.real("bound") * symmetric(view)); });
 
-extern const OpInfo op_random_normal{
-    .name = "random.normal",
-    .summary =
-        "buffer = normal with mean 0, by the inverse error function of Philox4x32-10; operands: buffer, seed "
-        "low, seed high (i32)",
-    .operands = 3,
-    .writes = operand_bits({0}),
-    .discards = operand_bits({0}),
-    .blocks = operand_bits({0}),
-    .attrs = {{"std", 1.0}, {"stream", int64_t{0}}},
-    .infer = infer_random,
-    .formula =
-        [](const FormulaView& view) {
-          view.result(kSqrt2 * view.op.real("std") * inverse_erf(symmetric(view)));
-        },
-    .precision = Precision::f32,
-    .half_copy = true,
-};
+extern const OpInfo op_random_normal = random(
+    "random.normal",
+    "buffer = normal with mean 0, by the inverse error function of Philox4x32-10; operands: buffer, seed "
+    "low, seed high (i32)",
+    "std", [](const FormulaView& view) {
+      view.result(kSqrt2 * view.op.real("std") * inverse_erf(symmetric(view)));
+    });
 
 }  // namespace gacc::ir

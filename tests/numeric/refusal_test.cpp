@@ -51,8 +51,6 @@ TEST(Refusals, Pointwise) {
             "`cast`: there is no element type \"u8\" [unknown-value]");
   EXPECT_EQ(refusal("%y = column %v : i32[B]"),
             "`column`: `%v` is i32[B]; it needs a last axis of known extent [shape-mismatch]");
-  EXPECT_EQ(refusal("%y = one_hot %x, %v : f32[B,4]"),
-            "`one_hot`: `%x` is f32[B,4], `%v` is i32[B]; the target has one element a row [shape-mismatch]");
   EXPECT_EQ(refusal("%y = broadcast %x : f32[B,3,4] {shape = [-1, 3, 4]}"),
             "`broadcast`: `%x` is f32[B,4]; it does not repeat to [B,3,4] [shape-mismatch]");
   EXPECT_EQ(refusal("%y = relu.grad %r, %x : f32[B,1]"),

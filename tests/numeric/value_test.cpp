@@ -226,13 +226,12 @@ TEST(Values, ProductsOfAllTransposes) {
 
 TEST(Values, IndexAndFlagOps) {
   const Values values = run(
-      "eval(%x : f32[B,3], %k : i32[B,1]) { %c = column %x : i32[B,3]\n%h = one_hot %x, %k : f32[B,3]\n"
+      "eval(%x : f32[B,3], %k : i32[B,1]) { %c = column %x : i32[B,3]\n"
       "%e = equal %c, %k : i32[B,3]\n%n = not_equal %x, 2.0 : i32[B,3]\n%s = select %e, %x, -1.0 : f32[B,3]\n"
       "%i = cast %x : i32[B,3] {to = \"i32\"}\n%f = cast %k : f32[B,1]\n%o = ones_like %k : i32[B,1]\n"
       "%b = broadcast %k : i32[B,3] {shape = [-1, 3]}\n%r = reshape %x : f32[B,3,1] {shape = [-1, 3, 1]} }",
       2, {{"x", {{2, 3}, {1.5, 2, -3.75, 4, 5, 6}}}, {"k", {{2, 1}, {2, 0}}}});
   expect_near(values.at("c"), {0, 1, 2, 0, 1, 2});
-  expect_near(values.at("h"), {0, 0, 1, 1, 0, 0});
   expect_near(values.at("e"), {0, 0, 1, 1, 0, 0});
   expect_near(values.at("n"), {1, 0, 1, 1, 1, 1});
   expect_near(values.at("s"), {-1, -1, -3.75, 4, -1, -1});
