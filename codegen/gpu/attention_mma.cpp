@@ -63,7 +63,7 @@ class MmaAttention : AttentionTiles {
           });
           now[row] = top, now[rows + row] = sum;
         }
-        drop(factors, key, false);
+        drop(factors, key, false, 1);
         for (size_t i = 0; i < sums_of_channels(); ++i)
           now[sums + i] = b.CreateFMul(now[sums + i], decay[row_of(i, sums_of_channels())]);
         add_product(now.data() + sums, packed(factors), second(buffer), careful);
@@ -84,7 +84,7 @@ class MmaAttention : AttentionTiles {
         sum[row] = end[rows + row];
         for (unsigned distance : {1, 2})
           sum[row] = b.CreateFAdd(sum[row], gpu::exchange(b, sum[row], distance));
-        scale[row] = b.CreateFDiv(real(1), sum[row]);
+        scale[row] = b.CreateFDiv(real(kept_), sum[row]);
       }
       store(end.data() + sums, scale, output(result()));
       Value* first = b.CreateICmpEQ(b.CreateAnd(lane_, word(3)), word(0));
@@ -128,7 +128,7 @@ class MmaAttention : AttentionTiles {
         p[i] = probability(p[i], top[row], log[row]);
       }
       p = masked(p, key, real(0), false);
-      drop(dp, key, false);
+      drop(dp, key, false, kept_);
       for (size_t i = 0; i < p.size(); ++i)
         p[i] = b.CreateFMul(p[i], b.CreateFSub(dp[i], delta[row_of(i, p.size())]));
       add_product(now.data(), packed(p), buffer);
@@ -152,6 +152,7 @@ class MmaAttention : AttentionTiles {
         top[column] = statistic_of(buffer, 0, column);
         log[column] = statistic_of(buffer, 1, column);
         if (wants_k) delta[column] = statistic_of(buffer, 2, column);
+        if (wants_k && kept_ != 1) delta[column] = b.CreateFMul(delta[column], real(1 / kept_));
       });
       for (size_t i = 0; i < p.size(); ++i) {
         const size_t column = column_of(i, p.size());
@@ -159,7 +160,7 @@ class MmaAttention : AttentionTiles {
       }
       if (s_.masks()) p = masked(p, query, real(0), true);
       Values kept(p.size(), real(1));
-      drop(kept, query, true);
+      drop(kept, query, true, 1);
       if (wants_k) {
         Values ds = product(value, second(buffer));
         for (size_t i = 0; i < p.size(); ++i) {
@@ -181,8 +182,8 @@ class MmaAttention : AttentionTiles {
         },
         first_queries(), seeing_queries(), Values(sums_of_channels() * (wants_k && wants_v ? 2 : 1), real(0)),
         tile);
-    if (wants_k) store(end.data(), Values(rows_.size(), real(scale_)), part(1, result()));
-    if (wants_v) store(end.data() + dv, Values(rows_.size(), real(1)), part(2, result()));
+    if (wants_k) store(end.data(), Values(rows_.size(), real(scale_ * kept_)), part(1, result()));
+    if (wants_v) store(end.data() + dv, Values(rows_.size(), real(kept_)), part(2, result()));
   }
 
   double unit() const { return scale_ * kLog2E; }  // of a score, in powers of 2

@@ -491,8 +491,9 @@ class AttentionTiles : protected BlockCode {
         others, [&] { return look(&known); }, of_one_document);
   }
 
-  // Each value times dropout's factor.
-  void drop(Values& values, Value* tile, bool rows_are_keys) {
+  // Each value times `kept`, or 0. What becomes half is kept as it is, and its sums are multiplied: a rounded factor
+  // would be wrong in all of them the same way.
+  void drop(Values& values, Value* tile, bool rows_are_keys, double kept) {
     if (!dropout_) return;
     Value* head = b.CreateMul(word_of(head_), word(s_.length));
     for (size_t i = 0; i < values.size(); ++i) {
@@ -500,7 +501,7 @@ class AttentionTiles : protected BlockCode {
       Value* column = position_of(tile, column_of(i, values.size()));
       Value *query = rows_are_keys ? column : row, *key = rows_are_keys ? row : column;
       Value* element = b.CreateAdd(b.CreateMul(b.CreateAdd(head, query), word(s_.length)), key);
-      values[i] = b.CreateFMul(values[i], dropout_->factor(wide(element)));
+      values[i] = b.CreateFMul(values[i], dropout_->factor(wide(element), kept));
     }
   }
 
@@ -521,6 +522,7 @@ class AttentionTiles : protected BlockCode {
   bool gradient_ = false;         // operands are the gradient's, and stages have room for statistics ...
   bool with_statistics_ = false;  // ... which are sent
   std::optional<AttentionDropout> dropout_;
+  const double kept_ = s_.words != 0 ? 1 / (1 - s_.p) : 1;        // what it multiplies by
   Value *part_ = nullptr, *block_ = nullptr, *sample_ = nullptr;  // sample, and all heads: i64
   // The heads of queries, of the keys that they meet, and of the first queries that meet these.
   Value *head_ = nullptr, *kv_head_ = nullptr, *first_head_ = nullptr;

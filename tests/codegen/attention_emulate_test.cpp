@@ -132,6 +132,7 @@ TEST_P(MmaAttention, Documents) {
   using enum Documents;
   for (const AttentionCase& c : {AttentionCase{17, 1, 32, true, true, 0, 0, runs},
                                  {5, 2, 16, false, false, 1, 0, scattered},
+                                 {17, 4, 64, false, true, 1, 0, scattered},
                                  {130, 1, 16, true, false, 0, 0, runs},
                                  {130, 2, 16, false, false, 1, 0, runs},
                                  {129, 1, 64, true, false, 0, 0, one},

@@ -17,7 +17,9 @@ class AttentionDropout {
   }
 
   // 0 or 1 / (1 - p) for probabilities (head * T + query) * T + key, i64 in every lane.
-  Value* factor(Value* element) const {
+  Value* factor(Value* element) const { return factor(element, 1 / (1 - p_)); }
+  // 0 or `kept`.
+  Value* factor(Value* element, double kept) const {
     const unsigned lanes = Math::lanes(element);
     const auto everywhere = [&](Value* scalar) { return t_.splat(scalar, lanes); };
     Value* high = t_.b.CreateAnd(ordinal_, ~uint64_t{0xffffffff});
@@ -25,7 +27,7 @@ class AttentionDropout {
         everywhere(seed_low_), everywhere(seed_high_), everywhere(t_.constants[kAttentionStream]),
         everywhere(t_.b.CreateTrunc(ordinal_, t_.b.getInt32Ty())), t_.b.CreateAdd(element, everywhere(high)));
     const auto real = [&](double value) { return t_.math.real(u, value); };
-    return t_.b.CreateSelect(t_.b.CreateFCmpOLT(u, real(p_)), real(0), real(1 / (1 - p_)));
+    return t_.b.CreateSelect(t_.b.CreateFCmpOLT(u, real(p_)), real(0), real(kept));
   }
 
  private:
