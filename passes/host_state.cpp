@@ -443,27 +443,26 @@ class HostState {
 // Where a budget has more than the step needs, pieces may have so many bytes: tiny ones take long.
 constexpr int64_t kRoomForPieces = int64_t{16} << 20;
 
-// Returns the bytes of the area that the regions share, as high as the step makes it.
-int64_t area_of(const Module& module, const Options& options) {
+// The module as the step's recompute makes it, where that does not follow from the budget.
+Module recomputed(const Module& module, const Options& options) {
   const std::string& policy = *module.settings.recompute.policy;
   Module copy = module;
   Diag none("", "");
   if (policy != "none" && policy != "budget" && !recompute(copy, options, none)) copy = module;
-  return arena_of(copy, options) - buffer_bytes(copy);
+  return copy;
 }
 
 }  // namespace
 
-bool host_state(Module& module, const Options& options, Diag& diag) {
+bool host_state(Module& module, const Options& options, Diag&) {
   const int64_t most = *module.settings.memory.host;
   if (most == 0 || module.update.ops.empty()) return true;
-  if (!module.settings.memory.budget.given()) {
-    diag.error(Kind::conflict, {},
-               "`memory.host` needs a `memory.budget`, which says how much has to lie there");
-    return false;
-  }
+  if (!module.settings.memory.budget.given()) return true;  // nothing has to lie there
   const int64_t budget = *module.settings.memory.budget;
-  const int64_t area = area_of(module, options);
+  const Module without = recomputed(module, options);
+  int64_t area = 0;  // that the regions share, at least
+  for (const RegionKind kind : training_regions)
+    area = std::max(area, transient_bytes(without, without.region(kind)));
   Module before = module;  // as `state` sees it
   const HostState state(before);
   std::vector<BufferId> chosen;  // as many as the host may have, and what lies there of them
@@ -503,13 +502,17 @@ bool host_state(Module& module, const Options& options, Diag& diag) {
     else
       fewest = middle + 1;
   }
-  // The estimate may be a little low.
+  // Values may lie a little worse than the bound has it.
   for (;; ++enough) {
     const Choice choice = with(enough);
-    if (choice.hosted.empty()) return true;
-    HostState(module).build(choice.hosted, choice.piece);
-    const int64_t height = std::max(area, placed_bytes(module, module.update, area));
-    if (enough == chosen.size() || buffer_bytes(module) + height <= budget) return !diag.failed();
+    if (!choice.hosted.empty()) HostState(module).build(choice.hosted, choice.piece);
+    if (enough == chosen.size()) return true;
+    const int64_t room = budget - buffer_bytes(module);
+    if (std::ranges::all_of(training_regions, [&](RegionKind kind) {
+          const Module& of = kind == RegionKind::step ? without : module;
+          return placed_bytes(of, of.region(kind), std::max(area, room)) <= room;
+        }))
+      return true;
     module = before;
   }
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compiler/plan/show.h"
+#include "ir/row_pitch.h"
 #include "ir/text/size_text.h"
 #include "kernels/gemm.h"
 #include "runtime/ranks/lanes.h"
@@ -170,7 +171,15 @@ int64_t HostCosts::accumulate() const {
 HostCosts host_costs(const ir::Module& module, std::optional<double> link, const KernelCosts& kernels) {
   HostCosts costs{.bytes = module.host_bytes, .step = kernels.step.seconds};
   if (link) costs.link = *link;
-  for (const ir::Buffer& buffer : module.buffers) costs.tensors += buffer.host ? 1 : 0;
+  for (const ir::Buffer& buffer : module.buffers) {
+    costs.tensors += buffer.host ? 1 : 0;
+    using enum ir::BufferRole;
+    const bool state = buffer.role == moment || buffer.role == master ||
+                       (buffer.role == weight && buffer.trainable &&
+                        module.find_belonging(*module.find_buffer(buffer.name), half));
+    if (state && !buffer.type.shape.empty()) costs.kept += ir::aligned(ir::room_bytes(buffer));
+  }
+  costs.kept = *module.settings.memory.host > 0 ? costs.kept - *module.results.host_possible : 0;
   if (!module.update.schedule) return costs;
   for (const ir::CallSite* call : ir::calls(*module.update.schedule)) {
     const ir::CopyCall* copy = ir::as_copy(*call);
@@ -183,11 +192,15 @@ HostCosts host_costs(const ir::Module& module, std::optional<double> link, const
 }
 
 std::string host_text(const HostCosts& costs) {
-  if (costs.bytes == 0) return "";
+  if (costs.bytes + costs.kept == 0) return "";
   std::string text = "host\n";
   const auto line = [&](std::string_view name, const std::string& value) {
     text += fmt::format("  {:<18}{}\n", name, value);
   };
+  if (costs.kept > 0)
+    line("in the arena", fmt::format("{} of state must stay there: more than the update's pieces use it",
+                                     ir::short_size_text(costs.kept)));
+  if (costs.bytes == 0) return text;
   line("state", fmt::format("{} of {} in locked memory ({} bytes)", ir::counted(costs.tensors, "tensor"),
                             ir::short_size_text(costs.bytes), count_text(costs.bytes)));
   line("copies", fmt::format("{} each way for an update, in {}", ir::short_size_text(costs.moved),

@@ -44,6 +44,7 @@ void add_kernels(nlohmann::ordered_json& plan, const KernelCosts& costs);
 // each way, both ways at once.
 struct HostCosts {
   int64_t bytes = 0, tensors = 0;    // of the block
+  int64_t kept = 0;                  // bytes of state that cannot lie there
   int64_t moved = 0, copies = 0;     // each way
   double link = kernels::kHostLink;  // bytes a second
   double seconds = 0, step = 0;      // of the copies, and of a launch of the step: estimates
