@@ -23,14 +23,15 @@ HostMemory::~HostMemory() {
   if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
 }
 
-Status HostMemory::allocate(int64_t bytes) {
+Status HostMemory::allocate(int64_t bytes, int64_t besides) {
   const int64_t memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   bytes = std::max<int64_t>(bytes, 1);
-  void* address = bytes > memory ? MAP_FAILED
-                                 : mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
-                                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* address = bytes > memory - besides ? MAP_FAILED
+                                           : mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                                                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED)
-    return Status::error("the step needs {} bytes of memory at once; this machine has {}", bytes, memory);
+    return Status::error("the step needs {} bytes of memory at once; this machine has {}", bytes + besides,
+                         memory);
   madvise(address, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   std::memset(address, 0, static_cast<size_t>(bytes));
   data_ = static_cast<char*>(address);
@@ -67,8 +68,8 @@ Status HostEngine::load(std::string_view text, const Cache& cache, std::string_v
     if (!code_) return Status::error("internal error: host code: {}", problem);
     cache.store(key, object);
   }
-  GACC_TRY(arena_.allocate(*module.arena_bytes));
-  if (module.host_bytes > 0) GACC_TRY(block_.allocate(module.host_bytes));
+  GACC_TRY(arena_.allocate(*module.arena_bytes, module.host_bytes));
+  if (module.host_bytes > 0) GACC_TRY(block_.allocate(module.host_bytes, *module.arena_bytes));
   for (const ir::RegionKind kind : ir::all_regions) GACC_TRY(prepare(module, *program, kind));
   return {};
 }

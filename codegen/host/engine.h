@@ -25,7 +25,8 @@ class HostMemory {
   ~HostMemory();
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
-  Status allocate(int64_t bytes);
+  // `besides`: what else the same step takes.
+  Status allocate(int64_t bytes, int64_t besides = 0);
   char* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
 

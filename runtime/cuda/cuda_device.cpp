@@ -189,14 +189,11 @@ Status CudaDevice::load(const Artifact& artifact) {
   return {};
 }
 
-// The block for state on the host. Locking may be refused though there is memory.
+// The block for state on the host.
 Status CudaDevice::lock_state(const Plan& plan) {
   host_bytes_ = plan.host_bytes;
   if (host_bytes_ == 0) return {};
-  void* memory = nullptr;
-  const int error = driver_.host_allocate(&memory, static_cast<size_t>(host_bytes_), 0);
-  if (error != 0) return locking_refused(driver_.check(error, "").text(), host_bytes_);
-  host_state_ = static_cast<std::byte*>(memory);
+  GACC_TRY(lock_host_memory(driver_, host_bytes_, host_state_));
   std::memset(host_state_, 0, static_cast<size_t>(host_bytes_));
   for (Stream& stream : copies_)
     GACC_TRY(driver_.check(driver_.stream_create(&stream, kStreamNonBlocking),

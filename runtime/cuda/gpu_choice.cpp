@@ -1,9 +1,8 @@
 #include "runtime/cuda/gpu_choice.h"
 
-#include <unistd.h>
-
 #include <array>
 #include <charconv>
+#include <utility>
 #include <vector>
 
 namespace gacc::cuda {
@@ -41,13 +40,25 @@ Status too_little_memory(const Gpu& gpu, int64_t needed, int64_t free) {
                        gpu.ordinal, gpu.name, needed, free);
 }
 
-Status locking_refused(const std::string& why, int64_t bytes) {
-  const int64_t free = static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+Status lock_host_memory(const Driver& driver, int64_t bytes, std::byte*& memory) {
+  const auto lock = [&](int64_t size) {
+    void* at = nullptr;
+    const int error = driver.host_allocate(&at, static_cast<size_t>(size), 0);
+    memory = error == 0 ? static_cast<std::byte*>(at) : nullptr;
+    return error;
+  };
+  const int error = lock(bytes);
+  if (error == 0) return {};
+  int64_t fits = 0;  // to a sixteenth
+  for (int64_t step = bytes / 2; step > bytes / 32; step /= 2) {
+    if (lock(fits + step) != 0) continue;
+    driver.host_release(std::exchange(memory, nullptr));
+    fits += step;
+  }
   return Status::error(
-      "cannot lock {} bytes of the host's memory for optimizer state{}; {} bytes of it are free: compile it "
-      "with a "
-      "smaller memory.host, or a larger memory.budget, with which less lies there",
-      bytes, why, free);
+      "cannot lock {} bytes of the host's memory for optimizer state{}; {} can be locked: compile it with a "
+      "memory.host of at most that, or with a larger memory.budget, with which less lies there",
+      bytes, driver.check(error, "").text(), fits);
 }
 
 Status choose_gpu(const Driver& driver, int ordinal, int local_rank, bool emulated, const Artifact& artifact,

@@ -23,8 +23,9 @@ Status choose_gpu(const Driver& driver, int ordinal, int local_rank, bool emulat
 
 Status too_little_memory(const Gpu& gpu, int64_t needed, int64_t free);
 
-// The driver has refused to lock so many bytes of the host's memory, and says why.
-Status locking_refused(const std::string& why, int64_t bytes);
+// Locks so many bytes of the host's memory, for the driver to release. Where that is refused, though there may be
+// memory, the error says how many can be locked.
+Status lock_host_memory(const Driver& driver, int64_t bytes, std::byte*& memory);
 
 // True where PTX for "sm_80" runs on a GPU of a capability. Targets with a letter run on their own kind only.
 bool runs_on(std::string_view target, int capability);

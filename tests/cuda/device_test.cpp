@@ -312,6 +312,17 @@ TEST_F(CudaDeviceTest, SaysInOneSentenceWhyNoGpuRunsTheArtifact) {
   EXPECT_EQ(error(artifact),
             "GPU 0 (Fake 0) has too little memory: the artifact needs 1048576 bytes, 1000000 are free");
   fake_->free_bytes = 1 << 29;
+  artifact.plan.host_bytes = 64 << 20;
+  fake_->lockable_bytes = (42 << 20) - 1;
+  EXPECT_EQ(
+      error(artifact),
+      "cannot lock 67108864 bytes of the host's memory for optimizer state: CUDA_ERROR_OUT_OF_MEMORY (out of "
+      "memory); 41943040 can be locked: compile it with a memory.host of at most that, or with a larger "
+      "memory.budget, with which less lies there");
+  EXPECT_EQ(fake_->launches.size(), 0U);
+  fake_->lockable_bytes = 1 << 29;
+  EXPECT_EQ(error(artifact), "no error");
+  artifact.plan.host_bytes = 0;
   fake_->jit_log = "ptxas fatal: line 7\nsyntax error\n";
   EXPECT_EQ(error(artifact),
             "the driver does not take the artifact's PTX: CUDA_ERROR_INVALID_PTX (a PTX JIT compilation "

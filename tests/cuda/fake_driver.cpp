@@ -178,6 +178,7 @@ FAKE cuMemFree_v2(Pointer pointer) {
   return 0;
 }
 FAKE cuMemHostAlloc(void** pointer, size_t bytes, unsigned) {
+  if (bytes > fake().lockable_bytes) return kErrorOutOfMemory;
   *pointer = std::malloc(bytes);
   ++fake().live_allocations;
   return called("cuMemHostAlloc");

@@ -23,8 +23,9 @@ struct FakeDriver {
   std::vector<int> capabilities = {80};  // of each GPU
   size_t total_bytes = size_t{1} << 30;
   size_t free_bytes = size_t{1} << 29;  // falls with every allocation
-  size_t graph_bytes = 4096;            // that a graph takes
-  std::string jit_log;                  // not empty: loading a module fails with it
+  size_t lockable_bytes = size_t{1} << 29;
+  size_t graph_bytes = 4096;  // that a graph takes
+  std::string jit_log;        // not empty: loading a module fails with it
   int max_threads = 1024;
   int multiprocessors = 4, blocks_at_once = 2;  // of a kernel on each
   int failing_launch = 0;  // the error that surfaces at the wait after the next graph launch
