@@ -1,175 +1,217 @@
-"""Optimizer state in the host's memory (memory.host): the bits, the checkpoints and the log are those without."""
+"""Optimizer state in the host's memory (memory.host): the bits, the checkpoints and the log are those without.
+GACC_HOST is the number of random cells, of examples, precisions and optimizers, on the CPU (4), GACC_HOST_EMULATED that in
+the emulator (2), GACC_HOST_RANKS that on ranks (1); 288 are all of them. GACC_HOST_SEED is where they begin (1)."""
 import hashlib
 import itertools
 import json
+import os
+import pathlib
+import random
 import re
+import shutil
+import signal
+import struct
+import subprocess
+import time
 
 import harness
 import ranks
 from harness import expect, one_error, run
 
-# 48 samples of which a launch has 4: windows of three launches, and a tail.
-LAYERS = """
-[[layers]]
-type = "linear"
-name = "a"
-features = 130
-activation = "relu"
-[[layers]]
-type = "linear"
-name = "b"
-features = 70
-activation = "gelu"
-[[layers]]
-type = "linear"
-name = "c"
-features = 10
-"""
-OPTIMIZERS = ["sgd", "adam", "adamw", "lion", "lamb"]
+SEED = os.environ.get("GACC_HOST_SEED", "1")
+# Narrower, where an example takes longer than a second a step: what stands in it, and what instead.
+GPT = [("50257", "97"), ("1024", "24"), ("3072", "96"), ("768", "48"), ("heads = 12", "heads = 4"), ("repeat = 12", "repeat = 2")]
+LLAMA = [("49152", "97"), ("[512]", "[24]"), ("1536", "96"), ("576", "48"), ("heads = 9", "heads = 3"), ("kv_heads = 3", "kv_heads = 1"),
+         ("repeat = 30", "repeat = 2"), ("= 64 ", "= 16 ")]
+NARROWER = {"gpt2_124m": GPT, "gpt2_hf": GPT, "llama_hf": LLAMA, "llama_lora": LLAMA,
+            "shakespeare_gpt": [("repeat = 4", "repeat = 2"), ("[64]", "[16]")]}
+SMALL = ["regression", "small_gradients_f16", "gpt2_124m", "llama_lora"]  # for the emulator
+MODELS = sorted(path.stem for path in harness.EXAMPLES.glob("*.toml"))
+OPTIMIZERS = {"sgd": "lr = 0.05\nmomentum = 0.9", "adam": 'lr = 1e-3\nsecond_moment = "micro"', "adam_window": 'type = "adam"\nlr = 1e-3',
+              "adamw": 'lr = 1e-3\ndecay = "matrices"', "lion": "lr = 1e-3\nweight_decay = 0.1", "lamb": "lr = 1e-2"}
 
 
-def model_of(folder):
-    path = folder / "host.toml"
-    if not path.exists():
-        path.write_text(harness.classifier("host", [48], 10, LAYERS, "micro_batch = 4\naccumulate = 3", 'type = "adamw"'))
-    return path
+def cells(variable, few, models=MODELS):
+    """Some of the matrix, each with a generator of its own for what the matrix has not."""
+    matrix = list(itertools.product(models, ["f32", "f16", "bf16"], OPTIMIZERS))
+    for cell in random.Random(f"{SEED} {variable}").sample(matrix, min(len(matrix), int(os.environ.get(variable, few)))):
+        yield *cell, random.Random(f"{SEED} {variable} {cell}")
 
 
-def settings_of(optimizer, precision, **more):
-    momentum = {"optimizer__momentum": 0.9} if optimizer == "sgd" else {}
-    return {"optimizer__type": optimizer, "precision__compute": precision, **momentum, **more}
+def sets_of(settings):
+    return [w for k, v in settings.items() for w in ("--set", f"{k.replace('__', '.')}={v}")]
 
 
-def plan_of(model, **settings):
-    sets = [w for k, v in settings.items() for w in ("--set", f"{k.replace('__', '.')}={v}")]
-    return json.loads(run("gaccc", model, "--plan", "--json", *sets).stdout)
+def compiled(model, artifact, **settings):
+    """The artifact's plan, or the error."""
+    done = run("gaccc", model, "-o", artifact, "--plan", "--json", *sets_of(settings), code=(0, 1))
+    return json.loads(done.stdout) if done.returncode == 0 else done.stderr
+
+
+def compiled_with_all(model, artifact, **settings):
+    """All on the host that may lie there, in the least memory that does without recompute."""
+    settings |= {"recompute__policy": "none", "memory__host": "1GiB", "memory__budget": "1KiB"}
+    error = compiled(model, artifact, **settings)
+    least = re.search(r"needs at least ([\d.]+) ([KM])iB.* all that may lie there", error)
+    expect(least, error)
+    budget = int(float(least[1]) * {"K": 1 << 10, "M": 1 << 20}[least[2]])
+    while isinstance(plan := compiled(model, artifact, **settings | {"memory__budget": f"{budget}B"}), str):
+        budget += budget // 64
+    return budget, plan["bytes"]["host"]
 
 
 class Case:
-    """A model without state on the host, and with some and all of it there."""
+    """A cell's model, without state on the host and with some and all of it there."""
 
-    def __init__(self, folder, model, name, **settings):
-        self.folder, self.name = folder, name
-        least = plan_of(model, **settings)["bytes"]["peak"]
-        self.artifacts = {"none": harness.compile_model(model, folder / f"{name}-none.ptx", **settings)}
-        self.plans = {}
-        for part, budget in (("some", least - 4096), ("all", None)):
-            hosted = {**settings, "recompute__policy": "none", "memory__host": "1GiB"}
-            if budget is None:  # what is below the least, too: the error says what there is
-                budget = self.least_of(model, hosted)
-            hosted["memory__budget"] = f"{budget}B"
-            self.plans[part] = plan_of(model, **hosted)
-            expect(self.plans[part]["bytes"]["peak"] <= budget, f"{name}: the plan is over its budget")
-            expect(self.plans[part]["bytes"]["host"] > 0, f"{name}: nothing lies on the host")
-            self.artifacts[part] = harness.compile_model(model, folder / f"{name}-{part}.ptx", **hosted)
+    def __init__(self, folder, example, precision, optimizer, chance, lanes, device):
+        self.folder, self.device = folder, device
+        text = harness.example(example).read_text()
+        for old, new in NARROWER.get(example, []):
+            text = text.replace(old, new)
+        keys = OPTIMIZERS[optimizer]
+        text = re.sub(r"\[optimizer\]\n(.+\n)*", "[optimizer]\n" + (keys if "type" in keys else f'type = "{optimizer}"\n{keys}') + "\n", text)
+        self.model = folder / f"{example}.toml"
+        self.model.write_text(text)
+        micro = chance.choice([1, 3])
+        self.settings = {"precision__compute": precision, "train__micro_batch": micro, "train__lanes": 4 if lanes else chance.choice([1, 4]),
+                         "train__accumulate": 4, "train__tail": chance.choice(["flush", "drop", "carry"]), "train__epochs": 2 if device == "cpu" else 1,
+                         "precision__on_nonfinite": "skip", "precision__loss_scale": "none"}
+        if precision == "f16":  # so high a scale that something overflows
+            self.settings.update(precision__loss_scale="dynamic", precision__scale_initial=1 << 24)
+        if chance.random() < 0.5:
+            self.settings["train__clip_norm"] = 0.5
+        arrays = harness.make_arrays(self.model, samples := (10 if device == "cpu" else 5) * micro + 1, chance.random())
+        for name, (values, shape) in arrays.items():
+            if isinstance(values, bytes):
+                values = harness.array.array("f", (v / 255 for v in values))
+            if values.typecode == "f":
+                values[len(values) // samples * 4 * micro] = 3e38  # in the second window
+            harness.write_npy(folder / f"{name}.npy", values, shape)
+        self.data = "npy:" + ",".join(f"{name}={folder / name}.npy" for name in arrays)
+        self.parts = ["none", "all"]
+        peak = compiled(self.model, folder / "none.ptx", **self.settings)["bytes"]["peak"]
+        least, possible = compiled_with_all(self.model, folder / "all.ptx", **self.settings)
+        for _ in range(8 if possible else 0):  # as the dice say, until something lies there but not all
+            plan = compiled(self.model, folder / "some.ptx", **self.settings, memory__host=f"{chance.randrange(possible // 8, possible)}B",
+                            memory__budget=f"{chance.randrange(least, max(peak, least + 1))}B")
+            if not isinstance(plan, str) and 0 < plan["bytes"]["host"] < possible:
+                self.parts.append("some")
+                break
 
-    def least_of(self, model, settings):
-        done = run("gaccc", model, "--plan", *[w for k, v in {**settings, "memory__budget": "1KiB"}.items()
-                                               for w in ("--set", f"{k.replace('__', '.')}={v}")], code=1)
-        expect("all that may lie there" in done.stderr, done.stderr)
-        low, high = 1024, plan_of(model, **{k: v for k, v in settings.items() if not k.startswith("memory")})["bytes"]["peak"]
-        while high - low > 256:
-            middle = (low + high) // 2
-            sets = [w for k, v in {**settings, "memory__budget": f"{middle}B"}.items()
-                    for w in ("--set", f"{k.replace('__', '.')}={v}")]
-            if run("gaccc", model, "--plan", *sets, code=(0, 1)).returncode == 0:
-                high = middle
-            else:
-                low = middle
-        return high
+    def command(self, part, name, *words):
+        return [harness.BIN / "gacc-exec", self.folder / f"{part}.ptx", "--data", self.data, "--save", f"{name}.safetensors", "--log", f"{name}.jsonl",
+                "--checkpoint", name, "--checkpoint-every", 1, "--no-shuffle", "--threads", 1, "--device", self.device, *words]
 
-    def train(self, part, data, *words, again=False):
-        name = self.folder / f"{self.name}-{part}"
-        run("gacc-exec", self.artifacts[part], "--data", data, "--save", f"{name}.safetensors", "--log", f"{name}.jsonl",
-            "--checkpoint", name, "--threads", 1, *words, *(["--resume"] if again else []))
-        return (hashlib.sha256((self.folder / f"{self.name}-{part}.safetensors").read_bytes()).hexdigest(),
-                ranks.buffers(name), ranks.events(f"{name}.jsonl"))
+    def result(self, name):
+        """SHA-256 of the weights; of the checkpoint's tensors, and the rest of it without seconds; the log without them."""
+        raw = (name / "checkpoint").read_bytes()
+        size = 24 + struct.unpack("<Q", raw[-24:-16])[0]
+        train = {k: v for k, v in json.loads(raw[-size:-24])["train"].items() if not k.startswith("seconds")}
+        return (hashlib.sha256(pathlib.Path(f"{name}.safetensors").read_bytes()).hexdigest(),
+                [hashlib.sha256(raw[:-size]).hexdigest(), train], ranks.events(f"{name}.jsonl"))
+
+    def train(self, part, count=1):
+        name = self.folder / f"{part}{count}"
+        if count == 1:
+            run(*self.command(part, name))
+        else:
+            ranks.mpirun(count, self.command(part, name))
+        return self.result(name)
+
+    def train_killed(self, one, chance):
+        """kill -9 behind some lines of the log, and each time another part of the state on the host."""
+        name, log, kills = self.folder / "killed", self.folder / "killed.jsonl", 0
+        while True:
+            process = subprocess.Popen([*map(str, self.command(chance.choice(self.parts), name, "--resume"))], stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+            lines = chance.randint(1, 3) + (log.read_text().count("\n") if log.exists() else 0)
+            while kills < 4 and process.poll() is None and (not log.exists() or log.read_text().count("\n") < lines):
+                time.sleep(0.001)
+            if kills < 4:
+                process.kill()
+            error = process.communicate()[1].decode()
+            if process.returncode == 0:
+                ranks.same(self.result(name), one, f"after {kills} kills")
+                return kills
+            expect(process.returncode == -signal.SIGKILL, f"exit {process.returncode}: {error}")
+            kills += 1
+
+
+def check(folder, cells, with_it):
+    """The bits of each cell without state on the host, and with: some, all, and what `with_it` does further."""
+    wrong = []
+    for number, (example, precision, optimizer, chance) in enumerate(cells):
+        inside = folder / str(number)
+        inside.mkdir()
+        name = f"{number}: {example}, {precision}, {optimizer}"
+        try:
+            case = Case(inside, example, precision, optimizer, chance, with_it is on_ranks, "cpu" if with_it else "emulate")
+            name += f", {case.settings}"
+            one = case.train("none")
+            for part in case.parts[1:]:
+                ranks.same(case.train(part), one, f"{part} on the host")
+            said = with_it(case, one, chance) if with_it else ""
+            skipped = sum(e.get("skipped") is True for e in one[2])
+            print(f"{name}, {'/'.join(case.parts)}, {skipped} of {len(one[2])} skipped{said}", flush=True)
+        except harness.Failed as error:
+            wrong.append(f"{name}: {error}")
+            print("WRONG", wrong[-1], flush=True)
+        shutil.rmtree(inside)
+    expect(not wrong, f"{len(wrong)} cells:\n" + "\n".join(wrong))
+
+
+def killed(case, one, chance):
+    kills = case.train_killed(one, chance)
+    return f", {kills} kills"
+
+
+def on_ranks(case, one, chance):
+    """On some ranks that each have all of the optimizer's state, and on some that share it."""
+    said = ""
+    for shard in ("none", "optimizer"):
+        count = chance.choice([1, 2, 3, 4])
+        shared = {"train__ranks": count, "memory__shard": shard}
+        host = compiled_with_all(case.model, case.folder / "ranks.ptx", **case.settings, **shared)[1]
+        ranks.same(case.train("ranks", count), one, f"{count} ranks, shard {shard}")
+        said += f", {count} ranks ({shard}): {host} bytes"
+    return said
 
 
 def test_the_bits_are_those_without(folder):
-    """Each precision with each optimizer, with short windows and a window that is skipped."""
-    model = model_of(folder)
-    arrays = harness.make_arrays(model, 46, 5)
-    for key, (values, shape) in arrays.items():
-        if key == "x":
-            values[17 * 48] = 1e30  # the second window overflows in half precision, and loses nothing else
-        harness.write_npy(folder / f"{key}.npy", values, shape)
-    data = f"npy:x={folder}/x.npy,y={folder}/y.npy"
-    for precision, optimizer in itertools.product(["f32", "f16", "bf16"], OPTIMIZERS):
-        case = Case(folder, model, f"{optimizer}-{precision}",
-                    **settings_of(optimizer, precision, precision__on_nonfinite="skip"))
-        one = case.train("none", data, "--no-shuffle", "--epochs", 2, "--device", "cpu")
-        if precision == "f16":
-            expect(any(e.get("skipped") for e in one[2]), "no window was skipped")
-        for part in ("some", "all"):
-            ranks.same(case.train(part, data, "--no-shuffle", "--epochs", 2, "--device", "cpu"), one,
-                       f"{optimizer}, {precision}, {part} on the host")
+    check(folder, cells("GACC_HOST", 4), killed)
 
 
 def test_the_emulator_has_the_same_bits_as_without(folder):
-    model = model_of(folder)
-    data = harness.make_data(model, 22, folder)
-    for precision, optimizer in (("f32", "adamw"), ("f16", "lamb"), ("bf16", "sgd")):
-        case = Case(folder, model, f"{optimizer}-{precision}", **settings_of(optimizer, precision))
-        one = case.train("none", data, "--device", "emulate")
-        for part in ("some", "all"):
-            ranks.same(case.train(part, data, "--device", "emulate"), one, f"{optimizer}, {precision}, {part}, emulated")
-
-
-def test_a_run_that_was_cut_goes_on(folder):
-    """Within a window, from a checkpoint of a run with other state on the host."""
-    model = model_of(folder)
-    data = harness.make_data(model, 46, folder)
-    case = Case(folder, model, "adam", **settings_of("adam", "bf16", optimizer__second_moment="micro"))
-    straight = case.train("none", data, "--launches", 23)
-    for first, then in (("all", "none"), ("none", "all"), ("some", "all")):
-        case.train(first, data, "--launches", 10)
-        (folder / "adam-cut").mkdir(exist_ok=True)
-        (folder / "adam-cut/checkpoint").write_bytes((folder / f"adam-{first}/checkpoint").read_bytes())
-        case.artifacts["cut"] = case.artifacts[then]
-        weights, state, _ = case.train("cut", data, "--launches", 23, again=True)
-        expect((weights, state) == straight[:2], f"from {first} on the host to {then}: the bits differ")
+    check(folder, cells("GACC_HOST_EMULATED", 2, SMALL), None)
 
 
 def test_ranks_have_the_same_bits(folder):
-    """Lanes on one to four ranks, and shards of state that lie on the host."""
     ranks.need_mpi()
-    model = model_of(folder)
-    data = harness.make_data(model, 46, folder)
-    lanes = settings_of("adamw", "bf16", train__lanes=4, train__accumulate=4)
-    one = ranks.Case(folder, samples=46, model=model, spec=data, **lanes)
-    straight = one.train(1)
-    for count, more in ((1, {}), (3, {}), (4, {}), (2, {"memory__shard": "optimizer"}), (4, {"memory__shard": "optimizer"})):
-        settings = {**lanes, "train__ranks": count, **more}
-        peak = plan_of(model, **settings)["bytes"]["peak"]
-        hosted = {**settings, "recompute__policy": "none", "memory__host": "1MiB", "memory__budget": f"{peak * 9 // 10}B"}
-        expect(plan_of(model, **hosted)["bytes"]["host"] > 0, f"{hosted}: nothing lies on the host")
-        case = ranks.Case(folder, samples=46, model=model, spec=data, **hosted)
-        ranks.same(case.train(count), straight, f"{count} ranks, {more}")
+    check(folder, cells("GACC_HOST_RANKS", 1), on_ranks)
 
 
 def test_the_plan_says_what_is_locked_and_what_it_costs(folder):
-    model = model_of(folder)
-    case = Case(folder, model, "plan", **settings_of("adamw", "bf16"))
-    plan = case.plans["all"]
+    model, artifact = harness.example("mnist_mlp"), folder / "all.ptx"
+    settings = {"optimizer__type": "adamw", "precision__compute": "bf16", "recompute__policy": "none", "memory__host": "1GiB"}
+    settings["memory__budget"] = f"{compiled_with_all(model, artifact, **settings)[0]}B"
+    plan = compiled(model, artifact, **settings)
     host = plan["host"]
     expect(host["bytes"] == plan["bytes"]["host"] and host["link_seconds"] == host["link_bytes"] / 12e9, f"{host}")
-    sets = ["--set", "optimizer.type=adamw", "--set", "precision.compute=bf16", "--set", "memory.host=1GiB", "--set",
-            "recompute.policy=none", "--memory", f"{plan['bytes']['peak']}B"]
-    said = run("gaccc", model, "--plan", "--link", "24GB/s", *sets).stdout
+    said = run("gaccc", model, "--plan", "--link", "24GB/s", *sets_of(settings)).stdout
     expect(f"{1e3 * host['link_bytes'] / 24e9:.2f} ms an update at 24 GB/s" in said, said)
-    done = run("gacc-exec", case.artifacts["all"], "--data", harness.make_data(model, 12, folder), "--updates", 1,
-               "--recheck", 1, "--log", folder / "plan.jsonl")
-    expect(harness.read_log(folder / "plan.jsonl")[0]["arena_bytes"] == plan["bytes"]["peak"], done.stderr)
+    done = run("gacc-exec", artifact, "--data", harness.make_data(model, 64, folder), "--updates", 1, "--recheck", 1, "--log", folder / "log")
+    expect(harness.read_log(folder / "log")[0]["arena_bytes"] == plan["bytes"]["peak"], done.stderr)
+    settings |= {"optimizer__type": "lamb", "train__lanes": 4, "train__ranks": 4, "memory__shard": "optimizer"}
+    said = run("gaccc", model, "--plan", *sets_of(settings | {"memory__budget": "16MiB"})).stdout
+    expect("of state must stay there" in said, said)
 
 
 def test_too_little_is_an_error_that_says_what_would_do(folder):
-    model = model_of(folder)
+    model, words = harness.example("mnist_mlp"), ["--set", "recompute.policy=none", "--set", "precision.compute=bf16"]
     one_error(run("gaccc", model, "--set", "memory.host=1GiB", code=1), "needs a `memory.budget`")
-    sets = ["--memory", "200KB", "--set", "recompute.policy=none", "--set", "precision.compute=bf16"]
-    done = run("gaccc", model, *sets, "--set", "memory.host=20KB", code=1)
+    done = run("gaccc", model, *words, "--memory", "4MiB", "--set", "memory.host=3MiB", code=1)
     expect(re.search(r"needs .* the host has .* in its memory.host of .*, and might have ", done.stderr), done.stderr)
-    done = run("gaccc", model, "--memory", "20KB", *sets[2:], "--set", "memory.host=1GiB", code=1)
+    done = run("gaccc", model, *words, "--memory", "1MiB", "--set", "memory.host=1GiB", code=1)
     expect("which is all that may lie there" in done.stderr, done.stderr)
 
 
