@@ -98,15 +98,25 @@ class InOrder {
  public:
   InOrder(Module& module, Region& region, Diag& diag) : module_(module), region_(region), diag_(diag) {}
 
-  void add(BufferId buffer, const Operand& what, std::string_view sum) {
+  // `of`: the parameter, of a gradient. What its uses give, which autodiff adds up, has a sum for each.
+  void add(BufferId buffer, const Operand& what, std::string_view sum, Trained* of) {
+    size_t maker = maker_of(region_, what);
+    if (of != nullptr && maker < region_.ops.size() && region_.ops[maker].info == &op_add &&
+        uses(region_, what) == 1) {
+      const std::vector<Operand> terms = region_.ops[maker].operands;
+      add(buffer, terms[0], sum, of);
+      of->uses.push_back(module_.belonging(of->parameter, BufferRole::further_use,
+                                           fmt::format(".grad.use{}", of->uses.size() + 2)));
+      add(of->uses.back(), terms[1], sum, of);
+      maker = maker_of(region_, what);
+      region_.ops.erase(region_.ops.begin() + static_cast<std::ptrdiff_t>(maker));
+      return;
+    }
     std::vector<size_t> terms, sums;
     if (find_terms(region_, what, terms, sums) && terms.size() == 1) {
       accumulate_into(buffer, accumulating(region_, region_.ops[terms[0]]), region_.ops[terms[0]]);
       return;
     }
-    size_t maker = maker_of(region_, what);
-    if (terms.size() > 1 || (maker < region_.ops.size() && region_.ops[maker].info == &op_add))
-      return refuse(maker, sum, "adds what several uses give; each use would need a sum of its own");
     std::vector<ValueId> shaped;  // the same sums under other shapes, which nobody else reads
     while (maker < region_.ops.size() && region_.ops[maker].info->lowering == Lowering::alias &&
            uses(region_, region_.ops[maker].results.front()) == 1) {
@@ -164,11 +174,11 @@ class InOrder {
   size_t maker_ = 0;
 };
 
-// Adds `what`, which an error calls `sum`, to a buffer of the window.
+// Adds `what`, which an error calls `sum`, to a buffer of the window; `of`: the parameter, of a gradient.
 void sum_samples(Module& module, Region& region, BufferId buffer, const Operand& what, std::string_view sum,
-                 Diag& diag) {
+                 Diag& diag, Trained* of = nullptr) {
   if (keeps_bits(module.settings))
-    InOrder(module, region, diag).add(buffer, what, sum);
+    InOrder(module, region, diag).add(buffer, what, sum, of);
   else
     add_to(module, region, buffer, what, diag);
 }
@@ -240,14 +250,15 @@ bool accumulate(Module& module, const Options&, Diag& diag) {
   while (!module.step.yields.empty()) {  // uses() counts what is still to come
     const Yield yield = module.step.yields.front();
     BufferId into{};
-    if (yield.role == YieldRole::grad) into = trained[next++].gradient;
+    Trained* const of = yield.role == YieldRole::grad ? &trained[next++] : nullptr;
+    if (of != nullptr) into = of->gradient;
     if (yield.role == YieldRole::loss) into = module.named(Named::loss_sum);
     if (yield.role == YieldRole::count) into = module.named(Named::loss_count);
     if (yield.role == YieldRole::weights) into = module.named(Named::loss_weight);
     sum_samples(module, module.step, into, yield.what,
-                yield.role == YieldRole::grad ? fmt::format("the gradient of `{}`", module[yield.of].name)
-                                              : fmt::format("the {}", yield_role_text(yield.role)),
-                diag);
+                of != nullptr ? fmt::format("the gradient of `{}`", module[yield.of].name)
+                              : fmt::format("the {}", yield_role_text(yield.role)),
+                diag, of);
     module.step.yields.erase(module.step.yields.begin());
   }
   const auto low = module.find(Named::samples_low), high = module.find(Named::samples_high);

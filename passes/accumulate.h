@@ -5,10 +5,11 @@
 
 namespace gacc::passes {
 
-// A trained parameter, the accumulator of its gradient and, for optimizer.second_moment = "micro", that of
-// the squares of its launches' mean gradients.
+// A trained parameter, the accumulator of its gradient, those of its further uses (train.require = "bits") and, for
+// optimizer.second_moment = "micro", that of the squares of its launches' mean gradients.
 struct Trained {
   ir::BufferId parameter, gradient;
+  std::vector<ir::BufferId> uses{};
   std::optional<ir::BufferId> squares{};
 };
 

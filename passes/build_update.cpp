@@ -101,8 +101,16 @@ class UpdateBuilder {
   ValueId sum_of_squares() {
     std::vector<ValueId> sums;
     for (const Trained& one : trained_)
-      sums.push_back(norm_squared(module_[one.parameter].name, ".norm2", one.gradient));
+      sums.push_back(norm_squared(module_[one.parameter].name, ".norm2", gradient(one)));
     return sum_over(sums, "norm2");
+  }
+
+  // The sum over all uses, in their order.
+  Operand gradient(const Trained& one) {
+    Operand sum = one.gradient;
+    for (const BufferId use : one.uses)
+      sum = build_.make("add", module_[one.parameter].name + ".uses", {sum, use});
+    return sum;
   }
 
   ValueId norm_squared(const std::string& name, const std::string& suffix, const Operand& what) {
@@ -275,7 +283,7 @@ class UpdateBuilder {
     OptimizerStep step{.build = build_,
                        .name = name,
                        .w = w,
-                       .g = build_.make("mul", name + ".mean", {one.gradient, mean_}),
+                       .g = build_.make("mul", name + ".mean", {gradient(one), mean_}),
                        .rate = rate,
                        .updates = updates_,
                        .corrections = corrections_,
@@ -290,6 +298,7 @@ class UpdateBuilder {
     optimizer_.step(step);
     if (micro_) zero(*one.squares);
     zero(one.gradient);
+    for (const BufferId use : one.uses) zero(use);
   }
 
   Module& module_;

@@ -91,6 +91,9 @@ class Sharder {
     const auto squares = module_.find_belonging(parameter, BufferRole::squares);
     for (const std::optional<BufferId>& whole : {std::optional(gradient), squares, half})
       if (whole) slice(*whole, parameter);
+    for (size_t i = 0; i < module_.buffers.size(); ++i)
+      if (module_.buffers[i].role == BufferRole::further_use && module_.buffers[i].of == parameter)
+        slice({static_cast<int32_t>(i)}, parameter);
     if (half && !is_read_whole(parameter))
       slices_[parameter] = {
           module_.belonging(parameter, BufferRole::master, {}, Type{DType::f32, cut->slice}), parameter};

@@ -69,6 +69,7 @@ struct PlanInput {  // one named input of `step`, `eval` and `predict`; the byte
   std::optional<int64_t> range;         // i32: valid values are 0..range-1 ...
   std::optional<int64_t> ignore_index;  // ... and this one, when it is the loss's target
   bool target = false;                  // what the loss compares with
+  bool documents = false;               // numbers of documents, of which a text that goes on is one
   bool probability = false;             // f32: valid values are 0 to 1
   bool normalize_data = false;          // normalize = "data": the training data's statistics
   std::optional<DType> stored{};        // of f32: the half type to which it is rounded in the arena

@@ -67,6 +67,11 @@ struct EvaluationReport {
   EvalReport result;
   double seconds = 0;
   bool better = false;  // than all before it, where the run keeps the best
+
+  // Multiplies each metric by its unit.
+  void show_in(const std::vector<double>& units) {
+    for (size_t i = 0; i < units.size(); ++i) result.metrics[i] *= units[i];
+  }
 };
 
 // The best evaluation so far.

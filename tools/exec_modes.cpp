@@ -282,6 +282,11 @@ Status write_predictions(Run& run, Session& session) {
   const std::string& remark = run.outputs.remark;
   run.done = fmt::format("wrote the outputs of {} to {}{}{}", counted(run.data.samples, "sample"), path,
                          remark.empty() ? "" : ", ", remark);
+  if (run.eval.samples == 0 || run.result.interrupted) return {};
+  EvaluationReport report;
+  GACC_TRY(evaluate_once(session, run.artifact.plan, run.eval, run.options, report, run.result.interrupted));
+  report.show_in(run.metric_units);
+  if (!run.result.interrupted) run.say("{}\n", evaluation_text(report, run.artifact.plan));
   return {};
 }
 

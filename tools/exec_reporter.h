@@ -75,7 +75,7 @@ class Reporter final : public TrainObserver {
 
   Status evaluated(const EvaluationReport& measured) override {
     EvaluationReport report = measured;
-    for (size_t i = 0; i < report.result.metrics.size(); ++i) report.result.metrics[i] *= to_.units[i];
+    report.show_in(to_.units);
     to_.progress.say(evaluation_text(report, to_.plan));
     std::vector<std::string> tags = {"eval/loss"};
     for (const std::string& metric : to_.plan.metrics) tags.push_back("eval/" + metric);

@@ -167,6 +167,7 @@ Status Run::prepare() {
     if (!given.data.empty())
       GACC_TRY(load_data(given.data, given.asks() ? DataUse::prediction : DataUse::training, data));
     if (!given.eval.empty()) GACC_TRY(load_data(given.eval, DataUse::evaluation, eval));
+    if (given.mode() == Mode::predict) look_for_labels();
     GACC_TRY(checkpoint.check(artifact, data, options, lr_of_model_));
   }
   if (given.mode() == Mode::predict)
@@ -270,12 +271,22 @@ Status Run::load_data(const std::string& spec, DataUse use, Dataset& to) {
   return status;
 }
 
+// Data for predictions are evaluated, too, where they have labels that can be.
+void Run::look_for_labels() {
+  const Status status = load_dataset(given.data, artifact.plan, DataUse::evaluation, facts, eval);
+  if (status) return;
+  for (size_t i = 0; i < eval.columns.size(); ++i)
+    if (artifact.plan.inputs[i].target && eval.columns[i].present())
+      say("gacc-exec: note: nothing is measured: {}\n", status.text());
+  eval = {};
+}
+
 // Finds the units of metrics where the target is normalised by its data: mae and rmse are shown in its own, if these
 // are one number.
 void Run::find_units() {
   const Plan& plan = artifact.plan;
   metric_units.assign(plan.metrics.size(), 1);
-  if (given.mode() != Mode::train && given.mode() != Mode::evaluate) return;
+  if (given.mode() != Mode::train && eval.samples == 0) return;
   for (const PlanInput& input : plan.inputs) {
     if (!input.target || !input.normalize_data) continue;
     const std::vector<double>& std = facts[input.name].std;

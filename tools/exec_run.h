@@ -83,6 +83,7 @@ class Run {
   Status check_saving() const;
   SaveForm form_of(const char* option, const std::string& path) const;
   Status load_data(const std::string& spec, DataUse use, Dataset& to);
+  void look_for_labels();
   void find_units();
   Facts facts_of_rank() const;
   Status read_gemm_choices();

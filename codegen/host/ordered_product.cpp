@@ -4,7 +4,6 @@
 // product and the addition behind it are one rounding.
 #include "codegen/host/ordered_product.h"
 
-#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -25,51 +24,54 @@ struct Vector {
   typedef float Of __attribute__((vector_size(kBytes), aligned(4), may_alias));
 };
 
-// A tile of `height` rows of `N` vectors, with `terms` of them.
+// A tile of `kRows` rows of `N` vectors, with `terms` of them.
 template <int kBytes, int kRows, int N>
 [[gnu::always_inline]] inline void tile(int64_t terms, const Numbers& a, const float* b, int64_t b_step,
-                                        float* c, int64_t step, Start start) {
+                                        float* c, int64_t step, Start start, const Runs& runs) {
   using V = typename Vector<kBytes>::Of;
   constexpr int kLanes = kBytes / 4;
-  V sums[kRows][N];
-  for (int i = 0; i < kRows; ++i)
-    for (int j = 0; j < N; ++j)
-      sums[i][j] = start == Start::element ? *reinterpret_cast<const V*>(c + i * step + j * kLanes) : V{};
   const float* row[kRows];
   for (int i = 0; i < kRows; ++i) row[i] = a.data + i * a.row;
-  for (int64_t p = 0; p < terms; ++p) {
-    V right[N];
-    for (int j = 0; j < N; ++j) right[j] = *reinterpret_cast<const V*>(b + p * b_step + j * kLanes);
-    for (int i = 0; i < kRows; ++i) {
-      const float left = row[i][p * a.term];
-      for (int j = 0; j < N; ++j) sums[i][j] += left * right[j];
+  for (int64_t p = 0; p < terms;) {
+    V sums[kRows][N];
+    for (int i = 0; i < kRows; ++i)
+      for (int j = 0; j < N; ++j)
+        sums[i][j] = start == Start::element ? *reinterpret_cast<const V*>(c + i * step + j * kLanes) : V{};
+    for (const int64_t end = std::min(p + runs.length(p), terms); p < end; ++p) {
+      V right[N];
+      for (int j = 0; j < N; ++j) right[j] = *reinterpret_cast<const V*>(b + p * b_step + j * kLanes);
+      for (int i = 0; i < kRows; ++i) {
+        const float left = row[i][p * a.term];
+        for (int j = 0; j < N; ++j) sums[i][j] += left * right[j];
+      }
     }
+    for (int i = 0; i < kRows; ++i)
+      for (int j = 0; j < N; ++j) {
+        V& to = *reinterpret_cast<V*>(c + i * step + j * kLanes);
+        to = start == Start::apart ? to + sums[i][j] : sums[i][j];
+      }
   }
-  for (int i = 0; i < kRows; ++i)
-    for (int j = 0; j < N; ++j) {
-      V& to = *reinterpret_cast<V*>(c + i * step + j * kLanes);
-      to = start == Start::apart ? to + sums[i][j] : sums[i][j];
-    }
 }
 
 template <int kBytes, int N>
 [[gnu::always_inline]] inline void tile_of(int rows, int64_t terms, const Numbers& a, const float* b,
-                                           int64_t b_step, float* c, int64_t step, Start start) {
-  if (rows == 8) tile<kBytes, 8, N>(terms, a, b, b_step, c, step, start);
-  if (rows == 4) tile<kBytes, 4, N>(terms, a, b, b_step, c, step, start);
-  if (rows == 2) tile<kBytes, 2, N>(terms, a, b, b_step, c, step, start);
-  if (rows == 1) tile<kBytes, 1, N>(terms, a, b, b_step, c, step, start);
+                                           int64_t b_step, float* c, int64_t step, Start start,
+                                           const Runs& runs) {
+  if (rows == 8) tile<kBytes, 8, N>(terms, a, b, b_step, c, step, start, runs);
+  if (rows == 4) tile<kBytes, 4, N>(terms, a, b, b_step, c, step, start, runs);
+  if (rows == 2) tile<kBytes, 2, N>(terms, a, b, b_step, c, step, start, runs);
+  if (rows == 1) tile<kBytes, 1, N>(terms, a, b, b_step, c, step, start, runs);
 }
 
 using Tile = void (*)(int rows, int vectors, int64_t terms, const Numbers& a, const float* b, int64_t b_step,
-                      float* c, int64_t step, Start start);
+                      float* c, int64_t step, Start start, const Runs& runs);
 
 #define GACC_TILE(name, bytes, most, target)                                                               \
   target void name(int rows, int vectors, int64_t terms, const Numbers& a, const float* b, int64_t b_step, \
-                   float* c, int64_t step, Start start) {                                                  \
-    if (vectors == 3 && (most) == 3) tile_of<bytes, 3>(rows, terms, a, b, b_step, c, step, start);         \
-    if (vectors == 2 && (most) >= 2) tile_of<bytes, 2>(rows, terms, a, b, b_step, c, step, start);         \
-    if (vectors == 1) tile_of<bytes, 1>(rows, terms, a, b, b_step, c, step, start);                        \
+                   float* c, int64_t step, Start start, const Runs& runs) {                                \
+    if (vectors == 3 && (most) == 3) tile_of<bytes, 3>(rows, terms, a, b, b_step, c, step, start, runs);   \
+    if (vectors == 2 && (most) >= 2) tile_of<bytes, 2>(rows, terms, a, b, b_step, c, step, start, runs);   \
+    if (vectors == 1) tile_of<bytes, 1>(rows, terms, a, b, b_step, c, step, start, runs);                  \
   }
 
 // The widest that this machine has, its lanes, and how many vectors of it a tile takes.
@@ -139,7 +141,7 @@ struct Place {
 }  // namespace
 
 void multiply_in_order(const ProductSize& size, const HostMatrix& a, const HostMatrix& b, float* c,
-                       int64_t step, Start start) {
+                       int64_t step, Start start, const Runs& runs) {
   static const Machine own = machine();
   static thread_local std::vector<float> packed;
   float beside[kHeight * kMostVectors * 16];
@@ -147,7 +149,8 @@ void multiply_in_order(const ProductSize& size, const HostMatrix& a, const HostM
   Numbers right{b.data, b.transposed ? b.step : 1, b.transposed ? 1 : b.step};
   Place to{c, step, 1};
   int64_t rows = size.m, columns = size.n;
-  if (b.transposed) {
+  // Turned is what has fewer numbers: B, or A and then C, too.
+  if (b.transposed && size.n * size.k > size.m * (size.k + size.n)) {
     std::swap(left, right);
     std::swap(rows, columns);
     std::swap(to.row, to.column);
@@ -167,7 +170,7 @@ void multiply_in_order(const ProductSize& size, const HostMatrix& a, const HostM
       const Numbers numbers{left.data + i * left.row, left.row, left.term};
       const auto run = [&](float* sums, int64_t apart) {
         own.run(static_cast<int>(many), static_cast<int>(vectors), size.k, numbers,
-                lies ? block.data : packed.data(), lies ? block.term : width, sums, apart, start);
+                lies ? block.data : packed.data(), lies ? block.term : width, sums, apart, start, runs);
       };
       if (to.column == 1 && here == width) {
         run(first, to.row);

@@ -189,33 +189,19 @@ bool multiply(const ProductSize& size, const HostMatrix& a, const HostMatrix& b,
                     a.step, b.data, b.step, accumulate ? 1.0f : 0.0f, c, step) == dnnl_success;
 }
 
-int64_t Gemm::next_cut(int64_t begin) const {
-  if (!sums_runs()) return begin + kMostTerms;
-  const int64_t within = begin % rows_of_sample;
-  return begin - within + std::min(rows_of_sample, (within / kRun + 1) * kRun);
-}
-
 bool Gemm::sums_runs() const { return ordered && accumulate && rows_of_sample >= kLeastRowsToSum; }
 
-int64_t Gemm::block_end(int64_t begin, int64_t depth) const {
-  if (!sums_runs()) return std::min(begin + depth, k);
-  int64_t end = next_cut(begin);
-  while (end < k && next_cut(end) - begin <= depth) end = next_cut(end);
-  return std::min(end, k);
+Runs Gemm::runs(int64_t first) const {
+  return sums_runs() ? Runs{rows_of_sample, kRun, first % rows_of_sample} : Runs{kMostTerms, kMostTerms, 0};
 }
 
-void Gemm::add_in_order(const ProductSize& block, HostMatrix a, HostMatrix b, float* c, int64_t step,
-                        int64_t first) const {
-  for (int64_t p = first, end = first + block.k; p < end;) {
-    const int64_t here = std::min(next_cut(p), end) - p;
-    multiply_in_order({block.m, block.n, here}, a, b, c, step,
-                      sums_runs()           ? Start::apart
-                      : accumulate || p > 0 ? Start::element
-                                            : Start::zero);
-    a.data += here * (a.transposed ? a.step : 1);
-    b.data += here * (b.transposed ? 1 : b.step);
-    p += here;
-  }
+int64_t Gemm::block_end(int64_t begin, int64_t depth) const {
+  if (ordered) depth = std::min(depth, kMostTerms);
+  if (!sums_runs()) return std::min(begin + depth, k);
+  const Runs of = runs(begin);
+  int64_t here = of.length(0);
+  while (begin + here < k && here + of.length(here) <= depth) here += of.length(here);
+  return std::min(begin + here, k);
 }
 
 bool Gemm::run(const void* a, const void* b, void* c, int64_t task, const ProductThread& thread) const {
@@ -249,7 +235,11 @@ bool Gemm::run(const void* a, const void* b, void* c, int64_t task, const Produc
     block_a.transposed = transpose_a, block_b.transposed = transpose_b;
     const int64_t step = rounds ? columns : c_row();
     if (ordered)
-      add_in_order({rows, columns, here}, block_a, block_b, sums, step, p);
+      multiply_in_order({rows, columns, here}, block_a, block_b, sums, step,
+                        sums_runs()           ? Start::apart
+                        : accumulate || p > 0 ? Start::element
+                                              : Start::zero,
+                        runs(p));
     else if (!multiply({rows, columns, here}, block_a, block_b, sums, step, accumulate || p > 0))
       return false;
   }

@@ -25,10 +25,9 @@ struct ProductThread {
   float* scratch = nullptr;  // Gemm::kScratchBytes, where Gemm::needs_scratch
 };
 
-// C[m, n] (+)= op(A)[m, k] @ op(B)[k, n]: row-major; op transposes where the flag says so.
-struct HostMatrix;
-struct ProductSize;
+struct Runs;
 
+// C[m, n] (+)= op(A)[m, k] @ op(B)[k, n]: row-major; op transposes where the flag says so.
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false;
@@ -62,12 +61,9 @@ struct Gemm {
 
  private:
   bool sums_runs() const;
-  // The end of the run of terms that goes on at `begin`, and of a block of at most `depth` terms.
-  int64_t next_cut(int64_t begin) const;
+  Runs runs(int64_t first) const;  // of a block that begins with this term
+  // The end of a block of at most `depth` terms that begins here; runs are whole.
   int64_t block_end(int64_t begin, int64_t depth) const;
-  // The terms of a block that begins with `first`.
-  void add_in_order(const ProductSize& block, HostMatrix a, HostMatrix b, float* c, int64_t step,
-                    int64_t first) const;
 };
 
 // A matrix of f32 whose rows lie `step` elements apart.

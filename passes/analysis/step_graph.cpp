@@ -65,7 +65,8 @@ class Translator {
       for (size_t o = 0; o < op.operands.size(); ++o) {
         if (!op.info->is_written(o)) continue;
         const BufferRole role = module_[*as_buffer(op.operands[o])].role;
-        yes = yes || !(role == BufferRole::gradient || role == BufferRole::squares);
+        yes = yes || !(role == BufferRole::gradient || role == BufferRole::further_use ||
+                       role == BufferRole::squares);
       }
       if (!yes) continue;
       forward[i] = true;

@@ -161,7 +161,7 @@ Status check_generate(const Plan& plan, const GenerateOptions& options) {
   };
   const PlanInput* tokens = nullptr;
   for (const PlanInput& input : plan.inputs) {
-    if (!input.predict_offset) continue;
+    if (!input.predict_offset || input.documents) continue;
     if (tokens != nullptr)
       return refuse(fmt::format("this one takes {} and {}", quoted(tokens->name), quoted(input.name)));
     tokens = &input;
@@ -299,6 +299,7 @@ Result<int64_t> generate(Session& session, const Plan& plan, const GenerateOptio
   const auto length = static_cast<size_t>(plan.predict.shape[0]);
   std::vector<float> logits(static_cast<size_t>(vocabulary(plan)));
   std::vector<int32_t> window;
+  const std::vector<int32_t> one_document(length);
   std::vector<std::span<const std::byte>> inputs(plan.inputs.size());
   const size_t room = plan.predict.decode ? static_cast<size_t>(plan.predict.decode->positions) : 0;
   size_t decoded = 0;  // tokens whose keys and values are kept
@@ -315,7 +316,9 @@ Result<int64_t> generate(Session& session, const Plan& plan, const GenerateOptio
     const size_t used = std::min(text.size(), length);
     window.assign(text.end() - static_cast<std::ptrdiff_t>(used), text.end());
     window.resize(length);  // later positions do not change it
-    std::ranges::fill(inputs, std::as_bytes(std::span(window)));
+    std::ranges::transform(plan.inputs, inputs.begin(), [&](const PlanInput& input) {
+      return std::as_bytes(std::span(input.documents ? one_document : window));
+    });
     GACC_TRY(session.prediction().run(inputs, 1));
     return session.prediction().read(static_cast<int64_t>((used - 1) * logits.size()), logits);
   };

@@ -129,11 +129,22 @@ Result<float> Session::read_scale(std::string_view name) {
   return arena_.has(name) ? read_state<float>(name) : 1;
 }
 
-Result<std::string> Session::first_bad_parameter() {
+// Over all uses of the parameter; empty where it has none.
+Result<std::vector<float>> Session::gradient_sum(const PlanBuffer& parameter) {
+  std::vector<float> sum;
   for (const PlanBuffer& buffer : plan_.buffers) {
-    const PlanBuffer* gradient = plan_.find(BufferRole::gradient, buffer.name);
-    if (gradient && !all_finite(GACC_TRY(window_.read_sum(*gradient)))) return buffer.name;
+    const bool adds = buffer.role == BufferRole::gradient || buffer.role == BufferRole::further_use;
+    if (!adds || buffer.of != parameter.name) continue;
+    const std::vector<float> use = GACC_TRY(window_.read_sum(buffer));
+    sum.resize(use.size());
+    for (size_t i = 0; i < use.size(); ++i) sum[i] += use[i];
   }
+  return sum;
+}
+
+Result<std::string> Session::first_bad_parameter() {
+  for (const PlanBuffer& buffer : plan_.buffers)
+    if (!all_finite(GACC_TRY(gradient_sum(buffer)))) return buffer.name;
   return std::string();
 }
 
@@ -149,9 +160,8 @@ Result<std::vector<NamedTensor>> Session::mean_gradients() {
   const double unscale = plan_.seed_rules ? static_cast<double>(plan_.seed_rules->elements) / scale : 1;
   std::vector<NamedTensor> tensors;
   for (const PlanBuffer& buffer : plan_.buffers) {
-    const PlanBuffer* gradient = plan_.find(BufferRole::gradient, buffer.name);
-    if (!gradient) continue;
-    std::vector<float> values = GACC_TRY(window_.read_sum(*gradient));
+    std::vector<float> values = GACC_TRY(gradient_sum(buffer));
+    if (values.empty()) continue;
     for (float& value : values)
       value = window.count ? static_cast<float>(value * unscale / static_cast<double>(window.count)) : 0.0f;
     tensors.push_back({buffer.name, buffer.shape, std::move(values)});

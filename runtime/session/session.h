@@ -124,6 +124,7 @@ class Session {
                             std::span<const std::byte> blocks);
 
  private:
+  Result<std::vector<float>> gradient_sum(const PlanBuffer& parameter);
   Result<float> read_scale(std::string_view name);
 
   const Plan& plan_;

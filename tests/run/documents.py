@@ -221,4 +221,15 @@ def test_a_token_ends_documents_of_a_stream(folder):
         harness.one_error(run("gacc-exec", artifact, "--data", spec, "--updates", 1, code=1), *words)
 
 
+def test_a_packed_model_goes_on_with_a_text(folder):
+    """As the model without documents does: a text is one document, also beyond the window."""
+    weights = folder / "w.safetensors"
+    plain, packed = compiled(folder, "plain", packed=False), compiled(folder, "packed")
+    run("gacc-exec", plain, "--init-only", "--save", weights)
+    for device, tokens in (("cpu", WINDOW + 9), ("emulate", 4)):
+        texts = [subprocess.run([harness.BIN / "gacc-exec", artifact, "--load", weights, "--generate", str(tokens), "--device", device,
+                                 "--prompt", "\x01\x02"], capture_output=True, check=True).stdout for artifact in (plain, packed)]
+        expect(texts[0] == texts[1] and len(texts[0]) == tokens, texts)
+
+
 harness.main(globals())

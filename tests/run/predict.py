@@ -164,6 +164,9 @@ def test_outputs_are_those_that_eval_measures(folder):
         run("gacc-exec", artifact, "--eval", data, "--load", weights, "--log", folder / "log", "--device", device)
         measured = next(e["loss"] for e in harness.read_log(folder / "log") if e["event"] == "eval")
         expect(abs(loss - measured) < 1e-6 * measured, f"{device}: {loss}, and --eval gives {measured}")
+        for spec, told in ((data, True), (f"npy:x={folder}/x.npy", False)):
+            done = run("gacc-exec", artifact, "--data", spec, "--load", weights, "--predict", folder / "out.npy", "--device", device)
+            expect((f"eval: loss {measured:.6g}, 13 samples\n" in done.stderr) == told, done.stderr)
         for n in (1, 2) if device == "cpu" else ():
             expect(predict(artifact, weights, data, folder / "again.npy", "--threads", n)[1] == logits, f"{n} threads")
     expect(predict(artifact, weights, data + ",limit=3", folder / "out.npy")[1] == predict(artifact, weights, data, folder / "all.npy")[1][:15], "limit")
