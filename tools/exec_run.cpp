@@ -167,7 +167,7 @@ Status Run::prepare() {
     if (!given.data.empty())
       GACC_TRY(load_data(given.data, given.asks() ? DataUse::prediction : DataUse::training, data));
     if (!given.eval.empty()) GACC_TRY(load_data(given.eval, DataUse::evaluation, eval));
-    if (given.mode() == Mode::predict) look_for_labels();
+    if (given.mode() == Mode::predict && module.settings.predict.layer->empty()) look_for_labels();
     GACC_TRY(checkpoint.check(artifact, data, options, lr_of_model_));
   }
   if (given.mode() == Mode::predict)
@@ -271,7 +271,7 @@ Status Run::load_data(const std::string& spec, DataUse use, Dataset& to) {
   return status;
 }
 
-// Data for predictions are evaluated, too, where they have labels that can be.
+// What the loss compares is measured beside the predictions, where the data have labels that fit.
 void Run::look_for_labels() {
   const Status status = load_dataset(given.data, artifact.plan, DataUse::evaluation, facts, eval);
   if (status) return;

@@ -89,12 +89,14 @@ def splits(chance, effective, lanes, count):
     for _ in range(count - 1):
         micro = chance.choice([m for m in range(1, effective + 1) if effective % m == 0 and effective // m % lanes == 0])
         found.append({"micro_batch": micro, "recompute": chance.choice(["none", "all", "sqrt"]), "threads": chance.choice([1, 2, 3]),
-                      "ranks": chance.choice([1, lanes]) if lanes > 1 else 1})
+                      "ranks": chance.choice([1, lanes]) if lanes > 1 else 1, "shard": chance.random() < 0.3})
     return found
 
 
 def trained(folder, model, spec, effective, split, device="cpu", **settings):
     """The hash of what a split trains: weights, and what the log says of updates and evaluations."""
+    if split.get("ranks", 1) > 1 and split["shard"]:
+        settings |= {"train__ranks": split["ranks"], "memory__shard": "optimizer"}
     artifact = harness.compile_model(model, folder / "m.ptx", train__micro_batch=split["micro_batch"],
                                      train__accumulate=effective // split["micro_batch"],
                                      recompute__policy=split.get("recompute", "none"), **settings)

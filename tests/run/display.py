@@ -126,6 +126,7 @@ shape = []
     expect(f"mae {shown['mae']:.6g}, rmse {shown['rmse']:.6g}" in done.stdout, done.stdout)
     done = run("gacc-exec", step, "--data", data, "--load", weights, "--predict", folder / "p.csv")
     expect(done.stderr.endswith(f'gacc-exec: wrote the outputs of 8 samples to {folder}/p.csv, in the units of "y"\n'), done.stderr)
+    expect(f"eval: loss {shown['loss']:.6g}, 8 samples, mae {shown['mae']:.6g}, rmse {shown['rmse']:.6g}" in done.stderr, done.stderr)
     rows = (folder / "p.csv").read_text().splitlines()
     errors = [float(text) - (1000 + 100 * i) for i, text in enumerate(rows[1:])]
     expect(rows[0] == "y" and len(errors) == 8, rows)
