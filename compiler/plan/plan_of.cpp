@@ -132,10 +132,10 @@ void add_inputs(const ir::Module& module, Plan& plan) {
     input.step_offset = value.offset.value_or(0);
     input.eval_offset = input_offset(module.eval, value.name).value_or(0);
     input.predict_offset = input_offset(module.predict, value.name);
-    input.documents =
-        input.predict_offset && std::ranges::none_of(ir::token_inputs(module.predict), [&](ir::ValueId given) {
-          return module.predict[given].name == value.name;
-        });
+    input.documents = input.predict_offset &&
+                      std::ranges::none_of(ir::token_inputs(module.predict), [&](ir::ValueId given) {
+                        return module.predict[given].name == value.name;
+                      });
     const ir::InputSettings& said = module.settings.input(value.name);
     input.mean = said.mean;
     input.std = said.std;
