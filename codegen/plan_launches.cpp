@@ -111,8 +111,8 @@ class Writer {
       if (!offset || range.bytes <= 0) continue;
       const PlanValue value{*offset, range.bytes, input ? -1 : range.first,
                             range.last + (stays(range.value) ? 1 : 0)};
-      // What is made in place of another value has some of its bytes: rows the gaps, zeros, which a library reads
-      // (ir::rounded_extents), a cache the positions before.
+      // A result in place of another value keeps some of its bytes: of rows the zeros between them, which a library
+      // reads (ir::rounded_extents), of a cache the earlier positions.
       const bool updates = std::ranges::any_of(region_.ops, [&](const ir::Op& op) {
         return op.info->in_place && op.results.front() == range.value;
       });

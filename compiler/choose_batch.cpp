@@ -28,7 +28,7 @@ std::string time_text(double seconds) {
                         : fmt::format("{:.2f} s", seconds);
 }
 
-// Of a step: up to so many, a whole search takes a fraction of a second.
+// Steps of at most so many operations are searched whole in a fraction of a second.
 constexpr size_t kOperationsOfQuickSearch = 200;
 
 // A micro-batch in phase fused, whatever the budget.
@@ -147,7 +147,7 @@ class BatchChooser::Search {
  private:
   int64_t limit() const { return std::min(budget_, step_budget_); }
 
-  // What M may be, and the batch that M x K must be.
+  // Returns the possible values of M, and checks the batch that M x K must be.
   std::vector<int64_t> micro_batches(std::string& problem) {
     const bool micro = *model_.settings.train.choose_micro_batch;
     const bool accumulate = *model_.settings.train.choose_accumulate;
@@ -184,7 +184,7 @@ class BatchChooser::Search {
                         {"train.effective_batch", fmt::to_string(micro * launches)}});
     if (!model) return {};
     model->settings.memory.budget = budget_;
-    // What lies on the host follows from the budget.
+    // The state on the host follows from the budget.
     const int64_t within = *model->settings.memory.host > 0 ? budget_ : 0;
     std::shared_ptr<Prepared>& of = prepared_[{micro, launches, passes::loss_chunks(*model), within}];
     if (of == nullptr) of = std::make_shared<Prepared>(fused(*model), options_);
@@ -276,7 +276,7 @@ class BatchChooser::Search {
     return text;
   }
 
-  // What the smallest candidate needs; where that is not 1, which micro-batch would do, or what 1 would need.
+  // Says how much the smallest candidate needs; where that is not 1, which micro-batch would fit, or what 1 would need.
   std::string failure(const Candidate& smallest, bool hint) {
     std::string text;
     if (smallest.least > limit())
@@ -337,7 +337,7 @@ class BatchChooser::Search {
     return text;
   }
 
-  // What of the state the host has, and what it might have.
+  // Says which part of the state is on the host, and which might be.
   static std::string host_text(const ir::Module& module) {
     const int64_t possible = *module.results.host_possible, has = passes::host_bytes(module);
     if (*module.settings.memory.host == 0) return "";

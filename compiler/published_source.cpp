@@ -29,7 +29,7 @@ bool has(const fs::path& folder, const char* name) {
   return fs::exists(folder / name, ignored);
 }
 
-// What a folder without a config.json is, as far as its files say.
+// Returns the advice for a folder without a config.json, from what its files show.
 std::string what_it_is(const fs::path& folder) {
   if (has(folder, "adapter_config.json"))
     return "it is an adapter; take the folder of the model that it belongs to, and --load-adapter when "

@@ -1,4 +1,4 @@
-// Who is ordered before whom. The actors are the warps of a launch, for shared and for global memory alike.
+// The order of memory accesses. The actors are the warps of a launch, for shared and for global memory alike.
 // Each warp's time is cut into epochs by what it publishes (a barrier, a release). A stamp names one warp's
 // epoch, or a set of readers. Two accesses race when the earlier one's stamp is not known to the later one's
 // warp. Stamps grow for the life of a Clocks, so shadow memory is never cleared between launches.
@@ -28,7 +28,7 @@ class Clocks {
     uint64_t line = 0, version = 0;
   };
   using Known = std::shared_ptr<Epochs>;
-  // What those who reach a barrier have done and know.
+  // The joint history and knowledge of the warps that have reached a barrier.
   struct Gathered {
     uint32_t own[kMostWarps] = {};
     Known others;
@@ -98,8 +98,8 @@ class Clocks {
   std::unordered_map<uint64_t, Stamp> sets_;
   std::vector<Stamp> kept_;  // of extend_set
   uint64_t lines_ = 0;
-  // Of sets_, and of what is ordered: the two hottest questions of a launch. Stamps are never used twice and
-  // knowledge only grows, so an old entry cannot be mistaken for a new one and stays true.
+  // Recent answers about sets_ and about order, the two most frequent questions of a launch. Stamps are never used
+  // twice and knowledge only grows, so an old entry cannot be mistaken for a new one and stays true.
   Recent recent_[1024];
   uint64_t known_[1024] = {};
 };

@@ -29,7 +29,7 @@ class Decoder {
   int constant(uint8_t bytes, uint64_t value);
   int special(const std::string& name);
   uint8_t width(int reg) const { return kernel_.slots[static_cast<size_t>(reg)].bytes; }
-  // Where a variable lies, in its own space's addresses; null after an error.
+  // The place of a variable, in addresses of its own space; null after an error.
   struct Place {
     Space space;
     uint64_t address;

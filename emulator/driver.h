@@ -29,7 +29,7 @@ enum Result : int {
 };
 
 using Operation = std::function<int()>;
-// Of each stream how many operations: issued, or ended before what comes next.
+// The number of operations of each stream that were issued, or that ended before what comes next.
 using Progress = std::map<const CUstream_st*, size_t>;
 struct Capture {
   std::vector<Operation> operations;

@@ -28,7 +28,7 @@ constexpr ErrorText kErrors[] = {
 #include "emulator/driver_errors.def"
 };
 
-// Of CUdevice_attribute; others are 0.
+// Values of CUdevice_attribute; all others are 0.
 constexpr int kMultiprocessors = 16, kCapability = 75, kCooperative = 95;
 
 int error_text(int error, const char** to, const char* ErrorText::*which) {
@@ -175,8 +175,8 @@ GACC_DRIVER_EXPORT void gacc_emu_declare_live(uint64_t allocation, uint64_t offs
   device().emulator.declare_live(allocation, static_cast<int64_t>(offset), static_cast<int64_t>(bytes),
                                  name ? name : "");
 }
-// Which values begin and end in the next launch on the stream, the phase 0: four numbers each, the offset in
-// the allocation, bytes, and the phases first and last. They hold until the next call.
+// Declares the values that begin and end in the next launch on the stream, from phase 0: four numbers each, the offset
+// in the allocation, bytes, and the first and last phase. They hold until the next call.
 GACC_DRIVER_EXPORT int gacc_emu_values(CUstream_st* stream, uint64_t allocation, const int64_t* values,
                                        size_t count) {
   std::vector<ValueLife> lives;

@@ -127,7 +127,8 @@ struct Product {
     return true;
   }
 
-  // What lies in the workspace is lost before the operands are read, and once more after the result is there.
+  // Computes the product. The workspace's contents are destroyed before the operands are read, and again once the
+  // result is there.
   int run() const {
     if (!scribble()) return kIllegalAddress;
     const int done = multiply();
@@ -139,7 +140,7 @@ struct Product {
     if (!in_a.region || !in_b.region || !out.region) return kIllegalAddress;
     const uint8_t *from_a = in_a.data(), *from_b = in_b.data();
     uint8_t* to = out.data();
-    // What was never written makes a result that counts as unwritten: the kernel that reads it is reported.
+    // An unwritten operand makes the result unwritten too: the kernel that reads it is reported.
     bool written = in_a.written && in_b.written && (beta == 0 || out.written);
     Place bias;
     if (op.epilogue == kEpilogueBias) {

@@ -26,7 +26,8 @@ void write_log(const std::string& text, unsigned count, const int* options, void
 
 const KernelInfo& info_of(CUfunc_st* function) { return reinterpret_cast<const Kernel*>(function)->info; }
 
-// Of a launch, beside what the kernel declares; a kernel could ask for more, and none of ours does.
+// Most dynamic shared memory of a launch, besides what the kernel declares; a kernel could ask for more, none of ours
+// does.
 constexpr unsigned kDynamicShared = 48 * 1024;
 
 // GACC_EMU_COUNTS=FILE: a line for every launch.

@@ -48,8 +48,8 @@ class Emulator {
                 const std::vector<uint8_t>& params, bool cooperative = false);
 
   const std::vector<Report>& reports() const { return reports_.all(); }
-  // How many instructions a warp may execute in one launch, besides kPerByte for each byte of allocated
-  // memory; one that goes on is taken for endless.
+  // Limits the instructions that a warp may execute in one launch, besides kPerByte for each byte of allocated memory;
+  // a warp beyond that counts as endless.
   void limit_warps(uint64_t instructions) { limit_ = instructions; }
   void clear_reports() { reports_.clear(); }
   GlobalMemory& memory() { return memory_; }

@@ -14,7 +14,7 @@ float element(bool brain, uint32_t word, int half) {
   return brain ? float_of_bf16(bits) : float_of_half(bits);
 }
 
-// What all lanes do together. False: not now.
+// Checks that all lanes take part in `what`; false when they cannot yet.
 bool all_lanes(Warp& warp, const Instr& in, const char* what) {
   if (warp.hold(~0u)) return false;
   if (warp.active != ~0u)

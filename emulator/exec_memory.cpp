@@ -17,7 +17,7 @@ Space resolve(Space space, uint64_t& address) {
   return Space::global;
 }
 
-// Where an access goes, for the message.
+// Describes the target of an access, for messages.
 std::string describe(const Warp& warp, const Place& place) {
   const auto offset = static_cast<int64_t>(place.address);
   if (place.space == Space::shared || place.space == Space::local)

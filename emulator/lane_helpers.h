@@ -1,5 +1,5 @@
-// How a scalar function becomes a lane function and a table entry. Included inside the namespace of a lane
-// file, so that every file has its own copies (they are compiled for different instruction sets).
+// Makes a lane function and a table entry of a scalar function. Included inside the namespace of a lane file, so that
+// every file has its own copies (they are compiled for different instruction sets).
 #include <cstring>
 #include <utility>
 

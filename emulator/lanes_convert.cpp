@@ -9,7 +9,7 @@ namespace gacc::emulator {
 using namespace lanes;
 namespace {
 
-// How a number becomes integral: to the nearest even, toward zero, down, up.
+// Rounding to integers: to the nearest even, toward zero, down, up.
 double rni(double x) { return std::nearbyint(x); }
 double rzi(double x) { return std::trunc(x); }
 double rmi(double x) { return std::floor(x); }

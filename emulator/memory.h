@@ -15,8 +15,7 @@
 namespace gacc::emulator {
 
 constexpr uint8_t kLive = 1, kWritten = 2, kStale = 4;
-// Where each space lies in the generic address space. Shared, local and param addresses start at 0 in their
-// own.
+// Bases of the spaces in the generic address space. Addresses of shared, local and param start at 0 in their own space.
 constexpr uint64_t kSharedWindow = uint64_t{1} << 40, kLocalWindow = uint64_t{2} << 40;
 constexpr uint64_t kWindowSize = uint64_t{1} << 32;
 constexpr uint64_t kGlobalBase = uint64_t{0x7f} << 40;
@@ -31,14 +30,14 @@ Zeroed<T> make_zeroed(int64_t count) {
   return Zeroed<T>(static_cast<T*>(std::calloc(static_cast<size_t>(count > 0 ? count : 1), sizeof(T))));
 }
 
-// What an access did wrong.
+// The conflict of an access with an earlier one.
 struct Conflict {
   bool race = false;
   bool with_write = false;  // the other access was a write
   uint32_t warp = 0;        // of the launch, who made it
 };
 
-// Who touches memory: an actor of `clocks`. What has a stamp before `base` is ordered before it.
+// The actor of `clocks` that accesses memory. Stamps below `base` are ordered before it.
 struct Toucher {
   Clocks* clocks = nullptr;  // null: memory that is private to the thread
   int actor = 0;

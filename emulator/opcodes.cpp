@@ -87,7 +87,7 @@ bool has(const OpcodeSlot& slot, std::string_view word) {
   return std::ranges::find(slot.words, word) != slot.words.end();
 }
 
-// Whether parts[part..] fill slots[slot..].
+// Returns whether parts[part..] fill slots[slot..].
 bool fits(const OpcodeForm& form, const Parts& parts, size_t slot, size_t part) {
   if (slot == form.slots.size()) return part == parts.size();
   const OpcodeSlot& s = form.slots[slot];

@@ -1,5 +1,5 @@
-// Which opcodes the emulator accepts besides the arithmetic of lane_ops.h, as one table of forms: the decoder
-// asks it before it reads an opcode, and the tests enumerate it, so nothing is accepted without a vector.
+// The opcodes that the emulator accepts besides the arithmetic of lane_ops.h, as one table of forms: the decoder asks
+// it before it reads an opcode, and the tests enumerate it, so nothing is accepted without a vector.
 #pragma once
 #include <string>
 #include <string_view>

@@ -29,7 +29,7 @@ struct Address {
   int64_t offset = 0;
 };
 
-// What memory, collective and matrix instructions need beyond registers.
+// The operands of memory, collective and matrix instructions beyond registers.
 struct Extra {
   Space space = Space::generic;
   Order order = Order::plain;

@@ -1,5 +1,5 @@
-// What the emulator found wrong with a kernel: one report for each kind of defect at each line of a kernel,
-// with the block and thread that did it first and how often it happened.
+// Defects that the emulator found in a kernel: one report for each kind of defect at each line, with the block and
+// thread that met it first and the number of times.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -15,8 +15,8 @@ struct Dim3 {
   Dim3 at(uint32_t i) const { return {i % x, i / x % y, i / x / y}; }  // the i-th of them
 };
 
-// What a launch has done: of its warps the instructions (of all, and of the one that executed most) and barriers,
-// of its lanes the accesses to global memory and their bytes (atomics and polls aside). Copies are cp.async.
+// Work of a launch: the instructions of its warps (of all, and of the one that executed most) and barriers, and its
+// lanes' accesses to global memory with their bytes (without atomics and polls). Copies are cp.async.
 struct LaunchCounts {
   uint64_t instructions = 0, longest_warp = 0, barriers = 0;
   uint64_t loads = 0, loaded_bytes = 0, copies = 0, copied_bytes = 0, stores = 0, stored_bytes = 0;

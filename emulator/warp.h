@@ -53,7 +53,7 @@ struct Warp {
   uint8_t* file = nullptr;
   uint32_t* defined = nullptr;  // per register: lanes that were written
   std::unique_ptr<Region> local{};
-  // Of the block that it is in.
+  // The warp's state in its block.
   State state = State::ready;
   uint32_t live = 0;      // lanes that have not exited
   uint32_t waiting = 0;   // lanes at a barrier
@@ -78,9 +78,9 @@ struct Warp {
   void run(int64_t budget);
   // Sends the group's lanes to where `pcs` says and picks the lanes with the least pc.
   void reconverge();
-  // Of an instruction that lanes do together. Where a compiler puts code behind the place at which its lanes
-  // meet the others again, these get there first. True: the active lanes now wait for those of `others`, and
-  // execute it again when they have come, wait elsewhere or have exited.
+  // Holds the active lanes at an instruction that lanes execute together, until those of `others` have come, wait
+  // elsewhere or have exited; returns true while they wait. A compiler may put code behind the place where lanes meet
+  // again; then some lanes arrive first.
   bool hold(uint32_t others);
   void start(uint32_t lanes);
 
@@ -172,7 +172,7 @@ struct Place {
 bool locate(Warp& warp, const Instr& in, Space space, uint64_t address, int bytes, int lane, Place& place);
 void note(Warp& warp, const Instr& in, const Place& place, int bytes, int lane, bool write, bool atomic);
 void check_written(Warp& warp, const Instr& in, const Place& place, int bytes, int lane);
-// Of all lanes.
+// Returns the addresses of all lanes.
 std::array<uint64_t, kLanes> addresses_of(Warp& warp, const Instr& in, const Address& address);
 
 // The handlers that the decoder picks from, by family.

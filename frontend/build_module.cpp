@@ -14,7 +14,7 @@ namespace {
 
 using namespace frontend;
 
-// What predict gives: the layer that [predict] names, else the loss's input. Nothing after a report.
+// Returns the result of predict: the layer that [predict] names, else the loss's input; nothing after a report.
 std::optional<ir::ValueId> predicted(const LayerLowering& layers, Flow output, Diag& diag) {
   std::span<const Node> asked = layers.model.predicted();
   if (asked.empty()) asked = layers.model.loss.keys.nodes("input");

@@ -155,7 +155,7 @@ class Tables {
                                     {"memory.budget", &settings_.memory.budget},
                                     {"memory.host", &settings_.memory.host}})
       if (size->given()) set(key, fmt::format("{}B", **size));
-    // What a budget chooses by default is chosen already.
+    // The IR already has the choices that a budget makes by default.
     if (settings_.memory.budget.given() || settings_.recompute.policy.given())
       set("recompute.policy", *settings_.recompute.policy);
     if (*settings_.precision.compute != ir::DType::f32 && !settings_.precision.loss_scale.given())
@@ -172,7 +172,7 @@ bool yields_output(const ir::Region& region) {
   return region.yields.size() == 1 && region.yields.front().role == ir::YieldRole::output;
 }
 
-// What a module in phase `model` may hold: all else is made by the passes.
+// Checks that a module in phase `model` holds nothing that only passes make.
 class Checks {
  public:
   Checks(const ir::Module& module, Diag& diag) : module_(module), diag_(diag) {}
@@ -311,7 +311,7 @@ void add_loss(ir::Module& module, ir::Region& region, const ModelFile& model, Pa
   lower_loss(layers, {.value = *ir::as_value(output), .label = "the output", .at = region.at}, metrics);
 }
 
-// What makes an update another one than the big batch's, beside what [optimizer] says.
+// Lists what makes an update differ from the big batch's, besides what [optimizer] says.
 std::vector<Inexact> inexact_of(const ir::Module& module, const ModelFile& model) {
   std::vector<Inexact> all = model.inexact;
   for (const ir::Op& op : module.step.ops) {
@@ -391,7 +391,7 @@ std::optional<ir::Module> compile_ir(std::string_view text, std::string_view fil
   check_segments(*module, model, diag);
   if (diag.failed()) return std::nullopt;
 
-  // What the tables do not say stays.
+  // Settings that the tables do not give stay as they are.
   ir::Settings settings = model.settings;
   settings.load = module->settings.load;
   settings.loads = module->settings.loads;

@@ -50,7 +50,7 @@ class LayerLowering {
   };
   const Documents* documents() const { return documents_ ? &*documents_ : nullptr; }
   ir::Type type(const Flow& flow) const { return b.type(*flow.value); }
-  // How many rows the tables have that an input's numbers choose from; nothing when it goes into none.
+  // Returns the number of rows of the tables that an input's numbers index; nothing when it indexes none.
   std::optional<int64_t> rows_of(std::string_view input) const;
   // The shape per sample, for messages: "[784]".
   std::string shape_of(const Flow& flow) const;

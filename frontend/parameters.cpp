@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t kMaxElements = int64_t{1} << 40;  // of all parameters together: 4 TiB, beyond any machine
 
-// How a parameter starts, as the keys `init` and `bias_init` say. `amount` is the standard deviation of
-// normal, the half-width of uniform.
+// The initial values of a parameter, as the keys `init` and `bias_init` give them. `amount` is the standard deviation
+// of normal, the half-width of uniform.
 struct Start {
   std::string how;
   double amount = 0;

@@ -1,5 +1,5 @@
-// What the model presumes of weights from elsewhere that their shapes do not show: a folder's config.json is
-// compared with it (runtime/weights/config.h). And which weights two layers share.
+// Facts that the model presumes of loaded weights and that their shapes do not show: a folder's config.json is compared
+// with them (runtime/weights/config.h). Also finds the weights that two layers share.
 #include <fmt/format.h>
 
 #include <algorithm>

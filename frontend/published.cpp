@@ -171,7 +171,7 @@ class Reading {
     error(Kind::unsupported, "{} cannot be expressed; {} needs `{}`", found, family_, inner(condition));
   }
 
-  // What is in ${...}, when that is all of the text; else the text.
+  // Returns the contents of ${...} when that is all of the text; else the text.
   static std::string_view inner(std::string_view text) {
     const bool all = text.starts_with(kOpen) && closing(text, kOpen.size()) + 1 == text.size();
     return all ? text.substr(kOpen.size(), text.size() - kOpen.size() - 1) : text;
@@ -239,7 +239,7 @@ class Reading {
         return kept;
       }
       const Evaluated result = value(whole, node.at);
-      // What has a problem is not missing, too.
+      // A value with a problem does not count as missing as well.
       if (result.value.is_null()) return result.broken || !result.problem.empty();
       Node made = to_node(result.value);
       made.at = node.at;

@@ -21,7 +21,7 @@ std::string_view part_of(std::string_view pattern) {
 }
 bool is_letter(std::string_view part) { return part.size() == 1 && part != "*"; }
 
-// Of two patterns that name a parameter, the one with more letters counts.
+// Counts the letters of a pattern: of two patterns that match a parameter the one with more letters wins.
 int letters(std::string_view pattern) {
   int count = 0;
   for (; !pattern.empty(); pattern.remove_prefix(part_of(pattern).size()))
@@ -146,7 +146,7 @@ std::span<const int64_t> behind_rows(const Own& own) {
   return shape.empty() ? shape : shape.subspan(1);
 }
 
-// What is wrong with two parameters that have the same tensor; "" where they have different parts of it.
+// Says what is wrong with two parameters of the same tensor; "" where they take different parts of it.
 std::string clash(const Own& one, const Own& other, const std::string& tensor) {
   const ir::LoadSettings &a = one.load, &b = other.load;
   const auto share = [](int64_t x, int64_t y) { return x > 0 && y > 0; };

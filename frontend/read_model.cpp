@@ -133,7 +133,7 @@ void read_loss(const KeyValue& value, ModelFile& model, Diag& diag) {
   loss.valid = value.good && diag.reports().size() == before;
 }
 
-// What predictions are made into, of a loss that takes logits.
+// Reads the form of predictions, for a loss that takes logits.
 void read_form(const Values& keys, ModelFile& model, Diag& diag) {
   const std::string form = keys.text("form");
   if (form != ir::kOutputForms[0]) model.settings.predict.form = form;

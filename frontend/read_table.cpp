@@ -83,7 +83,7 @@ std::optional<double> parse_share(std::string_view text) {
   return good && percent > 0 && percent < 100 ? std::optional(percent) : std::nullopt;
 }
 
-// What others call our keys. A word may mean several: the first that the table has counts.
+// Names that other tools use for our keys. A word may have several meanings: the first that the table has counts.
 struct Foreign {
   std::string_view ours;
   std::vector<std::string_view> words;
@@ -159,7 +159,7 @@ Words names_of(const Keys& keys) {
   return names;
 }
 
-// What to say after an unknown key: the key that is meant, or the keys that there are.
+// Returns the advice for an unknown key: the key that was meant, or the keys that exist.
 std::string key_hint(std::string_view word, const Keys& known) {
   if (const Foreign* key = ours(word, known))
     return key->write.empty() ? fmt::format("; it is called `{}` here", key->ours)
@@ -172,7 +172,7 @@ std::string key_hint(std::string_view word, const Keys& known) {
   return fmt::format("; its keys are `{}`", fmt::join(names_of(known), "`, `"));
 }
 
-// What to say of a type that is a word of one of the types' keys: `relu` is a function of `activation`.
+// Returns the advice for a type that is a word of one of the types' keys: `relu` is a function of `activation`.
 std::string type_hint(std::string_view word, const std::vector<const TypeSchema*>& types) {
   for (const TypeSchema* type : types) {
     for (const Foreign& foreign : foreign_words)
@@ -185,7 +185,7 @@ std::string type_hint(std::string_view word, const std::vector<const TypeSchema*
   return "";
 }
 
-// What a form takes: an element, a list of them, or either.
+// The values that a form takes: an element, a list of them, or either.
 struct Taken {
   Node::Form element;
   bool one, list;
@@ -213,8 +213,8 @@ class TableReader {
     if (values_.type != nullptr)
       for (const Key& key : values_.type->keys) known_.push_back(&key);
     for (const Key& key : table_.keys) known_.push_back(&key);
-    // Of a table whose type is wrong all values are checked, whatever it was meant to be; of a layer nothing
-    // is known then.
+    // In a table of an unknown type all values are checked, whatever the type was meant to be; of a layer nothing is
+    // known then.
     const bool untyped = values_.type == nullptr && !table_.types.empty();
     if (untyped && !layer_)
       for (const TypeSchema* type : table_.types)
@@ -272,7 +272,7 @@ class TableReader {
     return false;
   }
 
-  // Whether a value, or an element of a list, is what it must be.
+  // Checks that a value, or an element of a list, has the key's form.
   bool fits(const Node& node, const Key& key, Node::Form form, const Words& words) {
     if (!is(node, key, form)) return false;
     if (form == Node::Form::text && !words.empty() && std::ranges::count(words, node.text) == 0) {
@@ -301,7 +301,7 @@ class TableReader {
     return false;
   }
 
-  // Whether a list has as many elements as it must have; and no word twice, which is reported alone.
+  // Checks the length of a list, and that no word is in it twice, which is reported alone.
   bool list_fits(const Node& node, const Key& key, const Words& words) {
     const size_t exact = key.form == Form::pair ? 2 : key.form == Form::reals ? key.most : 0;
     const size_t found = node.items.size();
@@ -331,7 +331,7 @@ class TableReader {
     return list ? ir::Attr(std::move(all)) : ir::Attr(std::move(all.front()));
   }
 
-  // What the file says of a key: a value, or tables; nothing where later readers look at the node.
+  // Reads a key's value or tables; leaves it alone where later readers look at the node.
   void read(const Node& node, const Key& key, KeyValue& value) {
     using enum Node::Form;
     const Taken as = taken[static_cast<size_t>(key.form)];

@@ -64,7 +64,7 @@ void read_train(const Values& keys, bool budget, ModelFile& model, Diag& diag) {
                "[train] needs `effective_batch`, the samples of an update, where micro_batch or accumulate "
                "is \"auto\"");
   } else if (choose && effective > 0) {
-    // Where one is "auto" and the other not given, that one is chosen as well.
+    // When one of the two is "auto" and the other is not given, both are chosen.
     const auto chosen = [&](std::string_view key) { return automatic(key) || !keys.given(key); };
     if (chosen("micro_batch")) settings.choose_micro_batch = true;
     if (chosen("accumulate")) settings.choose_accumulate = true;
@@ -119,7 +119,7 @@ double factor_of(const Values& group, double rate, Diag& diag) {
   return group.has("lr") && rate != 0 ? group.real("lr") / rate : group.real("lr_factor");
 }
 
-// What is said of some parameters only, by their names.
+// Reads the settings of parameters chosen by name.
 void read_groups(const Values& optimizer, ModelFile& model, Diag& diag) {
   for (const Values& group : optimizer["groups"].tables) {
     if (group["match"].good && group.nodes("match").empty())

@@ -12,7 +12,7 @@ namespace gacc::frontend {
 constexpr size_t kMaxNameLength = 100;  // bytes
 constexpr size_t kMaxRank = 8;          // axes of a value, per sample
 
-// How a parameter may start, beside a distribution.
+// Ways to start a parameter, besides a distribution.
 inline const Words starts = {"default",         "zeros",         "ones",          "kaiming_normal",
                              "kaiming_uniform", "xavier_normal", "xavier_uniform"};
 

@@ -185,7 +185,7 @@ std::optional<Refusal> refuse(std::string_view text) {
   return std::nullopt;
 }
 
-// Whether the C library takes it for a number, if perhaps TOML does not: 1e400, 007.
+// Returns whether the C library takes the text for a number, even if TOML does not: 1e400, 007.
 bool is_number(const std::string& text) {
   char* end = nullptr;
   std::strtod(text.c_str(), &end);
@@ -199,7 +199,7 @@ bool bare_word(std::string_view text) {
   });
 }
 
-// Whether a table's key of this name, such as `optimizer.groups`, holds a list of tables.
+// Returns whether a key of this name, such as `optimizer.groups`, holds a list of tables.
 bool is_list_of_tables(std::string_view path) {
   const std::string_view name = path.substr(path.rfind('.') + 1);
   return std::ranges::any_of(all_tables(), [&](const Table* table) {
@@ -208,9 +208,8 @@ bool is_list_of_tables(std::string_view path) {
   });
 }
 
-// What the library says of a key or table that is there already ("cannot redefine existing array 'x' as
-// table", "cannot insert 'x.y' into existing inline table"), in words and with both places. False when it
-// says something else.
+// Reports a key or table that exists already, from the library's words ("cannot redefine existing array 'x' as table",
+// "cannot insert 'x.y' into existing inline table"), with both places. Returns false for any other message.
 bool report_taken(std::string_view text, const Location& at, const Lines& lines, Diag& diag) {
   const auto says = [&](std::string_view part) { return text.find(part) != text.npos; };
   const size_t begin = text.find('\'') + 1, end = text.rfind('\'');

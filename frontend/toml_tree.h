@@ -42,7 +42,7 @@ struct Entry {
 };
 
 std::string_view form_text(Node::Form form);  // "a string", "an integer", ...
-// How a table, or a list of tables, is written, where it is written as the other.
+// Returns the header of a table, or of a list of tables: the right spelling where the other one was written.
 std::string header_text(std::string_view name, bool list);
 
 // The whole file, or nothing and one `syntax` report.

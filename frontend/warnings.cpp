@@ -1,5 +1,5 @@
-// What a model file may say and hardly means. Each warning names its place and the remedy; `model.allow` takes
-// back those of a kind.
+// Statements that a model file may make but hardly means. Each warning names its place and the remedy; `model.allow`
+// silences a kind.
 #include "frontend/warnings.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ const ir::Op* maker_of_numbers(const ir::Region& region, ir::Operand what) {
   }
 }
 
-// What a function of each element makes of logits.
+// Elementwise functions, and what they make of logits.
 struct Bounded {
   std::string_view op, means;
 };

@@ -1,4 +1,4 @@
-// What buffers are for: the roles and the known names of buffers.def as types.
+// The roles of buffers and the known names of buffers.def, as types.
 #pragma once
 #include <optional>
 #include <string_view>
@@ -19,7 +19,7 @@ enum class BufferRole : uint8_t {
 #include "ir/buffers.def"
 };
 
-// How the copies of several ranks become one (buffers.def).
+// The way in which the copies of several ranks become one (buffers.def).
 enum class RankCombine : uint8_t { none, sum, ordered, per_rank };
 
 struct RoleInfo {

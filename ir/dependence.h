@@ -1,4 +1,4 @@
-// Which kernels of a planned region must keep their order: the one relation behind the GPU's levels, the
+// The order between kernels of a planned region that must be kept: the one relation behind the GPU's levels, the
 // epilogues of products, the host's waves, and the rules that check them.
 #pragma once
 #include <optional>

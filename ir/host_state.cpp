@@ -176,7 +176,7 @@ class HostStateVerifier {
     }
   }
 
-  // What may be left out with the copies.
+  // Checks an op of a section that may be left out together with its copies.
   void in_section(const Op& op) {
     if (op.info->writes != 0 && op.when != section_->flag)
       wrong(op.at,

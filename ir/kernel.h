@@ -39,7 +39,7 @@ enum class KernelForm : uint8_t {
   copy
 };
 
-// How an operand's element is found from (row, column) of the domain [rows, columns]:
+// The way from (row, column) of the domain [rows, columns] to an operand's element:
 //   element row * columns + column              the domain's own shape
 //   suffix  (row % period) * columns + column   trailing axes of the domain; period = product of its leading
 //                                               axes ([C] has period 1)

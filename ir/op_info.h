@@ -22,7 +22,7 @@ enum class Saves : uint8_t { nothing, operands, result };
 enum class Precision : uint8_t { half, f32, follow };
 // The ops that recompute may clone.
 enum class Recompute : uint8_t { cheap, costly, never };
-// How an op is run; all but composite are what codegen knows (see ir/kernel.h for their domains).
+// The execution of an op; codegen knows all of them but composite (domains: ir/kernel.h).
 //   pointwise     one formula per element of the broadcast domain
 //   row_reduce    [.., C] -> [.., 1] over the last axis
 //   column_reduce [.., C] -> [C] over all other axes

@@ -1,4 +1,4 @@
-// What an op reads or writes: values, buffers and numbers, by small typed ids.
+// The operands and results of an op: values, buffers and numbers, as small typed ids.
 #pragma once
 #include <compare>
 #include <cstddef>

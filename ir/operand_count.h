@@ -1,4 +1,4 @@
-// How many operands an op takes: OpInfo::operands, of which a negative one is the least number.
+// The number of operands an op takes: OpInfo::operands, where a negative number is the least one.
 #pragma once
 #include <fmt/format.h>
 

@@ -302,7 +302,7 @@ class Verifier {
         if (before == nullptr || (added_to && adds_alone(op) && adds_alone(*before))) return;
         broken("R6", op.at, "`@{}` is used after it was written", module_[*id].name);
       };
-      // What `init` starts in the place of a gradient leaves it again.
+      // `init` copies to the host what it made in a gradient's place, which is then free again.
       if (region.kind == RegionKind::init && op.info == &op_host_out) {
         const BufferId from = *as_buffer(op.operands[1]);
         written[place(from)] = parts_written[whole(from)] = nullptr;

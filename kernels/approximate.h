@@ -1,4 +1,4 @@
-// What kernels on a GPU compute by its approximate units (powers of two, reciprocals): functions of half
+// Values that GPU kernels compute with approximate units (powers of two, reciprocals): functions of half
 // precision, whose error the rounding to a half type hides. It depends on an op's types and on what its
 // operands were made from, never on the kernel that the op is in: an op that is computed again, elsewhere,
 // has the same bits.

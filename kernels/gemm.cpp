@@ -1,4 +1,4 @@
-// Which built-in kernel computes a product. No LLVM here: the plan writer asks as well.
+// Chooses the built-in kernel of a product. No LLVM here: the plan writer asks as well.
 #include <fmt/format.h>
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// What the GPUs of a target can do, as far as a choice of kernels or code depends on it.
+// Abilities of a target's GPUs that a choice of kernels or code depends on.
 #pragma once
 #include <charconv>
 #include <string_view>

@@ -113,7 +113,7 @@ double product_bytes(const ProductWork& p) {
 double attention_products(const AttentionWork& a) { return a.gradient ? 7 : 2; }
 
 constexpr double kAttentionTileRows = 64;  // of a block
-// Of the score matrices' elements those whose tiles are computed at all.
+// Returns the number of score elements whose tiles are computed at all.
 double attention_area(const AttentionWork& a) {
   const double length = a.length;
   const double blocks = divided_up(length, kAttentionTileRows);
@@ -125,7 +125,8 @@ double attention_area(const AttentionWork& a) {
         a.window > 0 ? std::min(divided_up(a.window - 1, kAttentionTileRows) + 1, blocks) : blocks;
     met = (most * (most + 1) / 2 + (blocks - most) * most) / blocks;
   }
-  // Of documents the part that it stands in, or that before it, and what the blocks at the ends reach beyond.
+  // With documents: the blocks of a query's own document (of its earlier part when causal), and what blocks at the ends
+  // reach beyond.
   if (a.document > 0)
     met = std::min(
         met, a.causal ? a.document / (2 * kAttentionTileRows) + 1.5 : a.document / kAttentionTileRows + 2);
@@ -241,7 +242,7 @@ Use& Use::operator+=(const Use& other) {
 Estimate estimate(const Machine& machine, const Work& work, Engine engine) {
   Estimate result;
   result.floor = work.moved / machine.copy;
-  // Of the multiprocessors, those that have a block.
+  // Only multiprocessors that have a block count.
   const double own = std::min(machine.sms, work.blocks), busy = own / machine.sms;
   if (work.product) {
     const ProductWork& p = *work.product;

@@ -1,4 +1,4 @@
-// What a launch costs on a GPU, from what it asks of the machine. A launch takes the largest of its bounds,
+// The estimated cost of a launch on a GPU, from what it asks of the machine. It takes the largest of its bounds,
 // and something more where two are near: they are joined by a norm, as measured curves bend
 // (docs/gpu.md). It is an estimate: nothing here was measured with gacc's kernels.
 #pragma once

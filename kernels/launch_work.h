@@ -1,4 +1,4 @@
-// What each launch of a scheduled region asks of a GPU: its blocks and threads as the schedule has them,
+// The work of each launch of a scheduled region on a GPU: its blocks and threads as the schedule has them,
 // bytes by width, instructions and chains as they follow from the function's body. docs/gpu.md says how.
 #pragma once
 #include <string>

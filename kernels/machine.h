@@ -1,4 +1,4 @@
-// What a GPU can do, for estimates: one card stands for each target. Every figure is somebody's measurement,
+// Abilities of a GPU, for estimates: one card stands for each target. Every figure is somebody's measurement,
 // a data sheet's or a guess, and machine.cpp says which; nothing here was measured with gacc.
 // docs/gpu.md has the formulas that use them.
 #pragma once

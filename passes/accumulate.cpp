@@ -183,7 +183,7 @@ void sum_samples(Module& module, Region& region, BufferId buffer, const Operand&
     add_to(module, region, buffer, what, diag);
 }
 
-// Where in the region an operand is made: the op's index and one, 0 for what is there from the start.
+// Returns where the region makes an operand: the op's index plus one, 0 when it is there from the start.
 size_t made_by(const Region& region, const Operand& what) {
   const size_t maker = maker_of(region, what);
   return maker < region.ops.size() ? maker + 1 : 0;
@@ -229,7 +229,7 @@ void clear_in_init(Module& module, Diag& diag) {
   Builder build(module, module.init, diag);
   for (size_t i = 0; i < module.buffers.size(); ++i) {
     const Buffer& buffer = module.buffers[i];
-    // What the runtime writes, and nodes, which `close` writes before they count.
+    // Roles that the runtime writes, and nodes, which `close` writes before they are read.
     constexpr BufferRole others[] = {BufferRole::weight, BufferRole::given, BufferRole::node,
                                      BufferRole::lane};
     if (!contains(others, buffer.role) && !written[i])

@@ -65,7 +65,7 @@ class Autodiff {
   }
 
  private:
-  // What the walk starts from: 1, or what loss-scale will put in its place.
+  // Makes the seed of the walk: 1, or what loss-scale will put in its place.
   Operand seed(const Operand& loss, const Location& at) {
     if (!scaling_.seeded()) return 1.0;
     build_.location = at;

@@ -156,7 +156,7 @@ class UpdateBuilder {
     std::vector<Operand> operands = {base, t};
     if (type == "plateau") {
       operands.emplace_back(named(Named::plateau_cuts));
-      // What the runtime keeps there between evaluations (runtime/run/rates.h).
+      // State that the runtime keeps there between evaluations (runtime/run/rates.h).
       named(Named::plateau_best);
       named(Named::plateau_bad);
       named(Named::plateau_seen);

@@ -101,7 +101,7 @@ class Loss {
   }
   // Tells whether it needs a result of what is cut.
   bool follows(size_t op) const { return follows_[op]; }
-  // What the parts read is made by the ops before this one.
+  // Returns the number of ops before this one, which make all that the parts read.
   size_t ready() const { return ready_; }
   // Tells whether a value of this shape has the logits' rows, and so is cut with them.
   bool has_rows(const Shape& shape) const { return passes::has_rows(shape, positions()); }
@@ -184,7 +184,7 @@ class Loss {
 
   bool may_cut(const Op& op) const { return works_by_row({module_, region_, op}, positions()); }
 
-  // Of what is made before the parts and read by others after them.
+  // Returns the bytes of values that are made before the parts and read by others after them.
   int64_t living_bytes() const {
     const StorageRoots roots(region_);
     std::vector<bool> lives(region_.values.size(), false);
@@ -252,8 +252,8 @@ class Parts {
 
   std::string part_name(const std::string& of) const { return fmt::format("{}.{}", of, number_); }
 
-  // What others made comes first, so that nothing stands between ops that can share a kernel. It belongs to
-  // no segment: the backward pass of the part follows at once, and nothing is gained by making it again.
+  // Puts what others made first, so that nothing stands between ops that can share a kernel. It belongs to no segment:
+  // the part's backward pass follows at once, and recomputing it gains nothing.
   void add_slices() {
     slices_.clear();
     for (size_t i = 0; i < old_.size(); ++i) {

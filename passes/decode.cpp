@@ -59,7 +59,7 @@ class Decoder {
   }
 
  private:
-  // What stands for a value of predict. `moves`: it is another one at each position.
+  // The stand-in for a value of predict. `moves`: it differs from position to position.
   struct Known {
     Operand what{};
     bool moves = false;

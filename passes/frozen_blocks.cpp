@@ -21,7 +21,7 @@ namespace {
 
 using namespace ir;
 
-// How the ops of a module use a parameter.
+// The ways in which the ops of a module use a parameter.
 struct Uses {
   bool product = false, rows = false;  // read by products; rows chosen by numbers
   bool other = false;                  // written by what writes no blocks

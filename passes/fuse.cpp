@@ -163,7 +163,7 @@ class Fuser {
     return static_cast<size_t>(after);
   }
 
-  // What an op that may share a kernel runs over.
+  // Returns the domain of an op that may share a kernel.
   Shape domain_of(const Op& op) const {
     if (op.info->lowering == Lowering::pointwise) {
       return op.results.empty() ? operand_type(module_, region_, op.operands.front()).shape
@@ -207,8 +207,8 @@ class Fuser {
     return gain;
   }
 
-  // Whether an op that is still to be placed takes the value and one that the group makes: with both in one
-  // group it can join them, and neither need be stored.
+  // Returns whether an op still to be placed takes the value and one that the group makes: in one group with both it
+  // can join them, and neither need be stored.
   bool meets(ValueId value, const Group& group) const {
     const auto& users = users_[index(value)];
     return users.size() == 1 && users.front() != kYield && group_of_[users.front()] < 0 &&
@@ -299,8 +299,7 @@ class Fuser {
     return region_.ops[made.ops.front()].info->lowering == Lowering::gemm;
   }
 
-  // What the kernel would load or store, at most: buffers and values made elsewhere, and values used
-  // elsewhere.
+  // Counts what the kernel would load or store, at most: buffers and values made elsewhere, and values used elsewhere.
   size_t memory_operands(const Op& op, const Group& group) const {
     std::vector<Operand> all = group.operands;
     add_operands(op, all);

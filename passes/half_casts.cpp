@@ -60,7 +60,8 @@ class HalfCasts {
     return buffer.type.shape.size() == 2 && buffer.type.shape[1] % dtype_info(DType::q8_0).block == 0;
   }
 
-  // Who reads a parameter how is known once all is converted: so that is done to another module first.
+  // Halves frozen parameters. Their readers are known only when all is converted, so a copy of the module is converted
+  // first.
   void halve_frozen() {
     const bool blocks = *module_.settings.precision.frozen != "compute";
     const auto frozen = [&](const Buffer& buffer) {
@@ -177,8 +178,8 @@ class HalfCasts {
     }
   }
 
-  // Whether every float that a `follow` op reads is half or has a half copy. Parameters alone are what is
-  // wanted of the result.
+  // Returns whether every float that a `follow` op reads is half or has a half copy; parameters alone take the type
+  // that is wanted of the result.
   bool all_half(const Op& op) const {
     bool any = false, parameters = false;
     for (size_t i = 0; i < op.operands.size(); ++i) {

@@ -39,7 +39,7 @@ constexpr int64_t kMostPiece = int64_t{8} << 20;  // elements of a piece ...
 constexpr int64_t kLeastPiece = 1024;             // ... whose bytes are so whole lines of the arena
 constexpr int64_t kMostPieces = 4096;             // of an update, about
 
-// What the update does with the state of a parameter (or of some, where kernels do it for several at once).
+// The kernels of the update around one parameter's state (or several parameters', where a kernel takes them at once).
 struct Group {
   std::vector<size_t> kernels{};  // of the update's facts
   std::vector<BufferId> state{};  // that may lie on the host, by first use
@@ -233,8 +233,8 @@ class HostState {
     }
   }
 
-  // Which kernels come behind the pieces: those that write what a group reads, and what follows them. A group that
-  // follows one keeps its state in the arena.
+  // Finds the kernels that come after the pieces: those that write what a group reads, and all that follow them. A
+  // group behind one of them keeps its state in the arena.
   void order() {
     std::set<Operand> made;
     do {
@@ -440,7 +440,7 @@ class HostState {
   std::optional<Operand> flag_;  // that all of the state's updates have
 };
 
-// Where a budget has more than the step needs, pieces may have so many bytes: tiny ones take long.
+// The size that pieces may have where a budget has more than the step needs: tiny copies are slow.
 constexpr int64_t kRoomForPieces = int64_t{16} << 20;
 
 // The module as the step's recompute makes it, where that does not follow from the budget.

@@ -101,7 +101,7 @@ std::vector<ValueId> origins(const Region& region) {
   return out;
 }
 
-// Whether `kernel` repeats an op whose results `late` reads or repeats as well: each reads the newest clone
+// Returns whether `kernel` repeats an op whose results `late` reads or repeats as well: each reads the newest clone
 // before it (rule R16), so `late` cannot move behind it.
 bool replaces(const KernelOps& kernel, const KernelOps& late, const std::vector<ValueId>& origin) {
   return std::ranges::any_of(kernel, [&](const Op& op) {

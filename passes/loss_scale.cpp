@@ -43,18 +43,18 @@ bool skips_windows(const Module& module) {
 
 namespace {
 
-// How many elements a full micro-batch adds to @loss.count, if all count: those of what is summed into it.
+// Returns how many elements a full micro-batch adds to @loss.count when all count: those of what is summed into it.
 int64_t elements_of_loss(const Module& module) {
   const Region& step = module.step;
   const Op* adds = adds_to(step, module.find(Named::loss_count));
   if (adds == nullptr) return 1;
   Operand summed = adds->operands[1];
-  // Where it is add.acc of the sum, or the sum is of those of samples.
+  // The sum may be an add.acc, or a sum over the sums of samples.
   for (size_t sum = maker_of(step, summed);
        sum < step.ops.size() && step.ops[sum].info->lowering == Lowering::total_reduce;
        sum = maker_of(step, summed))
     summed = step.ops[sum].operands.front();
-  // Where bits must not depend on the micro-batch: those of a sample.
+  // Bits that must not depend on the micro-batch take the elements of one sample.
   const int64_t samples = keeps_bits(module.settings) ? 1 : module.micro_batch();
   return elements(operand_type(module, step, summed).shape, samples);
 }

@@ -124,7 +124,7 @@ PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, 
     if (pass->name == options.stop_after) break;
   }
   if (options.sink && options.time_passes) options.sink(time_table(timings));
-  // Of schedules once, at the end: the verifier has looked after every pass.
+  // Schedules are checked once, at the end: the verifier has looked after every pass.
   if (module.phase == ir::Phase::scheduled) {
     std::string problem = check_schedule(module);
     if (problem.empty()) problem = check_plan(module);

@@ -299,7 +299,7 @@ int64_t most_fitting(int64_t all, int64_t step, F&& fits) {
   return most;
 }
 
-// Where the values of predict lie, with the most samples that the area has room for. When not even one fits,
+// Places the values of predict, with the most samples that the area has room for. When not even one fits,
 // its output comes in parts, as large as fit (answer.h). When those do not fit either, the module has no such
 // region, and a setting says what the arena would need.
 void place_predict(Module& module, int64_t end, int64_t height, Diag& diag) {
@@ -367,7 +367,7 @@ void set_positions(Region& decode, int64_t before, int64_t positions) {
   }
 }
 
-// Where the values of decode and its caches lie, with the most positions that the area has room for; too few: the
+// Places the values of decode and its caches, with the most positions that the area has room for. With too few the
 // module has no such region.
 void place_decode(Module& module, int64_t end, int64_t height) {
   constexpr int64_t kFewest = 16;
@@ -446,7 +446,7 @@ int64_t lay_out_host(const Module& module, Visit visit) {
   return end;
 }
 
-// What lies in another buffer's place.
+// Places the buffers that lie in another buffer's bytes.
 void place_in_others(Module& module) {
   for (size_t i = 0; i < module.buffers.size(); ++i) {
     const BufferId id{static_cast<int32_t>(i)}, storage = storage_of(module, id);
@@ -465,7 +465,7 @@ bool plan_memory(Module& module, const Options&, Diag& diag) {
     const Transients& t = values[kind] = transients(module, module.region(kind));
     least = std::max(least, planner::liveness_bound(t.blocks));
   }
-  // What a budget has room for is low enough.
+  // A peak within the budget is low enough.
   const auto& budget = module.settings.recompute.budget;
   const int64_t enough = std::max(least, budget.given() ? *budget - end : 0);
   for (const RegionKind kind : training_regions) {

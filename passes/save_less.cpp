@@ -26,7 +26,7 @@ using namespace ir;
 constexpr size_t kMostOps = 4;  // that are made again for a value, of at most so many FLOPs an element each
 constexpr int64_t kMostFlops = 1;
 
-// How a value is made again: ops of its kernel in program order, and the values that they read from memory.
+// The way to make a value again: ops of its kernel in program order, and the values that they read from memory.
 struct Recipe {
   std::vector<size_t> ops{};
   std::vector<ValueId> leaves{};

@@ -122,7 +122,7 @@ class Sharder {
     }
   }
 
-  // What is cut and cleared as a whole: `clear` does it, after `init` too.
+  // Moves the fills of shared state to `clear`, which also runs after `init`.
   void move_fills() {
     Builder clear(module_, module_.clear, diag_);
     for (Region* region : {&module_.init, &update_}) {

@@ -22,7 +22,7 @@ using namespace ir;
 
 namespace {
 
-// How many parts pay: parts are runs of rows, none of them empty at the full micro-batch. 1: leave it whole.
+// Returns the number of parts that pays: parts are runs of rows, none empty at the full micro-batch. 1: not split.
 int64_t part_count(Lowering lowering, const Shape& shape, int64_t batch, const Options& options) {
   const int64_t row_count = rows(shape, batch);
   int64_t wanted = 1;
@@ -68,7 +68,7 @@ void split_sums(Module& module, Region& region, const Options& options, Diag& di
       continue;
     const bool total = lowering == Lowering::total_reduce;
     const size_t summed = op.results.empty() ? 1 : 0;  // the .acc forms name their buffer first
-    // What is of samples has been cut as it may be (passes/accumulate.cpp).
+    // Sums over samples have already been split (passes/accumulate.cpp).
     if (keeps_bits(module.settings) && has_batch(operand_type(module, region, op.operands[summed]).shape))
       continue;
     const bool whole =

@@ -22,7 +22,7 @@ struct Artifact {
   Plan plan{};        // is in no file: who opens an artifact makes it of the IR (compiler/open_artifact.h)
   std::string ir{};   // the scheduled module's text
   std::string ptx{};  // what follows the header; the whole file is valid PTX too
-  // What --verify compiles variants from: the model file's text, which may be empty, and KEY=VALUE of --set
+  // The source that --verify compiles variants from: the model file's text, which may be empty, and KEY=VALUE of --set
   // in the order of the command line.
   std::string model{};
   std::vector<std::string> overrides{};

@@ -77,7 +77,7 @@ std::string folder_of(const std::string& path);
 // /dev/fd/1 do): such names stand for open files, which must not be replaced.
 bool follow_links(std::string& path);
 
-// Which file a path names, however it is spelled.
+// The identity of the file that a path names, however it is spelled.
 struct FileIdentity {
   uint64_t device = 0, inode = 0;
   std::string missing;  // of a file that is not there: its path from the folder of that device and inode

@@ -30,7 +30,7 @@ bool write_half(float value, std::byte* to) {
 int low(std::byte pair) { return static_cast<int>(pair & std::byte{15}); }
 int high(std::byte pair) { return static_cast<int>(pair >> 4); }
 
-// What numbers are multiplied by. It overflows for the tiniest scales, which are 0 as a half; whole() then gives 0.
+// Returns the factor for numbers. It overflows for the tiniest scales, which are 0 as a half; whole() then gives 0.
 float inverse(float scale) { return scale == 0 ? 0.0f : 1 / scale; }
 int whole(float value) { return std::isfinite(value) ? static_cast<int>(value) : 0; }
 

@@ -15,8 +15,8 @@
 
 namespace gacc {
 
-// Which matrix products a GPU runs: cuBLAS's, those of the artifact's own PTX, or (automatic) cuBLAS's where
-// it is installed and the artifact's otherwise.
+// The matrix products that a GPU runs: cuBLAS's, those of the artifact's own PTX, or (automatic) cuBLAS's where it is
+// installed and the artifact's otherwise.
 enum class GemmChoice : uint8_t { automatic, cublas, builtin };
 
 struct DeviceOptions {

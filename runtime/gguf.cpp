@@ -27,7 +27,7 @@ constexpr uint64_t kMostElements = uint64_t{1} << 46;
 constexpr uint64_t kMostShown = 4096;  // entries of an array as JSON
 constexpr std::string_view kAlignment = "general.alignment";
 
-// How a number of metadata lies in the file; no bytes: it is no number, and has a length of its own.
+// The form of a number of metadata in the file; without bytes it is no number, and has a length of its own.
 struct NumberForm {
   uint64_t bytes = 0;
   double (*read)(std::string_view bytes) = nullptr;

@@ -50,7 +50,7 @@ constexpr bool takes_samples(Program program) {
   return answers[static_cast<size_t>(program)];
 }
 
-// What becomes of a window that an epoch leaves open.
+// The end of a window that an epoch leaves open.
 enum class Tail : uint8_t { flush, drop, carry };
 inline constexpr std::string_view kTails[] = {"flush", "drop", "carry"};
 constexpr std::string_view tail_text(Tail tail) { return kTails[static_cast<size_t>(tail)]; }
@@ -90,7 +90,7 @@ enum class BufferKind : uint8_t { param, accum, state };  // as the IR's kinds
 // Returns "param". The text ends in a zero byte.
 std::string_view kind_text(BufferKind kind);
 
-// What a buffer is for (ir/buffers.def).
+// The purpose of a buffer (ir/buffers.def).
 enum class BufferRole : uint8_t {
 #define ROLE(id, kind, suffix, combine) id,
 #define NAMED(id, name, role, dtype)
@@ -109,7 +109,7 @@ struct PlanBuffer {
   BufferRole role = BufferRole::control;
   double kept =
       1;  // with lanes, of a sum that is no plain one: what a launch leaves of the launches before it
-  // Of what ranks share (memory.shard): the shape of the whole, where this is one rank's rows of it ...
+  // For state that ranks share (memory.shard): the shape of the whole, where this is one rank's rows of it ...
   std::vector<int64_t> whole{};
   std::string in{};  // ... and the buffer in whose place it lies.
   std::string of{};  // the buffer it belongs to: the parameter of a gradient, half copy or moment; else empty
@@ -137,16 +137,16 @@ struct PlanBuiltin {
   std::string kernel;  // entry name; "" when the artifact has none
   int64_t block = 0;   // threads in a block
   int64_t tile_m = 1, tile_n = 1;
-  // What the entry takes instead of those, where it also does what a later launch of the program is there
-  // for (a product's `then`, docs/ir.md), which is then left out: the same bits in one launch.
+  // The entry's arguments when it also does the work of a later launch of the program (a product's `then`, docs/ir.md),
+  // which is then left out: the same bits in one launch.
   std::vector<PlanArgument> arguments{};
   int64_t does = 0;  // with arguments: that launch
   bool operator==(const PlanBuiltin&) const = default;
 };
 
-// Where the only launch that reads a product's f32 result is one that adds a vector to each of its rows, in
-// place: a library that can do so adds it itself, and that launch is left out. The bits are the same: both
-// round the sum to f32, and then what is added to it.
+// A vector that a library may add to each row of a product. The only launch that reads the product's f32 result does
+// just that, in place, and is then left out. The bits are the same: both round the sum to f32, and then what is added
+// to it.
 struct PlanBias {
   int64_t offset = 0;  // of n f32 numbers in the arena
   int64_t launch = 0;  // which one of the program, after the product
@@ -196,7 +196,7 @@ struct PlanLaunch {
   std::optional<PlanCopy> copy{};  // it is one, and nothing else
 };
 
-// What a product's built-in kernel takes: its own arguments, or a, b, c, m, n, k and its pitches.
+// Returns the arguments of a product's built-in kernel: its own, or a, b, c, m, n, k and its pitches.
 std::vector<PlanArgument> builtin_arguments(const PlanLaunch& product);
 
 // Bytes of the arena that hold a value from launch `first`, which writes it, to launch `last` of the program.
@@ -251,16 +251,15 @@ struct PlanLength {
   bool epochs = false;      // counted instead of updates
 };
 
-// What the backward pass starts from, where it is not 1: @loss.scale, or 1 where there is no such state, over
-// `elements`, those of one full micro-batch's loss (1 with f32). Accumulated gradients are multiplied with
-// it.
+// The seed of the backward pass where it is not 1: @loss.scale, or 1 without that state, over `elements`, those of one
+// full micro-batch's loss (1 with f32). Accumulated gradients are multiplied by it.
 struct SeedRules {
   int64_t elements = 1;
   bool dynamic = false;  // windows adjust the scale, and it may become too small
 };
 constexpr double kSmallestScale = 0x1p-14;  // below it a run ends
 
-// What weights from elsewhere are called in their file, and how they lie there: [load] of the model file.
+// The names of published weights in their file, and their layout there: [load] of the model file.
 struct PlanLoad {
   struct Parameter {
     std::string name;
@@ -307,8 +306,8 @@ struct PlanPredict {
       answer_shape{};       // `shape`, without the last axis where the answer is its largest's number
   int64_t rows = 0;         // of the first axis of `shape`, that a part has; 0: there are no parts
   int64_t rows_offset = 0;  // where `answer` reads their numbers, i32 [rows]
-  // Of a model that gives [T, V] of i32 [T]: "causal" where positions meet in causal attention alone, else
-  // how they meet.
+  // For a model that gives [T, V] of i32 [T]: "causal" where positions meet in causal attention alone, else how they
+  // meet.
   std::string positions{};
   // The program `decode` goes on with one text: a run takes the token at `token_offset` and its position at
   // `position_offset`, i32 each, and leaves the outputs of that position, f32, at `offset`. The runs before it had the
@@ -339,7 +338,7 @@ struct Plan {
   double lr = 1e-3;              // optimizer.lr
   std::string optimizer;         // "adam"
   DType precision = DType::f32;  // precision.compute
-  // What an evaluation measures besides the loss, of sums that eval accumulates in state `eval.NAME` (f32).
+  // The metrics of an evaluation besides the loss, from sums that eval accumulates in state `eval.NAME` (f32).
   std::vector<std::string> metrics;
   int64_t arena_bytes = 0;
   int64_t host_bytes = 0;  // of the block in the host's memory; offsets from arena_bytes on lie there
@@ -365,8 +364,8 @@ struct Plan {
   std::vector<PlanInput> inputs;
   std::vector<PlanBuffer> buffers;
   std::vector<PlanProgram> programs;
-  // What tells the model from others, for checkpoints: the settings that were given, by key, as the IR's text has
-  // them, and a digest of what the step and an evaluation compute.
+  // The identity of the model, for checkpoints: the settings that were given, by key, as the IR's text has them, and a
+  // digest of what the step and an evaluation compute.
   std::vector<std::pair<std::string, std::string>> settings{};
   uint32_t operations = 0;
 
@@ -386,7 +385,7 @@ int64_t elements_of(const std::vector<int64_t>& shape);
 const std::vector<int64_t>& whole_shape(const PlanBuffer& buffer);
 int64_t whole_bytes(const PlanBuffer& buffer);
 
-// How the copies of several ranks become one (ir/buffers.def).
+// The way in which the copies of several ranks become one (ir/buffers.def).
 enum class CopiesOfRanks : uint8_t { none, sum, ordered, per_rank };
 
 struct RoleRow {

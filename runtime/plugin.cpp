@@ -1,4 +1,4 @@
-// Where plug-ins lie.
+// Finds plug-ins.
 #include "runtime/plugin.h"
 
 #include <sys/auxv.h>

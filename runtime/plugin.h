@@ -11,9 +11,9 @@ namespace gacc {
 struct Plugin {
   std::string_view what, file, package;  // package: that of Debian
 };
-// Where it is, or that it is missing.
+// Returns the plug-in's path, or says that it is missing.
 Result<std::string> find_plugin(const Plugin& plugin);
-// Where to look from, instead of the executable's folder: a library's own. Before anything is looked for.
+// Sets the folder to look from in place of the executable's: a library's own. Call it before anything is looked for.
 void set_plugin_home(const std::string& folder);
 
 // The running executable, and its folder.

@@ -122,13 +122,13 @@ struct TrainState : TrainCounts {
   double seconds = 0, evaluation_seconds = 0, window_start = 0, epoch_start = 0;
 };
 
-// How a run goes through its training data.
+// The order in which a run goes through its training data.
 struct DataOrder {
   bool shuffle = true;
   uint64_t seed = 0;  // of the shuffling
 };
 
-// How far a log is written: its size in bytes, and their CRC-32.
+// The end of a log that was written so far: its size in bytes, and their CRC-32.
 struct LogPosition {
   int64_t bytes = 0;
   uint32_t crc32 = 0;

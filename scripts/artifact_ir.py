@@ -1,10 +1,10 @@
-"""What an artifact says, read off the IR in its comments (docs/ir.md)."""
+"""The contents of an artifact, read off the IR in its comments (docs/ir.md)."""
 import json
 import math
 import pathlib
 import re
 
-# Of an element; of a quantised type, of a block of 32 shared by them.
+# Bytes of an element; of a quantised type, its share of a block of 32.
 BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "q8_0": 34 / 32, "q4_0": 18 / 32, "q4_1": 20 / 32}
 TYPE = r"(f32|f16|bf16|i32|q8_0|q4_0|q4_1)\[([^\]]*)\]"
 NAME = r'("[^"]*"|[^\s,:()]+)'

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Who may include whom (docs/ARCHITECTURE.md, "Layers"): names every #include that breaks it, exit 1.
+"""Checks the rules of includes (docs/ARCHITECTURE.md, "Layers"): names every #include that breaks it, exit 1.
 
     check_layers.py [ROOT]        check a tree (default: this one)
 """
@@ -24,7 +24,7 @@ WINGS = {
 }
 # Tables: no code of the IR.
 RUNTIME_ROOT = ["runtime/*.h", "ir/buffers.def", "ir/config_keys.def", "ir/dtypes.def", "ir/regions.def"]
-# What each folder may include of gacc, as path prefixes. The first prefix that fits a file is the rule.
+# Allowed includes of each folder, as path prefixes. The first prefix that fits a file is the rule.
 MAY_INCLUDE = [
     ("ir/", ["ir/"]),
     ("frontend/", ["frontend/", "ir/"]),

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""How text in this repository reads: lines of at most 120 columns (but rows of tables, which cannot be broken),
-sentences of at most 40 words, and no citation of a document that is not here. The comment of a declaration begins with
-a verb or a noun, not with Of, What, Who, Whether or Where; a type of a header has a name of its own. Places from before
-these two rules are in check_text.exceptions, which may only shrink. Names each place that breaks a rule, exit 1.
+"""The rules of text in this repository: lines of at most 120 columns (but rows of tables, which cannot be broken),
+sentences of at most 40 words, and no citation of a document that is not here. A comment of C++ begins with a verb or a
+noun, not with Of, What, Who, Whether, Where, Which or How; a type of a header has a name of its own, but for those from
+before this rule in check_text.exceptions, which may only shrink. Names each place that breaks a rule, exit 1.
 
     check_text.py            check what git tracks
     check_text.py --wrap     wrap the long paragraphs of Markdown files first; nothing else is touched
@@ -23,7 +23,7 @@ ABSENT = re.compile(r"CONTRACT|[Tt]he contract\b|goals? G[0-9]|\.\./shared/(?!da
 MARKER = re.compile(r"(<{7}|>{7}) ")
 EXCEPTIONS = pathlib.Path(__file__).with_name("check_text.exceptions")
 COMMENT = re.compile(r"\s*//")
-NO_SUBJECT = re.compile(r"\s*//\s*(Of|What|Who|Whether|Where)\b")
+NO_SUBJECT = re.compile(r"\s*//\s*(Of|What|Who|Whose|Whether|Where|Which|How)\b")
 TYPE = re.compile(r"^(?:template\s*<[^;{]*>\s*)?(?:struct|class|enum class|union) (?:alignas\([^)]*\) )?(\w+)"
                   r"(?: final)?\s*(?::[^;{]*)?\{", re.M)
 ITEM = re.compile(r"^(\s*)([-*]|\d+\.)\s+")
@@ -94,6 +94,9 @@ def faults(name, text):
             yield number, f"cites a document that is not in the repository: {line.strip()}"
         if MARKER.match(line):
             yield number, "is a mark of a merge that was not finished"
+    if not of_tests:
+        for number in without_subject(all_lines):
+            yield number, f"begins without a verb or a noun: {all_lines[number - 1].strip()[:60]}"
     is_page = name.endswith(".md")
     for start, kind, lines in blocks(text) if is_page else [] if of_tests else [(1, "code", all_lines)]:
         for number, line in enumerate(lines, start):
@@ -104,27 +107,14 @@ def faults(name, text):
                 yield start, f"has a sentence of {words} words, more than {WORDS}: {sentence[:60]}..."
 
 
-def without_subject(text):
-    """(line, text) of each comment right above a declaration of a header that begins with a word of NO_SUBJECT."""
-    lines = text.split("\n")
-    for number, line in enumerate(lines, 1):
-        if not NO_SUBJECT.match(line) or (number > 1 and COMMENT.match(lines[number - 2])):
-            continue
-        below = next((each.strip() for each in lines[number:] if not COMMENT.match(each)), "")
-        if below and not below.startswith(("#", "}")):
-            yield number, line.strip()
+def without_subject(lines):
+    """Line numbers of the comments that begin with a word of NO_SUBJECT."""
+    return [number for number, line in enumerate(lines, 1)
+            if NO_SUBJECT.match(line) and not (number > 1 and COMMENT.match(lines[number - 2]))]
 
 
 def judged(headers, exceptions):
-    """Messages on the headers {name: text}, beyond the exceptions {folder/ or name of a type: count}."""
-    found = {}
-    for name, text in headers.items():
-        found.setdefault(name.split("/")[0] + "/", []).extend(
-            f"{name}:{number}: error: a declaration's comment begins with a verb or a noun: {line[:60]}"
-            for number, line in without_subject(text))
-    for folder, messages in found.items():
-        if len(messages) > exceptions.get(folder, 0):
-            yield from messages
+    """Messages on the headers {name: text}, beyond the exceptions {name of a type: count}."""
     homes = {}
     for name, text in headers.items():
         for type_name in TYPE.findall(text):
@@ -133,10 +123,9 @@ def judged(headers, exceptions):
         if len(files) > max(1, exceptions.get(type_name, 1)):
             yield f"{min(files)}: error: the type {type_name} has several homes: {', '.join(sorted(files))}"
     for name, count in exceptions.items():
-        now = len(found[name]) if name in found else len(homes.get(name, ()))
+        now = len(homes.get(name, ()))
         if now < count:
-            left = now > 1 or (now == 1 and name in found)
-            what = f"make it {now}" if left else "remove the line"
+            what = f"make it {now}" if now > 1 else "remove the line"
             yield f"{EXCEPTIONS.name}: error: {name} {count}: there are fewer now; {what}"
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is written about the programs' options, made of the table that each prints with --dump-options.
+"""Texts about the programs' options, made of the table that each prints with --dump-options.
 
     commands.py --bin DIR --out DIR     man pages and completion: DIR/man/X.1.gz, DIR/bash/X, DIR/zsh/_X
     commands.py --bin DIR --markdown    docs/commands.md, on standard output (scripts/bless rewrites it)
@@ -133,7 +133,7 @@ def known_words(folder, programs):
 
 
 def choices(option, known):
-    """What may be written for a value: words, and "files" or "folders"; both empty where anything may."""
+    """Returns the possible values of an option: words, and "files" or "folders"; both empty where anything may."""
     words, kind = [*known.get(option["names"][-1], [])], ""
     for each in re.sub(r"\[.*?\]", "", option["value"]).split("|"):
         words += known.get(each, [])
@@ -149,7 +149,7 @@ def choices(option, known):
 
 
 def goes_on(words):
-    """Whether a value goes on behind these words."""
+    """Returns whether a value goes on behind these words."""
     return any(word.endswith(("=", ":")) for word in words)
 
 

@@ -80,7 +80,7 @@ class Case:
         self.subset = bool(re.search(r"^(//|#) MATCH: subset$", self.input, re.M))
 
     def actual(self):
-        """What the expected half should be now: what the tool prints, or how that differs from what another golden expects."""
+        """Returns what the expected half should be now: what the tool prints, or how that differs from what another golden expects."""
         self.printed = "".join(f"----- {claim}\n{self.prints(edited(self.text, edit))}" for claim, edit in self.edits) or self.prints(self.text)
         if self.like and not self.fails:
             return changes(self.like.expected if self.gir else self.like.prints(self.like.text), self.printed)
@@ -100,7 +100,7 @@ class Case:
         return errors if self.fails else out
 
     def round_trip(self):
-        """What is expected is IR: it parses, and prints to itself."""
+        """Checks that the expected half is IR: it parses, and prints to itself."""
         if not self.gir or self.fails or self.subset or self.words[0] != "gacc-opt":
             return ""
         with tempfile.TemporaryDirectory() as folder:

@@ -121,13 +121,13 @@ struct Named {
   std::optional<FileIdentity> identity;
 };
 
-// Whether what is to be a file would have to be a folder of the other one.
+// Returns whether a path that is to be a file would have to be a folder of the other one.
 bool above(const FileIdentity& file, const FileIdentity& other) {
   return !file.missing.empty() && file.device == other.device && file.inode == other.inode &&
          other.missing.starts_with(file.missing + "/");
 }
 
-// Whether a file lies in a folder that is there and would be written as a whole.
+// Returns whether a file lies in a folder that exists and would be written as a whole.
 bool holds(const std::string& folder, const std::string& file) {
   std::error_code error;
   if (!std::filesystem::is_directory(folder, error)) return false;

@@ -69,7 +69,7 @@ struct OptionFiles {
   std::vector<std::string_view> endings;
 };
 
-// How the ranks' command lines must agree about it. The first rank alone writes what `first` writes.
+// The agreement that an option needs among ranks' command lines. The first rank alone writes what `first` writes.
 enum class AmongRanks : uint8_t {
   own,       // each may have another value
   same,      // all have the same one

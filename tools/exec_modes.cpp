@@ -1,4 +1,4 @@
-// What a run does with its session, mode by mode.
+// The modes of a run: train, evaluate, predict, generate, verify.
 #include <fmt/ranges.h>
 #include <nettle/sha2.h>
 

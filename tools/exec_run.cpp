@@ -271,7 +271,7 @@ Status Run::load_data(const std::string& spec, DataUse use, Dataset& to) {
   return status;
 }
 
-// What the loss compares is measured beside the predictions, where the data have labels that fit.
+// Measures the loss beside the predictions, where the data have labels that fit.
 void Run::look_for_labels() {
   const Status status = load_dataset(given.data, artifact.plan, DataUse::evaluation, facts, eval);
   if (status) return;

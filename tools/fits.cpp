@@ -136,7 +136,7 @@ class Search {
             {"train.effective_batch", fmt::to_string(batch_)}};
   }
 
-  // What the model is, and what it needs at least with one sample in memory: the loss is then cut as for no memory at
+  // Describes the model, and the least it needs with one sample in memory: the loss is then cut as for no memory at
   // all.
   Trouble describe(Fits& fits, FitsWay& way) {
     Model model(request_, how(request_.context), frozen_);

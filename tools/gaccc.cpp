@@ -189,8 +189,8 @@ Exit status:
                                                                           : "MODEL is required"));
 }
 
-// What the option parser cannot see and no model file can make right; "" when the command line is valid.
-// `overrides` receives those of the model file: --set, and the options that are short for one.
+// Returns the error that the option parser cannot see and no model file can make right; "" when the command line is
+// valid. Adds the overrides of the model file to `overrides`: --set, and the options that are short for one.
 std::string wrong_command(const Arguments& given, std::vector<Override>& overrides) {
   const bool stops = !given.stop_after.empty(), graph = given.emit == "graph";
   const bool published = is_published(given.model), toml = given.emit == "toml";
@@ -301,7 +301,7 @@ std::string trained_text(const LayerSummary& layer) {
   return layer.trained == layer.parameters ? "yes" : layer.trained == 0 ? "no" : "in part";
 }
 
-// What --summary prints: a row for each layer, and the totals.
+// Returns the text of --summary: a row for each layer, and the totals.
 std::string summary_text(const std::vector<LayerSummary>& layers) {
   std::vector<Row> rows = {{"layer", "type", "output per sample", "parameters", "trained"}};
   int64_t parameters = 0, trained = 0;
@@ -481,7 +481,7 @@ class Compilation {
     return {};
   }
 
-  // What other budgets would get, and the one that was asked for: of the step as the pass recompute got it.
+  // Returns what other budgets would get, and the one that was asked for: of the step as the pass recompute got it.
   std::vector<passes::TradeOff> curve(int points) const {
     std::string refused;
     const std::optional<ir::Module> step = compiler_->before("recompute", {}, compiler_->options(), refused);
@@ -491,7 +491,7 @@ class Compilation {
     return passes::trade_off(*step, compiler_->options(), points, budget ? *asked.budget : 0);
   }
 
-  // What --report and --plan show.
+  // Prepares --report and --plan.
   void describe() {
     const bool report = !arguments_.report.empty();
     if (!report && !arguments_.plan) return;

@@ -14,7 +14,7 @@ namespace {
 using frontend::all_tables;
 using frontend::words_of;
 
-// What the key takes: "integer, at least 1, or "auto"".
+// Returns the values that a key takes: "integer, at least 1, or "auto"".
 std::string value_text(const Key& key) {
   std::vector<std::string> words;
   for (const std::string_view word : words_of(key)) words.push_back(fmt::format("\"{}\"", word));

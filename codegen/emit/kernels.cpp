@@ -203,7 +203,7 @@ class KernelEmitter {
         });
   }
 
-  // What the sums of a point's columns start from.
+  // Returns the value that the sums of a point's columns start from.
   Value* first_sum(const Member& member, const Point& point, const Reduction& reduction) {
     Value* none = t_.splat(Math::neutral(reduction.how, reduction.type), point.lanes);
     if (!member.ordered) return none;

@@ -33,8 +33,8 @@ class MmaConv : ConvOperands {
   }
 
  private:
-  // How an operand is staged in shared memory: a thread has the elements `line * place ..` of every `apart`th
-  // row of the tile from `row` on.
+  // The staging of an operand in shared memory: a thread has the elements `line * place ..` of every `apart`th row of
+  // the tile, from `row` on.
   struct Staging {
     ConvOperand from{};
     MmaTile::Layout layout{};

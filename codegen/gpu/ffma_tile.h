@@ -20,8 +20,8 @@ class FfmaTile : BlockCode {
  public:
   static constexpr int kVector = 4;  // elements of an access: 16 bytes, of half types 8
 
-  // How one operand is staged in shared memory. A thread moves `moves` vectors a tile; vector v lies
-  // outer_step * v and inner_step * v after its first one.
+  // The staging of one operand in shared memory. A thread moves `moves` vectors a tile; vector v lies outer_step * v
+  // and inner_step * v after its first one.
   struct Staging {
     bool inner_last = false;  // the inner dimension is the contiguous one
     bool whole = false;       // all elements of a vector exist, or none does

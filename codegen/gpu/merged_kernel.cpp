@@ -42,7 +42,7 @@ constexpr uint64_t kTimesBatch = uint64_t{1} << 63;
 // The fields of a record of the table; arguments that differ from call to call follow kArguments.
 enum Field : int64_t { kPart, kSync, kDown, kDownBy, kAcross, kAcrossBy, kArguments };
 
-// How an argument stands in the table: an offset in the arena, or an extent.
+// Returns an argument as the table holds it: an offset in the arena, or an extent.
 uint64_t table_word(const PlanArgument& argument) {
   if (argument.kind == PlanArgument::Kind::address) return static_cast<uint64_t>(argument.offset);
   return static_cast<uint64_t>(argument.extent) | (argument.times_batch ? kTimesBatch : 0);
@@ -210,7 +210,7 @@ class Merger {
     thread_ = gpu::special(b_, llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
     work_ = gpu::special(b_, llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x);
     grid_ = gpu::special(b_, llvm::Intrinsic::nvvm_read_ptx_sreg_nctaid_x);
-    // How many blocks of work the phase had so far: who is idle takes the next task's first.
+    // The number of blocks of work that the phase has had so far: an idle block takes the next task's first.
     begun_ = b_.CreateAlloca(b_.getInt32Ty());
     const auto tasks = static_cast<int64_t>(merged_.phases.size()) + 1;
     const auto phase = [&](Value* p) {

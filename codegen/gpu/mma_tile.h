@@ -23,7 +23,7 @@ class MmaTile : BlockCode {
  public:
   static constexpr int kChunk = 8;  // elements of 16 bytes
 
-  // How tiles of an operand lie in shared memory.
+  // The layout of an operand's tiles in shared memory.
   struct Layout {
     bool inner_last = false;     // the inner dimension is the contiguous one
     int chunks = 0;              // of 16 bytes, in a row of the tile
@@ -44,8 +44,8 @@ class MmaTile : BlockCode {
   // Shared address of a chunk in the first buffer. Whole multiples of 8 rows further on the swizzle is the same.
   Value* chunk(const Layout& layout, Value* row, Value* chunk);
 
-  // How the tile that begins at k0 gets into the buffer at `buffer` bytes. `send`: by copies; only for tiles that
-  // there are, but for the first ones. `fetch` into registers and `put` from there: for any.
+  // Moves the tile that begins at k0 into the buffer at `buffer` bytes. `send` uses asynchronous copies, and only for
+  // tiles that exist, except the first ones. `fetch` (to registers) and `put` (from there) take any tile.
   struct Staging {
     std::function<void(Value* k0, Value* buffer)> send;
     std::function<Values(Value* k0)> fetch{};

@@ -1,5 +1,5 @@
-// What the emitters of matrix products share: the kernel's function over Target, short names for its
-// arithmetic, the ends of the block's collectives, and where elements of C go.
+// The common part of the emitters of matrix products: the kernel's function over Target, short names for its
+// arithmetic, the ends of the block's collectives, and the addresses of elements of C.
 #pragma once
 #include <llvm/IR/Module.h>
 

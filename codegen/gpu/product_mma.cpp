@@ -37,7 +37,7 @@ class MmaEmitter : GemmBase {
   }
 
  private:
-  // How one operand is staged in shared memory.
+  // The staging of one operand in shared memory.
   struct Operand : Dense {
     int row_bytes = 0;                       // of the tile
     int moves = 0;                           // chunks of 16 bytes that a thread has of a tile

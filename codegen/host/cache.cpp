@@ -52,7 +52,7 @@ std::optional<std::string> read_trusted(const std::string& path, int64_t limit) 
   return bytes;
 }
 
-// Whether a file can be an entry: 32 digits of a key.
+// Returns whether a file's name is that of an entry: the 32 digits of a key.
 bool is_entry(const fs::path& path) {
   const std::string key = path.stem().string();
   return path.extension() == ".o" && key.size() == 32 &&

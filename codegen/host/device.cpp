@@ -13,7 +13,7 @@ namespace gacc::host {
 
 namespace {
 
-// Which build of the plug-in this is: version, and size and time of the file this code was loaded from.
+// Identifies this build of the plug-in: version, and size and time of the file this code was loaded from.
 std::string build_id() {
   Dl_info info{};
   struct stat file {};

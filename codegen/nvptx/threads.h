@@ -1,6 +1,5 @@
-// What kernels of the GPU are made of beside arithmetic: special registers, the block's barrier, exchanges in
-// a warp, shared memory. Everything that threads do together is convergent, or LLVM would duplicate or move
-// it.
+// The building blocks of GPU kernels besides arithmetic: special registers, the block's barrier, exchanges in a warp,
+// shared memory. Everything that threads do together is convergent, or LLVM would duplicate or move it.
 #pragma once
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>

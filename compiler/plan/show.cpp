@@ -13,7 +13,7 @@ namespace gacc {
 
 namespace {
 
-// What the optimizer does alike: the trained parameters of one group, or of none, with the same decay.
+// The trained parameters that the optimizer treats alike: those of one group, or of none, with the same decay.
 struct PlanGroup {
   std::vector<std::string> match{};  // the patterns; none: what no group matches
   int32_t group = -1;
@@ -49,7 +49,7 @@ std::vector<PlanGroup> plan_groups(const ir::Module& module) {
 // The parts that chunk-loss made.
 int64_t loss_chunks(const ir::Module& module) { return std::max<int64_t>(*module.settings.loss.chunks, 1); }
 
-// What parameters take, with all that belongs to them: half copies, gradients, moments.
+// The bytes of parameters with all that belongs to them: half copies, gradients, moments.
 struct Share {
   int64_t parameters = 0, bytes = 0;
 };

@@ -14,8 +14,8 @@ int64_t dilation(const Values& keys, size_t axis) {
   return keys.lists("dilation") ? keys.integers("dilation")[axis] : 1;
 }
 
-// What is added before and after, along H and W: [top, left, bottom, right]. "same": so that a stride of 1
-// keeps the size; an odd rest goes to the end, as in PyTorch.
+// Returns the padding before and after, along H and W: [top, left, bottom, right]. "same" keeps the size at a stride of
+// 1; an odd rest goes to the end, as in PyTorch.
 Pair padding_of(const Values& keys) {
   if (!same_padding(keys)) {
     const Pair padding = keys.integers("padding");

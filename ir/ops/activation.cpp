@@ -21,7 +21,7 @@ constexpr double k2InvSqrtPi = 1.12837916709551257390;
 // 0.5 (1 + tanh(u)) is logistic(2 u), which needs one exponential, and 1 + tanh(u) loses digits where u < 0.
 Scalar gelu_gate(Scalar x) { return logistic(2 * kSqrt2OverPi * (x + kCubic * x * x * x)); }
 
-// What all activations have in common.
+// The common part of all activations.
 OpInfo activation(OpInfo op) {
   op.infer = infer_float;
   op.precision = Precision::half;

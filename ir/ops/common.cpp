@@ -1,4 +1,4 @@
-// What the op families share.
+// Functions that the op families share.
 #include "ir/ops/common.h"
 
 #include <algorithm>

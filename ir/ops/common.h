@@ -1,4 +1,4 @@
-// What the op families share: type inference of pointwise ops, and checks.
+// Functions that the op families share: type inference of pointwise ops, and checks.
 #pragma once
 #include "ir/builder.h"
 #include "ir/reference.h"

@@ -1,4 +1,4 @@
-// How the channels of a position divide into heads: H of queries, then K of keys, then K of values, each of D
+// The division of a position's channels into heads: H of queries, then K of keys, then K of values, each of D
 // channels, from an op's attributes heads and kv_heads (0: as many as heads). K divides H: H / K neighbouring
 // heads of queries, a group, share one of keys and one of values.
 #pragma once

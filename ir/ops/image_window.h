@@ -11,7 +11,7 @@ struct Window2d {
   int64_t before[2] = {0, 0}, after[2] = {0, 0};  // elements of padding
   // From the first to the last element of the window along an axis, both counted.
   int64_t reach(int axis) const { return dilation[axis] * (kernel[axis] - 1) + 1; }
-  // How often the window fits along an axis of this extent, less than 1: not at all.
+  // Returns how often the window fits along an axis of this extent; below 1 it does not fit.
   int64_t places(int axis, int64_t extent) const {
     const int64_t room = extent + before[axis] + after[axis] - reach(axis);
     return room < 0 ? 0 : room / stride[axis] + 1;

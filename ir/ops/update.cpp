@@ -1,4 +1,4 @@
-// What runs once per window around the optimizers (optimizer.cpp): sums into buffers, clipping.
+// Ops that run once per window around the optimizers (optimizer.cpp): sums into buffers, clipping.
 #include "ir/ops/common.h"
 
 namespace gacc::ir {

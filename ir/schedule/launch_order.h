@@ -1,5 +1,5 @@
-// Which launches of a schedule have ended before which begin, on several streams: by the order of each stream, and
-// by what a launch is `after`.
+// The order of launches on several streams: which have ended before which begin, by the order of each stream and by
+// `after`.
 #pragma once
 #include <array>
 #include <vector>

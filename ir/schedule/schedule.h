@@ -1,4 +1,4 @@
-// What a GPU is told, launch by launch: the program of a region in phase `scheduled` (docs/ir.md, "The
+// The program of a region in phase `scheduled`, launch by launch, as a GPU gets it (docs/ir.md, "The
 // schedule"). Choices (tile, then, bias, workspace, level, merged, persistent) and what follows from them
 // (operands, extents, grid, block, shared) both stand here. What follows is checked against the kernels,
 // never believed. The code of a kernel is no part of it: `function` names what kernels/ makes of the kernel.
@@ -147,7 +147,7 @@ int64_t blocks(const CallSite& call, int64_t batch);  // of the grid
 inline constexpr int64_t kWorkspaceAlignment = 256;
 inline constexpr int64_t kMostWorkspace = int64_t{32} << 20;  // no library is asked to take more
 
-// How calls share a kernel. Its blocks have kMergedBlock threads, or as many as the widest call's. A block is
+// Calls that share a kernel. Its blocks have kMergedBlock threads, or as many as the widest call's. A block is
 // cut into places, each as many threads as the call's block has, with a barrier and shared memory of its own;
 // the places of all blocks take the call's blocks in turns.
 inline constexpr int64_t kMergedBlock = 256;

@@ -1,4 +1,4 @@
-// What a table of the model file may say, as data: its keys with form, range, default and meaning, and the
+// The contents of a table of the model file, as data: its keys with form, range, default and meaning, and the
 // types it can have, which add keys of their own. The frontend reads tables by these lists, `gaccc --schema`
 // prints them, docs/model.md is made of them.
 #pragma once

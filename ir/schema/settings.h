@@ -1,4 +1,4 @@
-// What a model file says that is not an op, with its defaults, and what the compiler found out and hands on.
+// Settings of a model file other than ops, with their defaults, and results that the compiler hands on.
 // settings.def lists both. In text each is a line `set KEY = VALUE`; docs/ir.md has the keys.
 #pragma once
 #include <cstdint>

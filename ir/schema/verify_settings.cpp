@@ -73,7 +73,7 @@ class SettingsVerifier {
     if ((*said.loss_scale == Attr("dynamic")) != module_.find(Named::scale_good).has_value())
       broken("precision.loss_scale is dynamic where `@{}` is, and only there",
              named_info(Named::scale_good).name);
-    // What the backward pass starts from.
+    // Checks the seed of the backward pass.
     const int64_t elements = *module_.results.seed_elements;
     between("precision.seed_elements", elements, 1, std::numeric_limits<int64_t>::max());
     const std::optional<BufferId> scale = module_.find(Named::loss_scale);
@@ -128,7 +128,7 @@ class SettingsVerifier {
       broken("schedule.total is not above schedule.warmup, nor \"run\"");
   }
 
-  // What the evaluations decide of the rate.
+  // Checks the schedule that evaluations drive.
   void plateau() {
     if (*settings_.schedule.type != rates::plateau.name) return;
     const auto said = [&](std::string_view key) {

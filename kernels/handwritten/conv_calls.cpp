@@ -69,7 +69,7 @@ std::optional<Specialisation> describe_conv_product(const ir::OpView& op, const 
   const int64_t all_samples = samples.at(op.module.micro_batch());
   const bool weight = kind == ConvKind::weight;
   const bool mma = has_tensor_cores(op.operand(0).dtype, gpu);
-  // Which tile a product gets, if any, depends on the micro-batch.
+  // The choice of a tile depends on the micro-batch.
   if (ir::keeps_bits(op.module.settings)) return std::nullopt;
   if (product.rows < (mma ? kLeastRowsOfTensorCores : kLeastRows) || product.others < kLeastOthers)
     return std::nullopt;

@@ -7,8 +7,8 @@ namespace gacc::passes {
 // Tells whether a value of this shape has a row (or more) for each of so many positions: [B,positions, ..].
 bool has_rows(const ir::Shape& shape, int64_t positions);
 
-// Whether each position of the op's results follows from that position of its operands, or its result is a
-// sum over positions.
+// Returns whether each position of the op's results follows from the same position of its operands alone, or its result
+// is a sum over positions.
 bool works_by_row(const ir::OpView& op, int64_t positions);
 
 }  // namespace gacc::passes

@@ -29,7 +29,7 @@ namespace {
 
 using namespace ir;
 
-// Who holds which bytes: disjoint ranges by start.
+// The owners of the arena's bytes: disjoint ranges by start.
 class Arena {
  public:
   void take(int64_t start, int64_t size, const Operand& owner) {
@@ -296,7 +296,7 @@ class Checker {
     bytes.take(scratch.offset, scratch.size, Operand(0.0));  // nobody's
   }
 
-  // Who holds an operand's bytes: of a buffer in another's place that one.
+  // Returns the owner of an operand's bytes: a buffer in another's place belongs to that one.
   Operand holder(const Operand& operand) const {
     const BufferId* buffer = as_buffer(operand);
     return buffer == nullptr ? operand : storage_[index(*buffer)];

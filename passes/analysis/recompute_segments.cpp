@@ -44,8 +44,7 @@ std::vector<planner::Step> segment_schedule(const Module& module, const StepGrap
   }
   for (size_t x = 0; x < step.graph.tensors.size(); ++x) {
     const planner::Tensor& tensor = step.graph.tensors[x];
-    // What a segment starts from stays until it has run again; what lies inside it, once it has been made
-    // again.
+    // A segment's inputs stay until it has run again; values inside it until they have been made again.
     plan.held[x] = segment[x] < 0 ? 1 : 2;
     if (segment[x] < 0 || step.graph.once(static_cast<int>(x))) continue;
     const int from = last[x] >= 0 ? operation_of[last[x]] : tensor.producer;

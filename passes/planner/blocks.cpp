@@ -269,7 +269,7 @@ class Blocks {
           plan.intervals[number] = interval;
       }
     };
-    // Of all ways to treat the larger tensors those that no other betters.
+    // The ways to treat the larger tensors, without those that another one betters.
     const auto options = [&](Interval others, int64_t small, bool saves) {
       std::vector<Option> all;
       for (unsigned kept = 0; kept < 1U << block.choices.size(); ++kept) {

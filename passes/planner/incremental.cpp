@@ -124,7 +124,7 @@ int Incremental::slot_at(int x, int t) const {
   return first_slot_[x] + static_cast<int>(std::ranges::lower_bound(uses, t) - uses.begin());
 }
 
-// Whether the slot's tensor lives when the replay at t starts, if that reads it; `made`: how often it was made
+// Returns whether the slot's tensor lives when the replay at t starts, if that reads it; `made`: how often it was made
 // in the slot before.
 bool Incremental::lives(const Slot& slot, int t, int& made) {
   made = 0;
@@ -209,8 +209,8 @@ void Incremental::release(int x, int t) {
   local.live = false;
 }
 
-// Whether the replay at t leaves the tensor there. What lives after its last use has to be read again, and is
-// only kept by those that want it.
+// Returns whether the replay at t leaves the tensor there. A tensor that lives after its last use has to be read again,
+// and is only kept by replays that want it.
 bool Incremental::stays(const Local& x, int t) const {
   if (x.slot < 0) return true;
   const Slot& slot = slots_[x.slot];
@@ -353,7 +353,7 @@ void Incremental::follow_all() {
   }
 }
 
-// What the slot's choice and its touches say: the first replay that would find something else is stale, and
+// Applies the slot's choice and its touches: marks the first replay that would find something else as stale, and notes
 // where the tensor lives.
 void Incremental::review(int s) {
   Slot& slot = changing(s);

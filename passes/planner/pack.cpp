@@ -40,7 +40,7 @@ struct Item {
   int64_t length = 0;  // of its life
 };
 
-// What items are ranked by, the largest first; ties go to the next.
+// The keys that items are ranked by, the largest first; ties go to the next.
 enum class Fact : uint8_t {
   fullest,  // unplaced bytes of its fullest section
   length,
@@ -272,9 +272,8 @@ class Search {
     return Outcome::none;
   }
 
-  // What decides whether `part` can be completed: its items and their ranks, how low each can still be, what
-  // may carry them.
-  // Different stacks below often leave the same.
+  // Returns a key of what decides whether `part` can be completed: its items and their ranks, how low each can still
+  // be, what may carry them. Different stacks below often leave the same.
   uint64_t state_key(const std::vector<int>& part, int64_t offset) const {
     uint64_t key = mix(run_ ^ mix(static_cast<uint64_t>(offset) ^ ranks_key_));
     int section = 0;

@@ -24,7 +24,7 @@ namespace gacc::passes::planner {
 
 namespace {
 
-// How far the best plan's cost lies above the proven bound, as a share of the cost without recompute.
+// Distances of the best plan's cost from the proven bound, as shares of the cost without recompute.
 constexpr double kGapThatEnds = 5e-5;       // at most this: the search is over
 constexpr double kGapThatEndsLarge = 2e-4;  // of more than kLargeGraph operations
 constexpr size_t kLargeGraph = 1000;
@@ -46,7 +46,7 @@ constexpr int kRestartKinds = 5, kUndoSome = 2, kUndoPart = 4, kNoiseSteps = 5, 
 // Each round's noise in the choice of what is dropped: a factor of 1 +- noise on costs.
 constexpr double kRoundNoise[] = {0.1, 0.05, 0.15, 0.08, 0.12, 0.03};
 
-// How a plan is made to fit; a restart changed the plan `known`.
+// The manner in which a plan is made to fit; a restart changed the plan `known`.
 struct Manner {
   double noise = 0;
   bool by_kind = false;  // one noise for all that is as large and costs as much: in equal blocks
@@ -236,7 +236,7 @@ class Planner {
     }
   }
 
-  // What it costs to have x again at operation n, if what the plan keeps until then is there.
+  // Returns the cost of having x again at operation n, if what the plan keeps until then is there.
   double closure(const RecomputePlan& plan, int x, int n) {
     ++stamp_;
     double sum = 0;

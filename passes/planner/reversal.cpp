@@ -85,7 +85,7 @@ void Reversal::choose_step(int64_t least, int64_t budget, int64_t most) {
     return true;
   };
   if (take(std::max<int64_t>(divisor, 1), kMostFineWork) || sizes.empty()) return;
-  // What most blocks hand on, or a part of it: the rest is often a multiple, or next to nothing.
+  // The size that most blocks hand on, or a part of it: others are often multiples, or next to nothing.
   const int64_t usual = std::ranges::max_element(sizes, [](const auto& a, const auto& b) {
                           return a.second < b.second;
                         })->first;

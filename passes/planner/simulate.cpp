@@ -63,7 +63,7 @@ void Simulator::settle(int operation) {
   measure_.peak = std::max(measure_.peak, full_);
 }
 
-// Whether a tensor that the replay made, or read beyond its last use, stays when the replay is done with it.
+// Returns whether a tensor that the replay made, or read beyond its last use, stays when the replay is done with it.
 bool Simulator::stays(const RecomputePlan& plan, int x) const {
   const State& now = state(x);
   if (now.passed < static_cast<int>(graph_.tensor(x).uses.size()))

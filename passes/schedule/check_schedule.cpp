@@ -10,7 +10,7 @@ namespace gacc::passes {
 
 namespace {
 
-// What follows from the kernel and the tile; what was decided later is left out.
+// Compares what follows from the kernel and the tile; later decisions are left out.
 bool same(const ir::CallSite& call, const ir::CallSite& selected) {
   const ir::ProductCall *given = ir::as_product(call), *right = ir::as_product(selected);
   if (given == nullptr || right == nullptr) return call.what == selected.what;
@@ -21,7 +21,7 @@ bool same(const ir::CallSite& call, const ir::CallSite& selected) {
   return plain == *right;
 }
 
-// What a launch waits for follows from the streams.
+// Checks the waits of launches, which follow from the streams.
 std::string wrong_wait(const ir::Module& module, const ir::Region& region) {
   ir::Schedule right = *region.schedule;
   ir::add_waits(ir::launch_touched(module, region, ir::facts(module, region)->kernels), right);

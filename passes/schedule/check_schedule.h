@@ -1,4 +1,4 @@
-// Whether a schedule is that of its kernels; schedule.h has the same for a module alone.
+// Checks that a schedule is that of its kernels; schedule.h has the same for a module alone.
 #pragma once
 #include <string>
 

@@ -65,13 +65,13 @@ class Launches {
 };
 
 void merge_levels(const ir::Module& module, ir::Region& region) {
-  // What state passes through follows the copies, not the levels.
+  // Launches around state on the host follow its copies, not the levels.
   if (!region.schedule || ir::passes_state(region)) return;
   ir::Schedule& schedule = *region.schedule;
   const std::vector<Calls> levels = ir::by_level(schedule);
   Launches launches(module, region);
   for (size_t level = 0; level < levels.size(); ++level) launches.add(levels[level], level);
-  // What products do comes last: it has no place in the order.
+  // The kernels that products may run themselves come last: they have no place in the order.
   for (const ir::CallSite* call : ir::calls(std::as_const(schedule)))
     if (!call->level) launches.add(*call);
   schedule.launches = launches.take();

@@ -77,7 +77,7 @@ bool streams(ir::Module& module, const Options&, Diag&) {
   const ir::Facts facts = ir::facts(module, step);
   const std::vector<bool> fit = fit_second_stream(step, *facts);
   for (ir::Launch& launch : schedule.launches) {
-    // What a product may do has no level, and stays with its product.
+    // A kernel that a product may run itself has no level, and stays with its product.
     const bool aside = std::ranges::all_of(ir::calls(launch), [&](const ir::CallSite* call) {
       return call->level && fit[facts->numbers[call->kernel]];
     });

@@ -45,7 +45,7 @@ class Input(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What an update did with its window of micro-batches."""
+    """The result of an update over its window of micro-batches."""
 
     launches: int  # micro-batches
     samples: int
@@ -450,7 +450,7 @@ class Session:
     def generate(self, prompt: str, tokens: int = 100, *, tokenizer: str | os.PathLike | None = None,
                  temperature: float | None = None, top_k: int | None = None, top_p: float | None = None,
                  stop: str | None = None, seed: int | None = None) -> str:
-        """What the model says after the prompt: at most so many tokens, up to `stop` or the token that ends a text.
+        """Generates the text after the prompt: at most so many tokens, up to `stop` or the token that ends a text.
 
         tokenizer  a folder with tokenizer.json, or a GGUF; none: the tokens are bytes, of a vocabulary of at most 256
         the others are gacc-exec's options
@@ -604,7 +604,7 @@ def _batches_of(loader: Any) -> list[tuple[int, int]] | None:
 
 
 def _samples_of(loader: Any) -> int:
-    """Of an epoch; 0 where the loader does not say."""
+    """Returns the samples of an epoch; 0 where the loader does not say."""
     batches = _batches_of(loader)
     if batches is not None:
         return sum(count * samples for count, samples in batches)
@@ -615,7 +615,7 @@ def _samples_of(loader: Any) -> int:
 
 
 def _updates_of(step: Step, loader: Any, epochs: int) -> int | None:
-    """Of so many epochs; None where the loader does not say."""
+    """Returns the updates of so many epochs; None where the loader does not say."""
     batches = _batches_of(loader)
     if batches is None:
         return None
@@ -627,7 +627,7 @@ def _updates_of(step: Step, loader: Any, epochs: int) -> int | None:
 
 
 def program(name: str) -> tuple[str, dict[str, str]]:
-    """Where a program of the wheel lies, and the environment in which it finds the libraries of the wheel."""
+    """Returns the path of a program of the wheel, and the environment in which it finds the libraries of the wheel."""
     path = TREE / "bin" / name
     if not path.exists():
         return name, dict(os.environ)

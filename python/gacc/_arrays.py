@@ -20,7 +20,7 @@ def to_numpy(it: Any) -> np.ndarray:
     if np.ma.is_masked(it):
         raise ValueError("a masked array: what lies under its mask is no data; give it with .filled(value)")
     if not isinstance(it, np.ndarray):
-        # What a tensor of torch shows may be its memory with another sign, or no memory at all.
+        # A tensor of torch may show its memory with another sign, or no memory at all.
         for resolve in ("resolve_conj", "resolve_neg"):
             it = getattr(it, resolve)() if hasattr(it, resolve) else it
         if getattr(it, "_is_zerotensor", bool)():
@@ -61,7 +61,7 @@ def in_order(table: Any, columns: list[Any]) -> Any:
 
 
 def fits(given: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Whether a sample of one shape lies in memory as one of the other: but for axes of 1, or flat."""
+    """Returns whether a sample of one shape lies in memory as one of the other: but for axes of 1, or flat."""
     given, wanted = [n for n in given if n != 1], [n for n in wanted if n != 1]
     flat = min(len(given), len(wanted)) <= 1
     return given == wanted or (flat and np.prod(given, dtype=object) == np.prod(wanted, dtype=object))

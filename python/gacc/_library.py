@@ -16,7 +16,7 @@ MOST_AXES, MOST_METRICS = 8, 16
 
 
 class Error(Exception):
-    """What gacc says is wrong.
+    """An error that gacc reports.
 
     kind    "failed" (a file, the model, the data or the device), "wrong call", or "bug" (of gacc; please report it)
     file    the model file that was compiled ("model": text or a dict), else None

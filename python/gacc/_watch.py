@@ -1,4 +1,4 @@
-"""What gacc.train does beside the training: evaluations, the best of them, checkpoints, and lines on how it goes."""
+"""The work of gacc.train beside the training: evaluations, the best of them, checkpoints, and lines on how it goes."""
 from __future__ import annotations
 
 import ctypes

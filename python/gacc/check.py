@@ -1,4 +1,4 @@
-"""What an export computes in the program that will run it, beside what the step computes.
+"""Compares what an export computes in the program that will run it with what the step computes.
 
     python -m gacc.check FOLDER/ step.ptx tokens:data.bin                   # transformers; an adapter's folder: PEFT
     python -m gacc.check tuned.gguf step.ptx tokens:data.bin                # llama.cpp (llama-cpp-python)
@@ -63,7 +63,7 @@ class Export:
         return OF_BLOCKS if in_blocks else BOUNDS[by]
 
     def options(self) -> list[str]:
-        """How gacc-exec loads it."""
+        """Returns the options with which gacc-exec loads it."""
         return ["--load", self.base, "--load-adapter", str(self.path)] if self.adapter else ["--load", str(self.path)]
 
 

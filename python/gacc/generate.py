@@ -86,7 +86,7 @@ def words_of(tokens: Iterator[int], tokenizer: Tokenizer | None, prompt: list[in
         if stop and (at := text.find(stop)) >= 0:
             yield text[given:at]
             return
-        # What may be half a letter, or the beginning of `stop`, is held back.
+        # Text that may be half a letter, or the beginning of `stop`, is held back.
         whole = len(text.rstrip("\ufffd"))
         held = next((n for n in range(min(len(stop or ""), whole), 0, -1) if text[:whole].endswith(stop[:n])), 0)
         if whole - held > given:
@@ -97,7 +97,7 @@ def words_of(tokens: Iterator[int], tokenizer: Tokenizer | None, prompt: list[in
 
 def text_of(step: Step, artifact: str | os.PathLike, prompt: str, count: int, tokenizer: str | os.PathLike | None,
             stop: str | None, options: list[str]) -> Iterator[str]:
-    """What the model says after the prompt, piece by piece."""
+    """Generates the text after the prompt, piece by piece."""
     vocabulary = step.output_shape[-1] if step.output_shape else 0
     if tokenizer is None and vocabulary > BYTES:
         raise Refused(f"the model has {vocabulary:,} tokens, which are no bytes: a tokenizer makes words of them")
@@ -114,7 +114,7 @@ def text_of(step: Step, artifact: str | os.PathLike, prompt: str, count: int, to
 
 def of_session(session: Session, prompt: str, count: int, tokenizer: str | os.PathLike | None, stop: str | None,
                options: dict[str, Any]) -> str:
-    """What the model says after the prompt with the session's parameters as they are."""
+    """Generates the text after the prompt with the session's parameters as they are."""
     given = [str(word) for name, value in options.items() if value is not None
              for word in (f"--{name.replace('_', '-')}", value)]
     with tempfile.TemporaryDirectory(prefix="gacc-") as folder:

@@ -33,7 +33,7 @@ IGNORED = -100  # the target of a token that does not count
 
 
 class Refused(Exception):
-    """What is wrong with the folder or the data, in one line."""
+    """An error of the folder or the data, in one line."""
 
 
 class Sample(NamedTuple):
@@ -150,7 +150,7 @@ def of_messages(tokenizer: Tokenizer, messages: Any, place: str) -> Sample:
     for number, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        # What the template writes of a turn is what it adds to all that came before.
+        # The template's text of a turn is what it adds to all that came before.
         for upto, prompt, counted in ((number, True, False), (number + 1, False, True)):
             part = tokenizer.chat(messages[:upto], prompt)
             if part != ids[:len(part)] or len(part) < len(counts):
@@ -245,8 +245,8 @@ def pieces(samples: list[Sample], length: int) -> list[Piece]:
 
 
 def packed(lengths: list[int], room: int, seed: int) -> list[list[int]]:
-    """Which of the lengths share a window of `room`, by first fit: the longest first, each into the first window that
-    has room for it. The seed orders what is equally long, and the windows."""
+    """Puts lengths that fit together into windows of `room`, by first fit: the longest first, each into the first
+    window that has room for it. The seed orders what is equally long, and the windows."""
     order = random.Random(seed)
     numbers = list(range(len(lengths)))
     order.shuffle(numbers)

@@ -108,7 +108,7 @@ class CudaDevice final : public Device {
   Module module_ = nullptr;
   Stream stream_ = nullptr;
   Pointer arena_ = 0;
-  // Of plans with state on the host: the locked block, and the streams of its copies.
+  // For plans with state on the host: the locked block, and the streams of its copies.
   std::byte* host_state_ = nullptr;
   int64_t host_bytes_ = 0;
   std::array<Stream, kPlanStreams - 1> copies_{};
@@ -269,8 +269,8 @@ Status CudaDevice::fill_randomly(Pointer to, int64_t elements, Element type) {
   return wait();
 }
 
-// Which of step and update are one cooperative kernel: where the artifact has it, the GPU can run it, and
-// nobody asked for products that are not in it.
+// Decides whether step and update run as one cooperative kernel each: where the artifact has it, the GPU can run it,
+// and nobody asked for products that are not in it.
 Status CudaDevice::choose_launches(const Artifact& artifact) {
   for (const PlanProgram& planned : artifact.plan.programs) {
     const bool step = planned.name == "step";

@@ -1,4 +1,4 @@
-// Which of a library's algorithms compute the matrix products of a step: measured once (`gacc-exec
+// The chosen algorithms of a library for the matrix products of a step: measured once (`gacc-exec
 // --tune-gemm`), kept in a file and in checkpoints, so that a later run sums in the same order. As text it is
 // one JSON object: `gpu` and `library`, which must be those of the run, and `products`.
 #pragma once

@@ -31,8 +31,8 @@ struct Product {
   BuiltinGemm builtin{};
   Element type = Element::f32, result = Element::f32;  // of A and B, and of C; accumulate: C is f32
   Pointer bias = 0;  // of n f32 numbers that are added to each row of C, where adds_bias; 0: none
-  // Of a micro-batch that is not full: its size is known only when it comes, and its algorithm works in no
-  // memory besides the operands and the result.
+  // A micro-batch that is not full: its size is known only when it comes, and its algorithm works in no memory besides
+  // the operands and the result.
   bool ragged = false;
   Pointer workspace = 0;           // as many bytes as workspace_bytes says, at launch
   std::array<int64_t, 3> pitch{};  // elements from one row of A, B and C to the next; 0: rows without gaps

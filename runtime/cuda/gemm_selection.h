@@ -1,5 +1,5 @@
-// Which matrix products a run computes with: cuBLASLt's or the artifact's own, by which algorithms of the
-// library, and how long one takes.
+// The matrix products that a run computes with: cuBLASLt's or the artifact's own, by which algorithms of the library,
+// and how long one takes.
 #pragma once
 #include <cstddef>
 #include <functional>

@@ -1,4 +1,4 @@
-// Which GPU runs an artifact, and the sentences that say why none does.
+// Chooses the GPU that runs an artifact, and says why none does.
 #pragma once
 #include <cstdint>
 #include <string>

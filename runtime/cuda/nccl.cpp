@@ -84,7 +84,7 @@ class NcclLink final : public DeviceLink {
  public:
   explicit NcclLink(const NcclPlace& place) : place_(place) {}
   ~NcclLink() override {
-    // What waits for a peer that has gone would wait for ever.
+    // A call that waits for a lost peer would wait for ever.
     if (communicator_ != nullptr) nccl_.abort(communicator_);
     if (module_ != nullptr) place_.driver.module_unload(module_);
   }

@@ -1,5 +1,5 @@
-// How long launches take on the GPU: an event after each, on the stream. In the emulator, which has no clock:
-// the warp instructions that each executed.
+// Measures launches on the GPU: an event after each, on the stream. The emulator has no clock: there it counts the warp
+// instructions that each executed.
 #pragma once
 #include <vector>
 

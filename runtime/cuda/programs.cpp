@@ -73,7 +73,7 @@ Status Programs::add(Module module, const Artifact& artifact, const PlanLaunch& 
   return find_kernel(module, artifact.ptx, kernel, arguments, builtin.block, product.builtin.function);
 }
 
-// How many blocks run at once: the device's multiprocessors times what each takes of this kernel.
+// Finds how many blocks run at once: the device's multiprocessors times the blocks of this kernel on each.
 Status Programs::find_residency(Launch& launch) const {
   int multiprocessors = 0, each = 0;
   const auto& [kernel, block] = std::tie(launch.planned.kernel, launch.planned.block);
@@ -183,8 +183,8 @@ Status Programs::tell_values(Program program, const std::vector<Launch>& launche
     const int64_t then = launches[static_cast<size_t>(number)].then;
     const bool both = then >= 0 && done_before(launches, launches[static_cast<size_t>(then)], batch);
     const auto at = [&](int64_t launch) { return both && launch == then ? 0 : launch - number; };
-    // What the product's kernel reads, launches between the product and the kernel's own place may read, too,
-    // where the kernel does not write over it.
+    // Launches between the product and the kernel's own place may also read the operands of the product's kernel, where
+    // it does not write over them.
     const auto stays = [&](const PlanValue& value) {
       return value.first < number && value.last != number &&
              std::ranges::none_of(values, [&](const PlanValue& other) {

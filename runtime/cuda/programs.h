@@ -86,9 +86,9 @@ class Programs {
   bool persistent(Program program) const { return persistent_[index(program)]; }
   // Before the first launch of a program with this batch, and never under capture: chooses matrix products.
   Status prepare(Program program, int64_t batch, Stream stream) const;
-  // Of full micro-batches, prepared: the bytes that a product works in and the plan has no room for at the
-  // time, the most of any of the stream; 0 when all have room in the arena. So many must be given before
-  // `launch`, to each stream its own.
+  // Returns, for full micro-batches once prepared, the bytes that a product works in and the plan has no room for at
+  // the time: the most of any product of the stream, 0 when all have room in the arena. `launch` needs so many, for
+  // each stream its own.
   int64_t workspace_bytes(Program program, int64_t stream) const;
   void use_workspace(int64_t stream, Pointer workspace) {
     workspaces_[static_cast<size_t>(stream)] = workspace;

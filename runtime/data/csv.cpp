@@ -68,7 +68,7 @@ class Records {
     text_.remove_prefix(text_[0] == '\r' ? 2 : 1);
     ++line_;
   }
-  // Where an unquoted field or what follows a quoted one ends.
+  // Returns where an unquoted field, or the text after a quoted one, ends.
   size_t field_end() const {
     size_t end = text_.find_first_of(std::string_view(ends_, 2));
     if (end == std::string_view::npos) return text_.size();

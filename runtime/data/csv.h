@@ -22,7 +22,7 @@ struct Table {
   double at(size_t row, size_t column) const { return values[row * columns.size() + column]; }
 };
 
-// How a column is used. One that is not read may hold anything, and its values are 0.
+// The use of a column. A column that is not read may hold anything, and its values are 0.
 struct ColumnUse {
   enum class Kind : uint8_t { feature, target, unread } kind = Kind::feature;
   // The texts that it holds. They stand for 0, 1, 2 ..., or, of a feature, make a column each, of zeros and ones. Null:

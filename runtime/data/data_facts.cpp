@@ -27,7 +27,7 @@ void each_fact(Facts& facts, Visit visit) {
   visit("std", facts.std);
 }
 
-// Whether the facts may be those of this input; else what is wrong.
+// Returns the first fact that cannot be this input's; "" when all can.
 std::string_view problem(const InputFacts& facts, const PlanInput& input) {
   const auto elements = static_cast<size_t>(checked_product(input.shape));
   const size_t axis = input.shape.empty() ? 1 : static_cast<size_t>(input.shape[0]);

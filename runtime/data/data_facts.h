@@ -1,4 +1,4 @@
-// What a run learns from its training data, and what data that come later (for --eval, or for another run)
+// Facts that a run learns from its training data, and that later data (for --eval, or for another run)
 // are held to: how the columns of a csv file are called, what stands for a missing field, and the statistics
 // of normalize = "data". It is kept with the parameters, as strings of safetensors' __metadata__
 // ("gacc.inputs.NAME.columns": a JSON list), and in checkpoints.
@@ -27,7 +27,7 @@ using DataFacts = std::map<std::string, InputFacts, std::less<>>;  // by the inp
 
 Metadata to_metadata(const DataFacts& facts);
 
-// Of the inputs that the plan has; other keys are left alone. `source` begins the error.
+// Reads the facts of the plan's inputs; other keys are left alone. `source` begins the error.
 Status read_facts(const Metadata& metadata, std::string_view source, const Plan& plan, DataFacts& facts);
 
 // Mean and population deviation of `values` (elements of `dtype`, samples first) along the first axis of

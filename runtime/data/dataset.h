@@ -16,7 +16,7 @@
 
 namespace gacc {
 
-// Where an element stands, for messages.
+// Names the place of an element, for messages.
 using Place = std::function<std::string(int64_t element)>;
 
 // One input's data, kept in the file's own element type until a batch is made.
@@ -30,7 +30,7 @@ struct Column {
   Place place{};
   std::vector<double> mean{}, std{};  // normalize = "data": as in InputFacts
 
-  // Whether the file is too large to be read as a whole: values are checked as samples are taken from it.
+  // Returns whether the file is too large to be read as a whole: values are checked as samples are taken from it.
   bool on_disk() const { return file && file->mapped(); }
 
   bool present() const { return !dtype.empty(); }  // data for predictions may lack it
@@ -57,15 +57,15 @@ std::optional<std::array<size_t, 2>> next_token_inputs(const Plan& plan);
 Status check_next_tokens_of(const Plan& plan, std::span<const std::byte> tokens,
                             std::span<const std::byte> targets);
 
-// Whether data fit an input. For i32: whole numbers within its range, or the one that its loss ignores. For
+// Checks that data fit an input. For i32: whole numbers within its range, or the one that its loss ignores. For
 // f32: finite numbers. `bytes` are elements of `dtype`.
 Status check_values(const PlanInput& input, std::string_view dtype, std::span<const std::byte> bytes,
                     const Place& place);
 // Why no f32 input takes `value`: it is not finite, or would not be as f32. "" when one does.
 std::string_view unfit_for_f32(double value);
 
-// What data are for: to learn from, then `facts` that are not known yet are learnt from them; or not, then an
-// input that needs them is an error. Predictions need those inputs alone that the program predict reads.
+// The purpose of data. In training, facts that are not known yet are learnt from them; otherwise an input that needs
+// them is an error. Predictions need only the inputs that the program predict reads.
 enum class DataUse : uint8_t { training, evaluation, prediction };
 
 // Reads SPEC for the inputs of `plan`; every mismatch of names, sizes, types, shapes and ranges is one clear

@@ -27,7 +27,8 @@ class FileBytes {
   static Result<std::shared_ptr<const FileBytes>> open(const std::string& path, int64_t least = kLeastMapped);
 
   bool mapped() const { return fd_ >= 0; }
-  // Of a mapped file: where it may have shrunk, looking is a signal that ends the process; `read` is not.
+  // Returns the text. A mapped file may shrink meanwhile: then looking raises a signal that ends the process; `read`
+  // does not.
   std::string_view text() const { return text_; }
   std::span<const std::byte> bytes() const { return std::as_bytes(std::span(text_)); }
 

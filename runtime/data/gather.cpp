@@ -33,7 +33,7 @@ template <class From>
 void gather_floats(Block<From, float> block, const std::vector<double>& means,
                    const std::vector<double>& deviations, std::span<const int64_t> order) {
   constexpr bool kBytes = std::is_same_v<From, uint8_t>;
-  // Of a channel, an index along the first axis of a sample. A list of a single number holds for all of them.
+  // Picks a channel's number, an index along the first axis of a sample. A list of a single number holds for all.
   const auto pick = [](const std::vector<double>& list, int64_t channel, double otherwise) {
     const size_t at = list.size() == 1 ? 0 : static_cast<size_t>(channel);
     return static_cast<float>(list.empty() ? otherwise : list[at]);

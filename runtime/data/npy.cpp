@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMaxRank = 32;  // NumPy's own
 
-// What the header says.
+// The contents of the header.
 struct Header {
   std::string descr;
   bool fortran = false;
@@ -52,7 +52,7 @@ bool read_header(std::string_view text, Header& header) {
   return true;
 }
 
-// How elements of a descr are stored, and what they become.
+// The stored form of the elements of a descr, and the type they become.
 struct Elements {
   std::string_view descr;  // without the byte order
   int64_t stored;          // bytes

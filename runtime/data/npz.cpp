@@ -28,7 +28,7 @@ uint16_t u16(std::string_view bytes, size_t at) { return read_little<uint16_t>(b
 uint32_t u32(std::string_view bytes, size_t at) { return read_little<uint32_t>(bytes.data() + at); }
 uint64_t u64(std::string_view bytes, size_t at) { return read_little<uint64_t>(bytes.data() + at); }
 
-// Where the central directory is, from the end record (which may be followed by a comment).
+// The place of the central directory, from the end record (which may be followed by a comment).
 struct Directory {
   uint64_t entries = 0, size = 0, offset = 0;
 };

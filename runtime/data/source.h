@@ -25,7 +25,7 @@ struct SpecKey {
   std::string_view form;       // "COLUMN": any text; "train|test": one of these words
   std::string_view otherwise;  // the value when it is not given; "": none
   std::string_view says;       // for docs/data.md
-  // What is wrong with the value, "" when nothing is; may replace it.
+  // Says what is wrong with the value, "" when nothing is; may replace it.
   std::string (*check)(std::string& value) = nullptr;
 };
 
@@ -69,7 +69,7 @@ inline bool is_of_split(int64_t row, std::string_view split) { return (row % 10 
 inline const SpecKey kSplitRows = {"split", "train|test", "",
                                    "`test` is every tenth row, `train` the rest (default: all)"};
 
-// What a source reads with, and gives its arrays to.
+// The reading side of a source, and the receiver of its arrays.
 class DataReader {
  public:
   DataReader(const Plan& plan, DataUse use, DataFacts& facts, Dataset& dataset, const Spec& spec)

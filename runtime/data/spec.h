@@ -24,7 +24,7 @@ struct Spec {
   std::map<std::string, std::string, std::less<>> options;  // those given
 
   bool has(std::string_view option) const { return options.contains(option); }
-  // What is given, else what the table says; "" of a key that the source does not have.
+  // Returns the given value, else the table's; "" for a key that the source does not have.
   std::string_view option(std::string_view name) const;
   // The parts of an option's value, with a bar between them; none when it has no value.
   std::vector<std::string> parts(std::string_view name) const;

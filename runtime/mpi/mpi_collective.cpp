@@ -180,7 +180,7 @@ void MpiCollective::attend(const std::stop_token& quit) {
       send_to_all(Word::lives, "");
     }
     listen();
-    // Where this process itself was stopped, its peers' words may still be on their way.
+    // If this process itself was stopped, its peers' words may still be on their way.
     if (now - awake > period)
       for (Peer& peer : peers_) peer.heard = now;
     awake = now;
@@ -304,7 +304,7 @@ void MpiCollective::end_failed(int status) {
   letters_.clear();
 }
 
-// Where the launcher cannot be reached either, this process ends all the same.
+// Ends the job; this process also ends when the launcher cannot be reached.
 void MpiCollective::abort_job(int status) {
   std::fflush(nullptr);
   std::thread([status] {

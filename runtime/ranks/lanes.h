@@ -35,7 +35,7 @@ struct LaneWindow {
 // Returns what remains of 1 after that many launches that multiply by `kept`, with the same bits everywhere.
 float kept_after(double kept, int64_t launches);
 
-// Which nodes a rank holds in the course of a window, and what `close` must do.
+// The nodes that a rank holds in the course of a window, and the work of `close`.
 class LaneStack {
  public:
   struct Close {

@@ -1,4 +1,4 @@
-// How a session comes to its first state.
+// Brings a session to its first state.
 #include "runtime/run/begin.h"
 
 namespace gacc {

@@ -1,5 +1,5 @@
-// What an export computes (--check): the outputs of a session before, and of one that has its parameters from the
-// written files alone.
+// Checks what an export computes (--check): compares a session's outputs with those of one that has its parameters from
+// the written files alone.
 #pragma once
 #include <cstdint>
 #include <string>

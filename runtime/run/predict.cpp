@@ -337,7 +337,7 @@ Result<int64_t> generate(Session& session, const Plan& plan, const GenerateOptio
     text.push_back(GACC_TRY(draw(logits, options, text.size())));
     held.push_back(text.back());
     ++made;
-    // What may be the beginning of `stop` is held back.
+    // Text that may be the beginning of `stop` is held back.
     size_t kept = std::min(held.size(), stop.size());
     while (!std::equal(held.end() - static_cast<std::ptrdiff_t>(kept), held.end(), stop.begin())) --kept;
     print(held.size() - kept);

@@ -12,7 +12,7 @@
 
 namespace gacc {
 
-// How outputs are written: as an npy file, f32 [samples, ...], or as a csv file with a row for each sample.
+// The form of written outputs: an npy file, f32 [samples, ...], or a csv file with a row for each sample.
 struct OutputForm {
   std::vector<std::string> columns{};  // of a csv file; empty: it is an npy file
   // The target's, one for each column, where it is normalised by its data and a csv file is in its own units.

@@ -38,8 +38,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // that. The bias before a norm that takes it away again has a gradient that is nothing but rounding.
 double share_floor(DType precision) { return precision == DType::f32 ? 1e-2 : 1e-1; }
 
-// How far two results of one computation may be apart that add their terms in another order: of the norm of
-// the tensor, or of that share of the norm of all where this is more. By precision.compute.
+// Returns how far two results of one computation may be apart that add their terms in another order: a share of the
+// tensor's norm, or of the norm of all where that is more. By precision.compute.
 double order_bound(DType precision) {
   return precision == DType::f32 ? 1e-4 : precision == DType::f16 ? 1e-2 : 5e-2;
 }
@@ -395,7 +395,7 @@ Status Verifier::split() {
   const bool judged = plan_.exact && !per_launch;
   std::vector<Deviation> loss, table;
   for (const std::vector<int64_t>& sizes : others) {
-    // What is not judged may also overflow: a batch_norm has no variance in a launch of one sample.
+    // A window that is not judged may also overflow: a batch_norm has no variance in a launch of one sample.
     const WindowOutcome outcome =
         GACC_TRY(judged ? one_window(artifact_, sizes, scale_) : any_window(artifact_, sizes, scale_));
     keep_largest(loss, deviations(figures(outcome), figures(reference), 0));

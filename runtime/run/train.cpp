@@ -250,7 +250,7 @@ Status Trainer::run_epoch() {
     if (at_.position < launches && (limit_reached() || interrupted())) return {};
   }
   if (left_window()) return {};
-  // Where the interruption has cut an evaluation short, the epoch ends after it, in another process.
+  // If the interruption has cut an evaluation short, the epoch ends after it, in another process.
   return at_.evaluation_due ? Status() : finish_epoch();
 }
 

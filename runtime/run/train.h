@@ -46,7 +46,7 @@ struct TrainOptions : DataOrder {
   std::function<Status(const TrainState&)> checkpoint;
   std::function<void()> window_opens{};
   int64_t checkpoint_every = 0;
-  // Which evaluation is the best: by this metric of the plan, or by "loss".
+  // The measure of the best evaluation: a metric of the plan, or "loss".
   std::string best = "loss";
   // Called after an evaluation that is better than all before it. May be empty.
   std::function<Status()> save_best;

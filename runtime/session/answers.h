@@ -1,4 +1,4 @@
-// What predictions are given as: the outputs of `predict`, or the probabilities or classes that they are logits of.
+// The forms of predictions: the outputs of `predict`, or the probabilities or classes that they are logits of.
 #pragma once
 #include <cstdint>
 #include <span>

@@ -75,7 +75,7 @@ Status Evaluation::clear() {
 
 int64_t Evaluation::lane(int64_t position) const {
   if (expected_ == 0) return 0;
-  // Where it must not show how many launches a window has, windows are dealt to lanes.
+  // If the result must not depend on the number of launches in a window, lanes get whole windows.
   const int64_t each = arena_.plan().keeps_bits ? arena_.plan().accumulate : 1;
   return lane_of(position / each, (expected_ + each - 1) / each, arena_.plan().lanes);
 }

@@ -1,4 +1,4 @@
-// Which samples make a launch, and which launches make a window (the K launches of one update): the
+// The samples of a launch, and the launches of a window (the K launches of one update): the
 // arithmetic of train.tail, apart from anything that runs. Launches of an epoch count from 0.
 #pragma once
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What must agree between a checkpoint and the run that goes on from it: the compiled model's settings, and what
+// Facts in which a checkpoint and the run that goes on from it must agree: the compiled model's settings, and what
 // they do not tell (another layer with the same shapes), the digest of its operations (Plan::operations).
 #include <algorithm>
 #include <array>

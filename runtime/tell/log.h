@@ -14,8 +14,7 @@
 
 namespace gacc {
 
-// How a run was started: what the plan does not tell, the seed and the rate included that it may have
-// replaced.
+// The start of a run, as far as the plan does not tell it: with the seed and the rate that it may have replaced.
 struct RunDescription {
   std::string version, device;
   std::string data, eval, load;  // as given; empty: not given

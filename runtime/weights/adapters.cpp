@@ -26,7 +26,7 @@ constexpr const char *kA = ".lora_A.weight", *kB = ".lora_B.weight";  // of an a
 bool is_folder(const std::string& path) { return !path.ends_with(".safetensors") && !is_gguf(path); }
 FileKind kind_of(const std::string& path) { return is_gguf(path) ? FileKind::gguf : FileKind::published; }
 
-// What llama.cpp says of an adapter, and calls its matrices.
+// Keys of an adapter's metadata, and names of its matrices, in llama.cpp.
 constexpr std::string_view kType = "general.type", kArchitecture = "general.architecture",
                            kLora = "adapter.type", kAlpha = "adapter.lora.alpha";
 constexpr const char *kGgufA = ".weight.lora_a", *kGgufB = ".weight.lora_b";
@@ -38,8 +38,8 @@ bool ends_in(const std::string& module, const std::string& part) {
   return module == part || module.ends_with("." + part);
 }
 
-// What a layer's weight is called in the published weights; an error where the layer shares another's and
-// [load] has no name for it.
+// Returns the name of a layer's weight in the published weights; an error where the layer shares another's and [load]
+// has no name for it.
 Result<PublishedName> name_of(const Plan& plan, const std::string& weight, FileKind kind) {
   const bool tied = std::ranges::count(plan.ties, weight, &PlanTie::name) > 0;
   if (tied && kind == FileKind::gguf)
@@ -161,7 +161,7 @@ bool is_trained_beside(const Plan& plan, const PlanBuffer& buffer) {
   return buffer.role == BufferRole::weight && buffer.trainable && !is_of_adapter(plan, buffer.name);
 }
 
-// What the layers that read a parameter call it: its own name, and those of the layers that share it.
+// Returns the names of a parameter's readers: its own layer's, and those of the layers that share it.
 std::vector<std::string> names_of(const Plan& plan, const std::string& parameter) {
   const std::vector<std::string> shared = shared_as(plan, parameter);
   return shared.empty() ? std::vector{parameter} : shared;
@@ -191,8 +191,8 @@ T most_common(const std::vector<T>& values) {
   return std::ranges::max_element(counts, {}, &std::pair<const T, size_t>::second)->first;
 }
 
-// What most modules have, and the others by their paths. A path that is also the end of another module's begins
-// with ^, as PEFT's patterns may.
+// Writes the number that most modules have, and the others by their paths. A path that is also the end of another
+// module's begins with ^, as PEFT's patterns may.
 template <class T>
 void add_pattern(json& config, const char* key, const char* pattern, const std::vector<std::string>& modules,
                  const std::vector<T>& values) {
@@ -266,8 +266,8 @@ bool says_nothing(const ordered_json& value) {
          ((value.is_structured() || value.is_string()) && value.empty()) || value == "";
 }
 
-// Whether PEFT takes a pattern's key for a module: re.match(r"(.*\.)?(KEY)$", module), of keys without operators
-// but a ^ in front; a dot is any letter.
+// Returns whether a pattern's key names the module in PEFT: re.match(r"(.*\.)?(KEY)$", module), for keys without
+// operators but a ^ in front; a dot is any letter.
 bool names_module(std::string_view key, std::string_view module) {
   const bool whole = key.starts_with('^');
   key.remove_prefix(whole ? 1 : 0);
@@ -289,7 +289,7 @@ std::optional<double> number_of(const ordered_json& config, const char* key, con
   return found != config.end() && found->is_number() ? std::optional(found->get<double>()) : std::nullopt;
 }
 
-// What is wrong with a table of numbers by modules, and the number for those that it does not name.
+// Checks a table of numbers by modules, and the number of the modules that it does not name.
 void check_pattern(const ordered_json& config, const char* key, const char* pattern,
                    std::vector<std::string>& problems) {
   if (const auto found = config.find(key); found != config.end() && !found->is_number())
@@ -311,7 +311,7 @@ void check_pattern(const ordered_json& config, const char* key, const char* patt
   }
 }
 
-// What of a configuration these adapters cannot be.
+// Reports the parts of a configuration that these adapters cannot have.
 void check_configuration(const ordered_json& config, const std::vector<Module>& modules,
                          std::vector<std::string>& problems) {
   for (const auto& [key, wanted] : {std::pair("peft_type", "LORA"), {"bias", "none"}})
@@ -505,7 +505,7 @@ Result<std::string> adapter_gguf(const Plan& plan, std::string_view architecture
 
 namespace {
 
-// What of its metadata is not llama.cpp's adapter.
+// Reports metadata that is not that of an adapter of llama.cpp.
 void check_metadata(const Gguf& gguf, std::vector<std::string>& problems) {
   for (const auto& [key, wanted] : {std::pair(kType, "adapter"), {kLora, "lora"}})
     if (const auto text = gguf.text(key); text != wanted)

@@ -82,7 +82,7 @@ const std::map<std::string_view, std::string_view> kActivations = {{"gelu_fast",
                                                                    {"gelu_pytorch_tanh", "gelu_tanh"},
                                                                    {"swish", "silu"}};
 
-// What a GGUF calls them, behind the name of its architecture.
+// Names of the keys in a GGUF, after the name of its architecture.
 const struct {
   std::string_view theirs, key;
 } kMetadata[] = {{"attention.head_count", "num_attention_heads"},
@@ -261,7 +261,7 @@ class Comparison {
     };
     if (key == "layer_types" && value.is_array() && !is_all("full_attention") && !is_all("sliding_attention"))
       return unknown(key, value);
-    // What slides is said by sliding_window.
+    // sliding_window says what slides.
     if (!says_nothing(value) && !slides) unknown(key, value);
   }
 

@@ -13,7 +13,7 @@ namespace gacc {
 namespace {
 
 constexpr std::string_view kWeights = "model.safetensors", kConfiguration = "config.json";
-// What generating and tokenizers read beside the weights.
+// Files beside the weights that generation and tokenizers read.
 constexpr std::string_view kBeside[] = {
     "added_tokens.json", "chat_template.jinja",     "chat_template.json",    "generation_config.json",
     "merges.txt",        "sentencepiece.bpe.model", "spiece.model",          "special_tokens_map.json",

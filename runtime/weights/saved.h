@@ -1,4 +1,4 @@
-// What --save, --save-best and their like write: parameters in a file, in the whole folder of a published model, or
+// The outputs of --save, --save-best and their like: parameters in a file, in the whole folder of a published model, or
 // adapters alone; as safetensors, or as a GGUF where the path says so.
 #pragma once
 #include <string>

@@ -18,7 +18,7 @@ bool is_plain_name(std::string_view file) {
          file.find('\0') == std::string_view::npos;
 }
 
-// What a folder has that was perhaps meant: files of parameters, and the checkpoint of a run.
+// Lists files of a folder that were perhaps meant: files of parameters, and the checkpoint of a run.
 std::string others_in(const std::string& folder) {
   std::vector<std::string> files;
   std::error_code ignored;
@@ -42,7 +42,7 @@ std::string problem_list(std::string_view what, const std::vector<std::string>& 
 
 Result<std::vector<ShardOf>> parse_index(std::string_view text, std::string_view name) {
   using nlohmann::json;
-  // What a JSON tree does not tell: names that stand twice.
+  // Finds names that stand twice, which a JSON tree does not tell.
   int lists = 0;
   bool in_map = false;
   std::set<std::string> seen;

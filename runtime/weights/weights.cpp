@@ -38,7 +38,7 @@ bool same_matrix(const StoredTensor& a, const StoredTensor& b) {
   return !constant && a.bytes == b.bytes;
 }
 
-// What the file may call it instead: the same name under another beginning, or a near one.
+// Returns the name that the file may have instead: the same under another beginning, or a near one.
 std::string nearest_name(const std::string& name, std::span<const std::string> others) {
   for (const std::string& other : others)
     if (other.ends_with("." + name) || name.ends_with("." + other))
@@ -46,7 +46,7 @@ std::string nearest_name(const std::string& name, std::span<const std::string> o
   return hint(name, others);
 }
 
-// Where a tensor that is left over is the size of a weight that layers share: the file's model does not share it.
+// Says why a tensor is left over that has the size of a weight that layers share: the file's model does not share it.
 std::string why_left_over(const Plan& plan, const StoredTensor& tensor) {
   for (const PlanTie& tie : plan.ties) {
     if (plan.find(tie.weight)->shape != tensor.shape || is_of_adapter(plan, tensor.name)) continue;
@@ -160,7 +160,7 @@ std::vector<int64_t> joined_shape(const WeightSource& source, const PublishedNam
 }
 
 bool matches_pattern(std::string_view pattern, std::string_view name) {
-  // Where the last star stood, and what it has taken; a number takes all its digits.
+  // The place of the last star, and the length that it took; a number takes all its digits.
   size_t p = 0, n = 0;
   size_t star = std::string_view::npos, taken = 0;
   const auto number_end = [&](size_t at) {
@@ -196,8 +196,8 @@ bool matches_pattern(std::string_view pattern, std::string_view name) {
 std::vector<std::string> Weights::find_sources(const Plan& plan) {
   const auto own = metadata().find(std::string(kNames));
   const bool own_names = own != metadata().end() && own->second == kOwn;
-  // Of one model there are files with the prefix and without it: transformers writes it for a model with a
-  // head, and takes both.
+  // Files of one model exist with and without the prefix: transformers writes it for a model with a head, and takes
+  // both.
   const auto is_prefixed = [&](const StoredTensor& tensor) {
     return tensor.name.starts_with(table_of(plan, kind()).prefix);
   };
@@ -276,7 +276,7 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
   return problems;
 }
 
-// Whether a tensor is what the file calls a shared weight by another of its layers, with the same numbers.
+// Returns whether the file has the tensor for another layer that shares this weight, with the same numbers.
 bool Weights::is_copy_of_shared(const Plan& plan, const StoredTensor& tensor) const {
   for (const PlanTie& tie : plan.ties) {
     if (published_name(plan, tie.name, kind(), has_prefix_).tensors.front() != tensor.name) continue;

@@ -41,8 +41,8 @@ class WeightFile {
   std::optional<Gguf> gguf_;
 };
 
-// Which shard has which tensor: {"weight_map": {"NAME": "FILE", ...}}, sorted by name. A shard is a file in
-// the index's folder.
+// The shard of each tensor: {"weight_map": {"NAME": "FILE", ...}}, sorted by name. A shard is a file in the index's
+// folder.
 struct ShardOf {
   std::string tensor, file;
 };
@@ -65,8 +65,8 @@ bool is_of_adapter(const Plan& plan, std::string_view parameter);
 struct RowRun {
   int64_t begin = 0, count = 0;
 };
-// How a parameter of so many rows has those of its one tensor: the tensor is `groups` times the rows of `sizes`; the
-// parameter has the parts `taken`, one after the other, each of all groups.
+// The rows of one tensor that a parameter takes: the tensor is `groups` times the rows of `sizes`; the parameter has
+// the parts `taken`, one after the other, each of all groups.
 struct Split {
   std::vector<int64_t> sizes{}, taken{};
   int64_t groups = 1;
@@ -125,7 +125,7 @@ class Weights {
   const std::vector<std::string>& missing() const { return missing_; }
   // Overwrites the parameters of an initialised session that the file has.
   Status write(Session& session) const { return write_sources(sources_, session); }
-  // How a parameter made of several tensors is cut: their extents along the first axis; empty when it is not.
+  // Returns the extents, along the first axis, of the tensors that make up a parameter; empty when it is one tensor.
   std::vector<int64_t> parts_of(std::string_view parameter) const;
   // Fails where the folder's config.json does not describe the model, when its parameters have their published names:
   // where either has a matrix that the other lacks.

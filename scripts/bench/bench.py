@@ -1,5 +1,5 @@
-"""What the benchmarks share. Those of gacc against PyTorch on the CPU are a call of `main` or `images`: contenders that
-are timed in turns, an FMA probe before each turn, and the verdict. cpu_mlp says what makes it fair."""
+"""The common part of the benchmarks. Those of gacc against PyTorch on the CPU are a call of `main` or `images`:
+contenders that are timed in turns, an FMA probe before each turn, and the verdict. cpu_mlp says what makes it fair."""
 import argparse
 import array
 import contextlib
@@ -47,7 +47,7 @@ def sets(*settings):
 
 
 def plan(model, *options):
-    """What gaccc plans, as --plan --json prints it."""
+    """Returns the plan, as --plan --json prints it."""
     return json.loads(harness.run("gaccc", model, "--plan", "--json", *options).stdout)
 
 
@@ -63,7 +63,7 @@ def update_seconds(events):
 
 
 def timed(call, *arguments, **options):
-    """What the call returns, and the processor's seconds of the processes that ended in it."""
+    """Returns the call's result, and the processor's seconds of the processes that ended in it."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = call(*arguments, **options)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -71,7 +71,7 @@ def timed(call, *arguments, **options):
 
 
 def by_turns(rounds, measure, contenders, warm_up=0):
-    """What measure(one) gives in each round, by contender. They take turns: what else the machine does meets all."""
+    """Returns measure(one) of each round, by contender. They take turns: what else the machine does meets all."""
     turns = [[measure(one) for one in contenders] for _ in range(warm_up + rounds)]
     return dict(zip(contenders, map(list, zip(*turns[warm_up:]))))
 

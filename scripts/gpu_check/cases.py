@@ -1,4 +1,4 @@
-"""What a pack holds: models with their settings, as data."""
+"""The contents of a pack: models with their settings, as data."""
 import dataclasses
 
 TARGETS = ("sm_80", "sm_90a")  # in the order of preference from the back: the last that runs on the GPU is taken
@@ -93,7 +93,7 @@ CASES = (
     Case("gpt_chunked", "gpt2_124m", {**train(4, 2), **CHUNKED_GPT, **CALM}, 7, precisions=HALVES, modes=("graph",),
          emulated=False),
 )
-# What says soonest whether a GPU computes what the CPU does: case, mode, products.
+# The quickest test that a GPU computes what the CPU does: case, mode, products.
 FIRST = (("mlp.f32", "graph", "builtin"), ("gpt.f32", "graph", "builtin"), ("mlp.f16", "persistent", "builtin"),
          ("gpt.f16", "graph", "builtin"), ("gpt_wide.f16", "graph", "cublas"), ("gpt_chunked.bf16", "graph", "cublas"))
 SAME_BATCH = ("k1", "k4")

@@ -51,7 +51,7 @@ def make_data(name, inputs, samples, folder, kind="uniform"):
 
 
 def spec(parts, folder):
-    """What --data takes for make_data's files, which lie in a folder now."""
+    """Returns the value of --data for make_data's files, which lie in a folder now."""
     return "npy:" + ",".join(f"{name}={pathlib.Path(folder) / file}" for name, file in parts.items())
 
 
@@ -101,7 +101,7 @@ def read_log(path):
 
 
 def figures(events, name):
-    """What updates and evaluations say, in order; a number that is not finite is null there."""
+    """Returns the figures of updates and evaluations, in order; a number that is not finite is null there."""
     return array.array("f", (math.nan if e[name] is None else e[name] for e in events
                              if e["event"] in ("update", "eval") and name in e))
 

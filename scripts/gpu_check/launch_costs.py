@@ -50,5 +50,5 @@ def table(profile, costs, copy, products, engine):
 
 
 def factor(measured, estimated):
-    """How often the estimate goes into what was measured: above 1 the model is too fast."""
+    """Returns the measured time over the estimate: above 1 the model is too fast."""
     return f"{measured / estimated:>5.2f}x" if estimated > 0 else f"{'':>6}"

@@ -62,8 +62,8 @@ class Machine:
             shutil.rmtree(self.work, ignore_errors=True)
 
     def environment(self, counts=None):
-        """Of our own programs. NVIDIA's libraries must find the real driver, so the counting one stands before it only
-        where calls are counted; and nothing of this is given to torch or JAX."""
+        """Returns the environment of our own programs. NVIDIA's libraries must find the real driver, so the counting
+        one stands before it only where calls are counted; and nothing of this is given to torch or JAX."""
         env = dict(os.environ)
         folders = [str(self.folder / "count")] if counts else [str(self.driver_folder)] if self.driver_folder else []
         folders += [self.cublas] if self.cublas else []

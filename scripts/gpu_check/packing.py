@@ -94,7 +94,7 @@ class Packer:
         return path
 
     def compile(self, source, out, settings, target, *options):
-        """What gaccc prints: with no other options, the plan with the estimates of kernels."""
+        """Returns what gaccc prints: with no other options, the plan with the estimates of kernels."""
         words = [w for k, v in settings.items() for w in ("--set", f"{k}={v}")]
         options = options or ("--plan", "--kernels", "--json")
         done = subprocess.run([self.bin / "gaccc", source, "-o", out, "--target", target, *options, *words],
@@ -149,7 +149,7 @@ class Packer:
             "emulated": case.emulated, "bounds": bounds, "bits": bits}
 
     def train(self, name, artifact, data, samples, device="cpu"):
-        """What a run without a GPU comes to; see files.outcome."""
+        """Returns the outcome of a run without a GPU; see files.outcome."""
         out = self.work / name
         options = files.run_options(files.spec(data, self.work), samples, out)
         options += ["--device", device, "--threads", "1", "--quiet"]
@@ -165,7 +165,7 @@ class Packer:
 
 
 def step_of(ir):
-    """Of a scheduled IR's step: its inputs, and the kernels that it launches; None stands for a product."""
+    """Returns the inputs of a scheduled IR's step, and the kernels that it launches; None stands for a product."""
     head, lines = re.search(r"^  step\(([^\n]*)\) \{\n.*?^  \} schedule \{\n(.*?)^  \}$", ir, re.M | re.S).groups()
     inputs = []
     for name, dtype, extents in re.findall(r"%(\S+) : (\w+)\[([^\]]*)\]", head):

@@ -1,4 +1,4 @@
-"""What gacc is compared with on a GPU: PyTorch's best way to train the same models.
+"""The peers of gacc on a GPU: PyTorch's best way to train the same models.
 
 `python3 -m gpu_check.peers NAME`, one of CONTENDERS, prints a JSON line: {"median_us", "iqr_us", "windows",
 "peak_bytes", "library"}, or "skipped" with the reason.

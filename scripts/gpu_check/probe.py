@@ -151,7 +151,7 @@ class Gpu:
             raise Failed(f"{name}: {(text.value or b'').decode()}")
 
     def get(self, name, kind, *arguments):
-        """What a function gives by its first parameter."""
+        """Returns what a function gives by its first parameter."""
         value = kind()
         self.call(name, ctypes.byref(value), *arguments)
         return value if kind is ctypes.c_void_p else value.value
@@ -223,7 +223,7 @@ def bandwidth(gpu, small):
 
 
 def barrier(gpu, small):
-    """Of the whole grid, in a cooperative kernel, by blocks."""
+    """Times a barrier of the whole grid, in a cooperative kernel, by blocks."""
     kernel, counter, turns = gpu.kernel("barrier"), gpu.allocate(256), 3 if small else 2000
     gpu.call("cuMemsetD8Async", ctypes.c_uint64(counter), 0, ctypes.c_size_t(256), gpu.stream)
     most = gpu.get("cuOccupancyMaxActiveBlocksPerMultiprocessor", ctypes.c_int, kernel, THREADS, ctypes.c_size_t(0))

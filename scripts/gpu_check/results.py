@@ -77,7 +77,7 @@ class Results:
         return "\n".join(lines) + "\n"
 
     def summary(self, most=SHOWN):
-        """What a person wants to see last: failures, measurements, tables, and how many tests passed."""
+        """Returns the summary for a person: failures, measurements, tables, and how many tests passed."""
         lines = list(self.head)
         for stage in dict.fromkeys(row["stage"] for row in self.rows):
             count = collections.Counter(row["verdict"] for row in self.rows if row["stage"] == stage)

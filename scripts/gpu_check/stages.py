@@ -29,7 +29,7 @@ class Step:
 
 
 class Check:
-    """What the stages share: the machine, the pack's manifest, the rows, and the time that is left."""
+    """The common part of the stages: the machine, the pack's manifest, the rows, and the time that is left."""
 
     def __init__(self, here, manifest, results, arguments, end):
         self.machine, self.manifest, self.results, self.end = here, manifest, results, end
@@ -73,7 +73,7 @@ class Check:
     # ---- machine
 
     def find_machine(self):
-        """Whether there is a GPU, and which artifacts run on it."""
+        """Finds the GPU, and the artifacts that run on it."""
         text, found = self.probes("bandwidth")
         found = next((line for line in found if line["probe"] == "machine"), {})
         if "capability" not in found:  # no excuse where NVIDIA's own tool finds one
@@ -144,7 +144,7 @@ class Check:
         yield Step("probes", "all", self.probe)
 
     def probes(self, *only):
-        """What probe.py printed, and its lines."""
+        """Returns what probe.py printed, and its lines."""
         command = [sys.executable, self.machine.folder / "gpu_check/probe.py", self.machine.driver or "libcuda.so.1",
                    "small" if self.machine.emulated or self.small else "full", *only]
         _, text = self.run(".".join(("probe", *only)), command, PROBE_LIMIT)
@@ -247,7 +247,7 @@ class Check:
         return "passed" if worst <= 1 else "FAILED", text
 
     def launches(self, name, entry, mode):
-        """What more updates cost at the driver: launches alone."""
+        """Counts what more updates cost at the driver: launches alone."""
         one, calls = entry["artifacts"][self.target][mode], []
         full = entry["samples"] // one["window"] * one["window"]  # or a ragged micro-batch is launched kernel by kernel
         options = ["--data", f"{self.data(entry)},limit={full}", "--no-shuffle", "--quiet", "--gemm", "builtin",
@@ -334,7 +334,7 @@ class Check:
                         f"the update {mean(update):.1f} us")
 
     def ceiling(self, probe, what, assumed):
-        """What was measured here, or else a guess; and which of the two."""
+        """Returns what was measured here, or else a guess; and says which of the two."""
         found = self.ceilings.get((probe, what))
         return (found, "measured") if found else (assumed, "ASSUMED")
 

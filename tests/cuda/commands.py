@@ -396,7 +396,7 @@ def test_emulate_bias_in_the_product(folder):
 
 
 def fits(ir, launch):
-    """Whether the emulator's algorithm, which wants room for one f32 for each element of C, has it in the arena."""
+    """Returns whether the emulator's algorithm, which wants room for one f32 for each element of C, has it in the arena."""
     extents = re.search(r" : ([^)]*)\)", launch)[1].split(", ")
     m, n = (math.prod(ir.micro_batch if word == "B" else int(word) for word in extent.split()) for extent in extents[:2])
     room = re.search(r"workspace\(\d+, (\d+)\)", launch)

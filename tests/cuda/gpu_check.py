@@ -58,7 +58,7 @@ def whole(folder, pack):
                  "mlp: mlp_f16 graph cublas, tuned zipf", "gpt2:b4: gpt2_b4 graph cublas zipf", "gpt2:b4: gpt2_b4 graph builtin uniform"):
         assert verdicts.get(what) == "done", f"{what}: {verdicts.get(what)}"
     assert "the emulator's bits" in rows["parity: regression.f32 graph builtin"]["detail"], rows["parity: regression.f32 graph builtin"]
-    # What ran is what the report says ran, and which products.
+    # The report says what ran, and with which products.
     assert "cuBLASLt" in rows["parity: cnn.f16 graph cublas"]["detail"], rows["parity: cnn.f16 graph cublas"]
     timed = rows["mlp: mlp_f16 persistent builtin zipf"]["detail"]
     assert "built-in" in timed and "us a sample; estimate" in timed, timed
@@ -79,7 +79,7 @@ def whole(folder, pack):
 
 
 def nothing_misleads(folder, pack):
-    """What is wrong is FAILED, and the exit status says so."""
+    """A wrong result is FAILED, and the exit status says so."""
     manifest = json.loads((pack / "manifest.json").read_text())
     few = {**manifest, "cases": {"regression.f32": manifest["cases"]["regression.f32"]}, "counted": [],
            "sanitized": [["regression", "f32", "graph"]]}

@@ -400,7 +400,7 @@ def check(seed, folder, oracle, torch, np, device, gemm, precision, updates=3):
         return problems, (difference(plain[0]["loss"], losses[0]), math.nan)
 
     def in_f32():
-        """How far PyTorch's own losses in f32 are from those in double: what the model makes of roundings."""
+        """Returns how far PyTorch's own losses in f32 are from those in double: what the model makes of roundings."""
         torch.set_default_dtype(torch.float32)
         try:
             return max(difference(a, b) for a, b in zip(reference(lambda tensors: tensors)[1], losses, strict=True))

@@ -79,7 +79,7 @@ def length(some, others):
 
 
 def judged(ours, f32, f64):
-    """What is said of an update, and whether it is right."""
+    """Returns a line about an update, and whether it is right."""
     off, _ = apart(ours, f32)
     if off <= 1e-6:
         return f"{off:.0e}", True
@@ -116,7 +116,7 @@ def used(module, inputs):
 
 
 def by_autocast(module, inputs, loss, target, dtype):
-    """What PyTorch makes of them in half precision: the output in eval(), and the direction of an update."""
+    """Returns PyTorch's results in half precision: the output in eval(), and the direction of an update."""
     module = copy.deepcopy(module)
     with torch.autocast("cpu", dtype=dtype):
         with torch.no_grad():

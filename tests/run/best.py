@@ -120,7 +120,7 @@ def test_nothing_to_do(folder):
         done = run("gacc-exec", *step, *limit, *state)
         expect(f"gacc-exec: nothing to do: {words}\n" in done.stderr, done.stderr)
     expect("nothing to do" not in run("gacc-exec", *step, "--epochs", 2, *state).stderr, "there was an epoch to do")
-    # What the checkpoint holds can be evaluated, on any data.
+    # The checkpoint's parameters can be evaluated, on any data.
     (folder / "run/other").write_text("not touched")
     before = (folder / "run/checkpoint").read_bytes()
     done = run("gacc-exec", step[0], "--eval", step[2] + ",limit=9", *state)

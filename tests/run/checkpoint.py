@@ -140,7 +140,7 @@ def test_a_finished_run_goes_on(folder):
 
 
 def test_another_plan_of_the_model_goes_on(folder):
-    """Where values lie, for which GPU launches are and what is recomputed change no bit of a model with attention."""
+    """The plan of memory, the GPU of the launches and recompute change no bit of a model with attention."""
     folder, model = pathlib.Path(tempfile.mkdtemp(dir=folder)), harness.ROOT / "tests/parity/models/attention.toml"
     spec, lanes = harness.make_data(model, 40, folder), {"train__accumulate": 4, "train__lanes": 4}
     first = harness.compile_model(model, folder / "first.ptx", **lanes)

@@ -45,7 +45,7 @@ def files_of(size):
 
 
 def whole_lines(done, log):
-    """What a run left of its log when it could not go on: whole lines, and the error says where they are."""
+    """A run that could not go on leaves whole lines of its log, and the error says where they are."""
     expect(log.read_bytes().endswith(b"}\n"), f"{log.name} ends within a line")
     lines = harness.read_log(log)
     expect(lines[0]["event"] == "start" and len(lines) > 1, f"{log.name}: {lines}")

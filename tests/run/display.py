@@ -1,4 +1,4 @@
-"""What a user sees while a run goes on: as much as the terminal is wide, the most useful first."""
+"""The display of a run: as much as the terminal is wide, the most useful first."""
 import array
 import fcntl
 import os

@@ -86,7 +86,7 @@ def in_a_window(documents, length=WINDOW, scattered=None):
     if scattered is not None:
         scattered.shuffle(places)
     parts = [iter(list(zip(*one))) for one in documents]
-    # What stands in the tail must not matter.
+    # The tail's contents must not matter.
     rows = [next(parts[number]) if number >= 0 else (i % VOCABULARY, i % VOCABULARY) for i, number in enumerate(places)]
     names = [1000 * number % 77 + 5 if number >= 0 else number for number in places]
     return [row[0] for row in rows], [row[1] for row in rows], names

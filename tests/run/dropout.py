@@ -55,7 +55,7 @@ def prepare(folder):
 
 
 def gradients(folder, model, spec, micro_batch, accumulate, *options, device="cpu", updates=1, **settings):
-    """Of the last window, by parameter. The artifact stays in the folder: attends4x6.ptx of attends.toml at 4 x 6."""
+    """Returns the gradients of the last window, by parameter. The artifact stays in the folder: attends4x6.ptx of attends.toml at 4 x 6."""
     artifact = harness.compile_model(model, folder / f"{model.stem}{micro_batch}x{accumulate}.ptx", train__micro_batch=micro_batch,
                                      train__accumulate=accumulate, **settings)
     dump = folder / "grads.safetensors"
@@ -64,7 +64,7 @@ def gradients(folder, model, spec, micro_batch, accumulate, *options, device="cp
 
 
 def masks(folder, model, spec, micro_batch, accumulate, *options, **settings):
-    """Which elements the last window kept. The rest as for `gradients`."""
+    """Returns the elements that the last window kept. The rest as for `gradients`."""
     values = gradients(folder, model, spec, micro_batch, accumulate, *options, **settings)["sum.weight"][1]
     kept = [v != 0 for v in values]
     each = -2 / 0.625 / min(accumulate * micro_batch, N)  # the mean over the window's samples
@@ -172,7 +172,7 @@ def near(found, wanted, within, what):
 
 
 def other_masks_are_far(folder, model, spec, whole, **settings):
-    """What the bounds of the tests below must stay under: the second window has the same samples, weights and rate 0."""
+    """Measures what the bounds of the tests below must stay under: the second window has the same samples, weights and rate 0."""
     far, _ = harness.far_apart(gradients(folder, model, spec, N, 1, updates=2, **settings), whole)
     expect(far > 0.1, f"with other masks gradients are only {far:.1e} apart")
 

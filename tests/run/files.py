@@ -18,7 +18,7 @@ FILES = {
                      "--dump-grads": "out", "--tune-gemm": "both", "--profile": "out", "--checkpoint": "folder",
                      "--tensorboard": "folder", "--load-adapter": "folder", "--save-adapter": "folder"},
 }
-# What other values --help may name.
+# Other values that --help may name.
 WORDS = r"N|DIR|[RT]:INT.*|R\|auto|X|TEXT|NAME|LIST|SIZE(/s)?|\[SIZES\]=.*|sm_NN|KEY=VALUE|PASS|PASS\|all|(TEXT|NAME):\{.*|N:INT.*|INT:.*|BYTES:.*|[a-z]+\|.*"
 OTHERS = {("gaccc",): ["--set", "model.name=x"], ("gacc-plan", "offsets"): ["--capacity", 64],
           ("gacc-plan", "recompute"): ["--budget", 64]}
@@ -117,7 +117,7 @@ def test_no_output_replaces_an_input(folder):
             for writes, use in FILES[program].items():
                 if use not in ("out", "both") or writes == reads or (reads, writes) == ("--load", "--save"):
                     continue
-                # Of two that read and write, either may be named first.
+                # When both read and write, either may be named first.
                 first = f"{writes}: {name} would replace the input" if (use, reads) != ("both", "--checkpoint") else "would replace the input"
                 refused(folder, program, [*arguments, writes, name], first, file, f"({reads})" if first[0] == "-" else f"({writes})")
                 count += 1
@@ -151,7 +151,7 @@ def test_files_of_an_adapter(folder):
 
 
 def test_two_outputs_are_two_files(folder):
-    """Whether they are there or not; and what is to be a file is not to be a folder, too."""
+    """Paths are compared whether they exist or not; and a file's path is not a folder's, too."""
     make(folder, "x")
     (folder / "here").symlink_to(".")
     (folder / "dangling").symlink_to("data/new")

@@ -43,7 +43,7 @@ def f32(value):
 
 
 def numbers(kind, block):
-    """What ggml's reference makes of 32 numbers."""
+    """Returns what ggml's reference makes of 32 numbers."""
     far = max(block, key=abs)
     low = min(block) if kind == "q4_1" else 0
     scale = f32({"q8_0": abs(far) / 127, "q4_0": far / -8, "q4_1": f32(max(block) - low) / 15}[kind])
@@ -64,7 +64,7 @@ def is_matrix(name, model=MODEL):
 
 
 def test_numbers_are_those_of_ggml(folder):
-    """What `init` writes, on the CPU and by PTX, is what a load of the same numbers writes; embeddings are in q8_0, vectors as they were."""
+    """The blocks that `init` writes, on the CPU and by PTX, are what a load of the same numbers writes; embeddings are in q8_0, vectors as they were."""
     whole = initial(folder, build(folder, "plain"))
     shutil.copy(folder / "initial", folder / "whole")
     for kind in TYPES:

@@ -1,4 +1,4 @@
-"""What the tests of tests/run and tests/parity share: running the tools, skipping aloud, small files, data.
+"""The common part of tests/run and tests/parity: running the tools, skipping aloud, small files, data.
 
 Standard library only. A test file ends in `harness.main(globals())` and is called with the name of one of its
 test_* functions, which gets an empty folder. CMake registers each function as a ctest (tests/run/CMakeLists.txt).
@@ -117,7 +117,7 @@ def activations():
 
 
 def sanitized():
-    """Whether the binaries are of a sanitized build."""
+    """Returns whether the binaries are of a sanitized build."""
     cache = BIN.parent / "CMakeCache.txt"
     return cache.exists() and "GACC_SANITIZE:BOOL=ON" in cache.read_text()
 

@@ -54,7 +54,7 @@ def test_a_moved_tree_trains(folder):
 
 
 def test_the_tree_is_whole(folder):
-    """What is documented is there, and no file knows where the tree was built."""
+    """All that is documented is there, and no file knows where the tree was built."""
     tree = installed(folder)
     files = {path.relative_to(tree).as_posix() for path in tree.rglob("*") if path.is_file()}
     for name in ("gaccc", "gacc-exec", "gacc-opt", "gacc-plan"):

@@ -216,7 +216,7 @@ type = "adam"
 
 
 def test_the_plan_of_ranks(folder):
-    """What a rank sends, by the definition: its nodes of the others' slices, and its own slice's sum to each other."""
+    """Returns what a rank sends, by the definition: its nodes of the others' slices, and its own slice's sum to each other."""
     data = Data(folder, 8)
     numbers = 6 * 5 + 5 + 5 + 1 + 2  # parameters, the loss and its count
     nodes = {1: 1, 2: 1, 3: 2, 5: 2, 8: 1}  # of the rank with most, of 8 lanes

@@ -1,4 +1,4 @@
-"""What gacc-exec links and weighs. Start-up times are measured by scripts/bench/startup: no test depends on a clock."""
+"""The libraries and the size of gacc-exec. Start-up times are measured by scripts/bench/startup: no test depends on a clock."""
 import shutil
 import subprocess
 

@@ -236,7 +236,7 @@ def test_devices_agree(folder):
             off = max(abs(a - b) / b for a, b in zip(losses, whole, strict=True))
             print(f"{variant} {compute}: the emulator's losses {far:.1e} from the CPU's, gradients {worst:.1e} ({who}); {off:.1e} from f32")
             expect(far <= (1e-6 if compute == "f32" else 1e-3), f"{variant} {compute}: {others}, CPU {losses}")
-            # Of the second update: Adam's first step enlarges the rounding of small gradients, which is 1e-6 before it.
+            # The second update is compared: Adam's first step enlarges small gradients' rounding, which is 1e-6 before it.
             expect(compute != "f32" or worst <= 3e-5, f"{variant}: gradients of {who} are {worst:.1e} apart")
             expect(off <= {"f32": 0, "f16": 2e-3, "bf16": 1e-2}[compute], f"{variant} {compute}: {losses}, f32 {whole}")
 

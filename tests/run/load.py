@@ -101,7 +101,7 @@ def write(path, tensors, metadata=None):
 
 
 def elsewhere(seed=1, dtype="F32"):
-    """What another program wrote: other names, matrices turned, three of them where we have one."""
+    """Loads what another program wrote: other names, matrices turned, three of them where we have one."""
     draw = random.Random(seed)
 
     def tensor(*shape):
@@ -153,7 +153,7 @@ def test_names_axes_and_parts(folder):
         expect(ours["h.0.attn.qkv.weight"] == ([3 * C, C], sum(parts, [])), "transposed, then one behind the other")
         expect(ours["h.0.attn.qkv.bias"][1] == sum((theirs[f"model.layers.0.{p}.bias"][1] for p in "qkv"), []), "bias")
         expect(loaded(artifact, file, folder, "--save-as", "published") == theirs, "what came in goes out")
-    # What --save wrote is taken under our names.
+    # A file of --save is taken under our names.
     loaded(artifact, file, folder)
     expect(loaded(artifact, folder / "out.safetensors", folder) == ours, "our own names")
 
@@ -214,7 +214,7 @@ def test_parts_of_a_tensor(folder):
             "h.1.attn.qkv.bias (model.h.1.heads.bias, part 0 and 1 and 2 of 8 + 8 + 8 rows, 2 times) is [46] in the file, [48] in the model")
     write(file, {n: t for n, t in tensors.items() if n != "model.h.0.joined.bias"})
     refused(artifact, file, "h.0.fc.bias (model.h.0.joined.bias, part 1 of 16 + 32 rows) [32] is missing")
-    # What is nobody's part cannot be written.
+    # Rows that are nobody's part cannot be written.
     table = SPLIT.replace('"h.{i}.attn.proj.*"]\ntensor = "h.{i}', '"h.1.attn.proj.*"]\ntensor = "h.1')
     write(file, tensors | {f"model.h.0.attn.proj.{n}": t for n, t in (("weight", tensor(C, C)), ("bias", tensor(C)))})
     partly = build(folder, table, name="partly")
@@ -370,7 +370,7 @@ def test_a_head_of_its_own_for_a_tied_model(folder):
     write(folder / "w.safetensors", tensors)
     done = run("gacc-exec", build(folder), "--init-only", "--load", folder / "w.safetensors", "--device", "cpu", code=1)
     harness.one_error(done, "lm_head.weight [40, 16]", "head is tied to wte.weight", "Without `tied`")
-    # What is the same, constant or not, is a copy: where [load] says so by name.
+    # Equal numbers, constant or not, are a copy: where [load] says so by name.
     named = build(folder, TABLE.replace("[load.rename]\n", '[load.rename]\n"head.weight" = "lm_head.weight"\n'), name="named")
     for values in ([0.5] * (V * C), tensors["model.embed.weight"][2]):
         write(folder / "w.safetensors", elsewhere() | {name: ("F32", [V, C], values) for name in ("model.embed.weight", "model.lm_head.weight")})
@@ -452,7 +452,7 @@ def test_a_folder_s_config_is_compared(folder):
     loads({"rope_scaling": scaling}, 'rope_scaling.rope_type is "llama3", linear in the model', artifact=scaled)
     loads({"rope_scaling": {"type": "linear", "factor": 4.0}}, "rope_scaling.factor is 4.0, 8 in the model", artifact=scaled)
     loads({"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}, "is scaled", artifact=scaled, without=["rope_scaling"])
-    # What the model file answers for.
+    # Keys that the model file answers for.
     own = build(ROTARY + '[load.config]\nmodel_type = "mine"\nsomething_new = 3\n')
     loads({"model_type": "mine", "something_new": 3}, artifact=own)
     loads({"model_type": "mine", "something_new": 4}, "something_new is 4, 3 in the model", artifact=own)

@@ -294,7 +294,7 @@ def test_what_does_not_fit_is_listed_whole(folder):
         (good / "adapter_model.safetensors").write_bytes(tensors[:cut])
         refused(artifact)
     refused(artifact, "nowhere", path=folder / "nowhere")
-    # What PEFT has no name for, and what is not asked for whole.
+    # Parameters that PEFT has no name for, and a set that is not asked for whole.
     fused = build(folder, PUBLISHED, lora(on='["qkv"]'), name="fused")
     refused(fused, "PEFT cannot name the adapter h.0.mix.attn.qkv", "model.h.0.q_proj.weight", option="--save-adapter", path=folder / "none")
     expect(not (folder / "none").exists(), "a folder stays behind")
@@ -466,7 +466,7 @@ def test_configurations_that_mean_something_else_are_refused(folder):
         done = loads(change, 1)
         for word in words:
             expect(word in done.stderr, f"no {word!r} in {done.stderr}")
-    # Of two keys that fit the first in the file counts.
+    # The first key that fits counts.
     text = json.dumps({k: v for k, v in config.items() if k != "alpha_pattern"})[:-1]
     loads(None, text=text + ', "alpha_pattern": {"up": 8, "h.0.mlp.up": 9}}')
     loads(None, 1, text + ', "alpha_pattern": {"h.0.mlp.up": 9, "up": 8}}')

@@ -108,7 +108,7 @@ def test_layers_may_be_named_as_sums_are(folder):
 
 
 def measured(folder, model, spec, device, **settings):
-    """What an evaluation of the initial weights says, and they themselves."""
+    """Returns an evaluation of the initial weights, and they themselves."""
     artifact = harness.compile_model(model, folder / "eval.ptx", **settings)
     log = folder / "eval.log"
     run("gacc-exec", artifact, "--data", spec, "--eval", spec, "--updates", 0, "--device", device, "--log", log, "--save", folder / "eval.weights")
@@ -116,7 +116,7 @@ def measured(folder, model, spec, device, **settings):
 
 
 def outputs(tensors, x, samples):
-    """Of the models here: fc2(tanh(fc1(x)))."""
+    """Returns the output of the models here: fc2(tanh(fc1(x)))."""
     def linear(name, row):
         (out, width), weight = tensors[f"{name}.weight"]
         return [math.fsum(weight[o * width + i] * row[i] for i in range(width)) + tensors[f"{name}.bias"][1][o] for o in range(out)]

@@ -79,7 +79,7 @@ class Case:
         return found
 
     def without(self, line):
-        """What becomes of a run without the statement of a line: "reported", "same bits" or "other bits"."""
+        """Returns what becomes of a run without the statement of a line: "reported", "same bits" or "other bits"."""
         reports, values = self.outcome(line, "")
         return "reported" if reports else "same bits" if values == self.whole[1] else "other bits"
 

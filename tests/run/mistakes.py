@@ -1,4 +1,4 @@
-"""What people do wrong at the command line, and the words they are told: what is wrong, where, and what would be right."""
+"""Mistakes at the command line, and the words that users get: what is wrong, where, and what would be right."""
 import shutil
 import subprocess
 
@@ -141,7 +141,7 @@ def test_an_input_that_nothing_reads(folder):
 
 
 def test_a_fixed_accumulate_is_named(folder):
-    """Where the micro-batch may be chosen and the number of launches may not, the batch cannot be cut."""
+    """A batch cannot be cut when the micro-batch may be chosen and the number of launches may not."""
     done = run("gaccc", harness.example("mnist_mlp"), "--plan", "--memory", "3MiB", "--set", "train.micro_batch=auto",
                "--set", "train.accumulate=1", "--set", "train.effective_batch=96", code=1)
     words = '; train.accumulate is fixed at 1: with train.accumulate = "auto" the micro-batch may be smaller [does-not-fit]'

@@ -60,7 +60,7 @@ def test_man_pages_are_sound(folder):
 
 
 def complete(folder, *words):
-    """What bash offers for the last word."""
+    """Returns what bash offers for the last word."""
     program = words[0]
     script = (f'compopt() {{ echo "compopt $*"; }}; source {folder}/bash/{program}; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
               f'_{program.replace("-", "_")}; printf "%s\\n" "${{COMPREPLY[@]}}"')

@@ -206,7 +206,7 @@ def test_labels_are_not_needed(folder):
     run("gacc-exec", artifact, "--data", only + ",limit=5", *state, "--resume", "--predict", folder / "f.npy", "--device", "cpu")
     expect(far(read_npy(folder / "f.npy")[1], logits[:25]) < 1e-6, "from a checkpoint")  # in runs of 4 and 1
     expect((folder / "run/checkpoint").read_bytes() == before, "the checkpoint was written")
-    # What predict gives is no part of training: the run goes on with another artifact that gives something else.
+    # The result of predict is no part of training: the run goes on with an artifact that gives something else.
     harness.compile_model(folder / "m.toml", folder / "m.ptx", predict__layer="hidden")
     run("gacc-exec", artifact, "--data", data, "--updates", 7, *state, "--resume", "--device", "cpu")
 
@@ -367,7 +367,7 @@ def test_other_models_do_not_generate(folder):
 
 
 def plans(folder, model):
-    """Of IR in phase model, the plan with and without its `predict`."""
+    """Returns the plans of IR in phase model, with and without its `predict`."""
     begin = model.index("\n  predict(")
     end = model.index("\n  }\n", begin) + 5
     passes = [line.split()[0] for line in run("gacc-opt", "--list-passes").stdout.splitlines()]
@@ -377,7 +377,7 @@ def plans(folder, model):
 
 
 def training(plan):
-    """What a plan says of training."""
+    """Returns what a plan says of training."""
     return re.sub(r"\n  set predict\.\S+ = .*", "", re.sub(r"(?s)\n\n  (predict|answer|decode)\(.*?\n  }", "", plan))
 
 
@@ -440,7 +440,7 @@ def test_as_many_samples_as_fit(folder):
 
 
 def test_a_large_head_in_parts(folder):
-    """Where the logits of one sample have no room they come in parts: the same as in one piece, for the same memory."""
+    """Logits of one sample without room come in parts: the same as in one piece, for the same memory."""
     vocabulary, rows = 1009, LENGTH
     text = gpt(vocabulary=vocabulary)
     for compute, most in (("f16", 1e-3), ("f32", 1e-6)):

@@ -58,7 +58,7 @@ def test_it_grows_by_what_the_plan_grows_by(folder):
 
 
 def test_half_precision_takes_half_the_bytes(folder):
-    """Of activations, of the copies of weights, and of the input, which lies in the arena in half alone."""
+    """Returns the bytes of activations, of the copies of weights, and of the input, in half in the arena alone."""
     model = folder / "model.toml"
     model.write_text(MODEL)
     for micro_batch in (64, 4096):

@@ -12,7 +12,7 @@ TRAIN = ["--set", "train.micro_batch=2", "--set", "train.accumulate=2", "--set",
          "--set", "optimizer.betas=[0.9, 0.95]", "--set", "optimizer.weight_decay=0.01", "--set", "optimizer.lr=1e-4"]
 
 
-# Of an example: another size.
+# Changes of an example to another size.
 def resized(name, sizes):
     text = (harness.EXAMPLES / f"{name}.toml").read_text()
     for old, new in sizes:
@@ -158,7 +158,7 @@ def test_gpt2_lora(folder):
 
 
 def test_llama_lora(folder):
-    """Of all products but the head: q, k, v and the projection apart."""
+    """Returns the weights of all products but the head: q, k, v and the projection apart."""
     table = '[lora]\nmatch = ["layers.*"]\nrank = 8\nalpha = 16\non = ["q", "k", "v", "proj"]\n'
     as_there(folder, "llama", "small", dict(r=8, lora_alpha=16, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]), table)
 

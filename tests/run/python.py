@@ -538,7 +538,7 @@ def loader_like_torch(x, y, size):
 
 
 def test_a_schedule_as_long_as_the_run(folder):
-    """Of lists, of what torch's DataLoader says, of `updates`; with tails; and an error where nobody knows."""
+    """A schedule takes its length from lists, torch's DataLoader or `updates`; with tails; else it is an error."""
     def linear(total):
         return [round(0.01 * (total - t) / total, 7) for t in range(total)]
 

@@ -218,7 +218,7 @@ SCHEDULES = (('type = "plateau"', "patience = 0", "factor = 0.5"), ('type = "cos
 
 
 def random_model(number, features=(3, 8, 17)):
-    """What goes into RANDOM_MODEL. Every precision, tail and optimizer comes among any seven in a row."""
+    """Draws what goes into RANDOM_MODEL. Every precision, tail and optimizer comes among any seven in a row."""
     chance = random.Random(number)
     pick = chance.choice
     V, image = pick((2, 4, 4, 8)), number % 5 == 2
@@ -518,7 +518,7 @@ def test_a_silent_rank_is_named(folder):
 
 
 def test_a_silent_rank_is_named_over_nccl(folder):
-    """Whose functions wait for ever."""
+    """A library whose functions wait for ever."""
     need_mpi()
     stop_a_rank(Case(folder, "regression", device="emulate", **lanes()), folder, **with_nccl(folder))
 

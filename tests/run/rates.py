@@ -1,4 +1,4 @@
-"""How long a schedule is beside the run: what is said where they differ, and schedule.total = "run"."""
+"""The length of a schedule beside the run's: what is said where they differ, and schedule.total = "run"."""
 import math
 import re
 import subprocess

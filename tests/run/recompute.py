@@ -152,7 +152,7 @@ def test_marked_layers(folder):
 
 
 def test_a_segment_is_made_again_once(folder):
-    """What a segment starts from is kept, also where the backward pass itself does not read it; so nothing is made again
+    """A segment's inputs are kept, also where the backward pass itself does not read it; so nothing is made again
     twice, and the memory that the segments' insides took is free."""
     model = harness.example("shakespeare_gpt")
     for precision in PRECISIONS:
@@ -185,7 +185,7 @@ def chosen_batch(model, batch, budget, *options):
 
 
 def test_the_choice_is_the_fastest_that_fits(folder):
-    """What gaccc says of the micro-batches agrees with what it takes."""
+    """The micro-batches that gaccc names are those that it takes."""
     taken = {chosen_batch(harness.example("residual_mlp"), 4096, budget) for budget in ("5MiB", "8MiB", "24MiB", "96MiB")}
     expect(len(taken) > 1, f"every budget takes {taken}")
     # Neither the largest nor the smallest micro-batch is the fastest.

@@ -23,13 +23,13 @@ new Function('document', code)(document);
 
 
 def draw(page):
-    """What the page's script draws: markup that is well-formed XML, too."""
+    """Returns what the page's script draws: markup that is well-formed XML, too."""
     node = shutil.which("node") or harness.skip("no Node.js on this machine")
     return subprocess.run([node, "-e", DRAW, page], check=True, capture_output=True, encoding="utf-8").stdout
 
 
 def make(model, folder, *options):
-    """What the page shows, as text and as a tree, and the plan, which is the one that the page has."""
+    """Returns the page, as text and as a tree, and the plan, which is the one that the page has."""
     page = folder / "page.html"
     plan = json.loads(run("gaccc", model, "--plan", "--json", "--report", page, *options).stdout)
     whole = page.read_text(encoding="utf-8")
@@ -93,7 +93,7 @@ def test_examples(folder):
 
 
 def test_recompute(folder):
-    """What is computed again, what that costs, and what other budgets would cost."""
+    """The page shows what is computed again, what that costs, and what other budgets would cost."""
     model = harness.example("residual_mlp")
     text, tree, plan = make(model, folder, "--set", "recompute.policy=sqrt", "--set", "train.micro_batch=512")
     said, again = words(tree), plan["recompute"]["recomputed_ops"]
@@ -266,7 +266,7 @@ def test_files(folder):
 
 
 def console(browser, page, folder):
-    """What a browser says of a page on its console, and how many pixels high the page is at 1280 wide."""
+    """Returns what a browser says of a page on its console, and how many pixels high the page is at 1280 wide."""
     shot = folder / "shot.png"
     done = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1280,2000",
                            f"--user-data-dir={folder}/profile", "--enable-logging=stderr", f"--screenshot={shot}", page.as_uri()],

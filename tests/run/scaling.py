@@ -171,7 +171,7 @@ type = "linear"
 name = "fc2"
 features = 4
 """)
-# What a skipped window may change: the scale and its counter, the row of skips, what is reported of the window, and the
+# State that a skipped window may change: the scale and its counter, the row of skips, what is reported of the window, and the
 # ordinals of samples, which count launches (docs/training.md, dropout).
 OF_THE_WINDOW = {"loss.scale", "scale.good", "skips", "samples.low", "samples.high", "window.sum", "window.count", "window.loss",
                  "window.norm", "window.lr", "window.ok", "window.scale"}

@@ -27,7 +27,7 @@ def check(trace, ir, runs_of_step, launches_of_step):
     expect(trace["otherData"]["micro_batch"] == ir.micro_batch, "otherData.micro_batch")
     means = [k for k in trace["kernels"] if k["program"] == "step"]
     expect(len(means) == launches_of_step, means)
-    # What a product does along with itself is listed, and takes no time of its own.
+    # The kernel that a product runs along with itself is listed, and takes no time of its own.
     expect(all((k["microseconds"] > 0) != k["name"].endswith("(in its product)") for k in means), means)
     begins = [e["ts"] for e in events]
     expect(begins == sorted(begins), "launches overlap or go back in time")

@@ -1,4 +1,4 @@
-"""What finds a machine that computes wrong: --recheck, --log-hash and scripts/compare-logs. GACC_FLIPS sets the number of
+"""Means to find a machine that computes wrong: --recheck, --log-hash and scripts/compare-logs. GACC_FLIPS sets the number of
 bits that are flipped on the CPU (40)."""
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What happens once per window, by whole commands: skipped windows, their limit, rates that evaluations cut."""
+"""The work once per window, by whole commands: skipped windows, their limit, rates that evaluations cut."""
 import math
 import tomllib
 

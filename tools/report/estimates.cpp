@@ -1,5 +1,4 @@
-// What a GPU is estimated to take: the launches of a step (docs/gpu.md), and the sums of ranks
-// (docs/ranks.md).
+// Estimated times on a GPU: the launches of a step (docs/gpu.md), and the sums of ranks (docs/ranks.md).
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -68,7 +67,7 @@ double share(double seconds, const std::vector<Row>& rows) {
   return all > 0 ? seconds / all : 0;
 }
 
-// Where rows add up to more than the step takes, why; else nothing.
+// Says why rows add up to more than the step takes; "" where they do not.
 std::string overlap_text(const RegionCost& cost, const std::vector<Row>& rows) {
   const double all = total(rows);
   if (1e6 * (all - cost.seconds) < 0.05) return "";
@@ -228,7 +227,7 @@ RankCosts rank_costs(const ir::Module& module, std::optional<double> link, const
                   .lanes = *module.settings.train.lanes,
                   .shared = ir::sharing_ranks(module.settings) > 1,
                   .link = link};
-  // Of sums that ranks get whole, and of a slice of the others; bytes of a slice of what the update makes.
+  // The numbers that ranks get whole, and a shard of the others; `made`: bytes of a shard of the update's results.
   int64_t numbers = 0, slice = 0, made = 0;
   for (const ir::Buffer& buffer : module.buffers) {
     const int64_t own = ir::elements(buffer.type.shape, module.micro_batch());

@@ -70,7 +70,7 @@ std::vector<std::string> prefixes(const std::string& name) {
   return result;
 }
 
-// Which layer of the model file an op belongs to, from the names that the compiler derived from the layer's
+// The layers of the model file that ops belong to, from the names that the compiler derived from the layer's
 // (docs/ir.md): %fc1.mm, %d.fc1 and @fc1.weight.grad all belong to fc1.
 class LayerNames {
  public:

@@ -1,4 +1,4 @@
-// What lies where in the arena, and when: the planned module as the report draws it. Time is counted in
+// The contents of the arena over time: the planned module as the report draws it. Time is counted in
 // launched kernels of a region (reshapes are none); the regions never run at the same time and share the
 // transient area.
 #pragma once
@@ -35,7 +35,7 @@ struct Holding {
   int first = 0, last = 0;        // kernels of its region; buffers live always
 };
 
-// What a kernel of the step is for.
+// The purpose of a kernel of the step.
 enum class Role : uint8_t { forward, backward, recomputed, other };
 
 struct KernelRow {

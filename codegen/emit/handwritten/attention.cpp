@@ -383,7 +383,7 @@ class Attention {
     }
     return all;
   }
-  // Whether the query sees the key, and there is one; null: it does.
+  // Returns whether the query sees the key at `at`, which must exist; null where it always does.
   Value* sees_at(const Step& step, Value* at) {
     Value* visible = nullptr;
     if (step.masked && s_.causal) {

@@ -21,7 +21,7 @@ Value* first_seen(Target& t, const CacheShape& s, Value* position) {
   return t.b.CreateSelect(t.b.CreateICmpULT(position, before), t.index(0), t.b.CreateSub(position, before));
 }
 
-// Where the channels of the keys and values begin that a head of queries meets.
+// Returns the first of the channels of keys and values that a query head reads.
 Value* met_channels(Target& t, const CacheShape& s, Value* head) {
   return t.b.CreateMul(t.b.CreateUDiv(head, t.index(s.group())), t.index(s.channels));
 }

@@ -1,5 +1,5 @@
-// Where documents are in a window (ir/ops/documents.cpp says what is meant). A position looks at all others: that is
-// done once in a micro-batch, and is little beside one head of one layer of attention.
+// The first position of each position's document (meaning: ir/ops/documents.cpp). Every position is compared with all
+// others: once a micro-batch, little beside one head of one attention layer.
 #include "codegen/emit/handwritten/emitters.h"
 #include "kernels/handwritten/attention_call.h"
 

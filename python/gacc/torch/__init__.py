@@ -233,7 +233,7 @@ class ModuleState:
         self.names = list(module.state_dict())
 
     def of_step(self, arrays: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """What load_state_dict(strict=True) takes."""
+        """Returns what load_state_dict(strict=True) takes."""
         return {name: self.rest[name] if name in self.rest else torch.as_tensor(arrays[self.owners.get(name, name)])
                 for name in self.names}
 

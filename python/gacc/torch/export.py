@@ -104,13 +104,13 @@ def followed(module: torch.nn.Module) -> Iterator[None]:
             module.forward = own
 
 
-# Which default_decompositions would take apart.
+# Operations that default_decompositions would take apart.
 KEPT = ("linear", "silu", "mish", "softplus", "rms_norm", "scaled_dot_product_attention", "adaptive_avg_pool2d",
         "instance_norm")
 
 
 def place_of(node: fx.Node) -> tuple[str, str | None, int | None]:
-    """Which module, and which line of Python, as text; the file and the line."""
+    """Returns the module and the line of Python, as text; the file and the line."""
     stack = node.meta.get("nn_module_stack") or {}
     paths = [path for path, _ in stack.values() if path]
     module = f"module `{paths[-1]}`" if paths else "the module itself"

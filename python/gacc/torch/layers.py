@@ -1,4 +1,4 @@
-"""What an operation of ATen becomes: embeddings, dropout, norms, convolutions, pools and attention."""
+"""Translations of ATen's operations: embeddings, dropout, norms, convolutions, pools and attention."""
 from __future__ import annotations
 
 import math

@@ -1,4 +1,4 @@
-"""What an operation of ATen becomes: arithmetic, comparisons, shapes, sums and products."""
+"""Translations of ATen's operations: arithmetic, comparisons, shapes, sums and products."""
 from __future__ import annotations
 
 import math
@@ -20,7 +20,7 @@ def pointwise(op: str, **attributes: Any) -> Callable:
 
 
 def arithmetic(op: str) -> Callable:
-    """Of floats, or of whole numbers where the result is one."""
+    """Translates an op of floats, or of whole numbers where the result is one."""
     def build(r: Region, x: Any, y: Any, alpha: float = 1, **_: Any) -> Tensor:
         if alpha != 1:
             y = r.each("mul", y, alpha, dtype=r.dtype) if isinstance(y, Tensor) else y * alpha
@@ -246,7 +246,7 @@ def as_strided(r: Region, x: Tensor, size: Any, stride: Any, offset: int | None 
 
 
 def all_of(x: Tensor, dim: int, begin: Any, end: Any, step: int) -> bool:
-    """Whether a slice of the batch is the batch."""
+    """Returns whether a slice of the batch is the batch."""
     return isinstance(end, torch.SymInt) or (dim % x.rank == 0 and x.axes[0] in ([(B, True)], [(B, False)])
                                              and begin in (None, 0) and end in (None, 2**63 - 1) and step == 1)
 

@@ -46,7 +46,7 @@ def type_text(dtype: str, shape: list) -> str:
 
 
 class Buffers:
-    """What both regions share: parameters, running statistics, and constants that a kernel reads."""
+    """The common part of both regions: parameters, running statistics, and constants that a kernel reads."""
 
     def __init__(self, taken: Collection[str] = ()) -> None:
         self.taken = taken  # names of the module's state_dict()
@@ -105,7 +105,7 @@ class Region:
         self.made: dict[tuple, str] = {}
         self.numbers: dict[str, str] = {}  # values that are elements of an input, and of which one
         self.reshaped: dict[str, tuple[str, list]] = {}  # what a value is a reshape of, and that one's shape
-        # Of the operation that is made: its result's sizes and type.
+        # The operation in the making: its result's sizes and type.
         self.sizes: list[tuple[int, bool]] = []
         self.dtype = "f32"
         self.boolean = False  # whether PyTorch's is torch.bool
@@ -433,7 +433,7 @@ class Region:
         return Tensor(axes, "f32", self.emit("batch_matmul", operands, ("f32", shape), **flags), shape)
 
     def turned_last(self, x: Tensor, swap: list[int]) -> bool:
-        """Whether the transposed one is there already, or nearer to what x was made of."""
+        """Returns whether the transposed one is there already, or nearer to what x was made of."""
         before, by = x.permuted
         if in_memory(x.axes) != x.shape:
             return False

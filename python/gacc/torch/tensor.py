@@ -100,7 +100,7 @@ def extents(sizes: Any) -> list[tuple[int, bool]]:
 
 
 def can_index(has: list[bool], shape: list) -> bool:
-    """Whether a kernel can index an operand that has these extents of a domain (docs/ir.md, R9)."""
+    """Returns whether a kernel can index an operand that has these extents of a domain (docs/ir.md, R9)."""
     first, last = has.index(True), len(has) - 1 - has[::-1].index(True)
     if not all(has[first:last + 1]):
         return False

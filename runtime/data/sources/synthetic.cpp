@@ -1,4 +1,4 @@
-// What needs no file: drawn digits, and tokens by a rule. Sample i is a pure function of (seed, split, i);
+// Data without a file: drawn digits, and tokens by a rule. Sample i is a pure function of (seed, split, i);
 // the two splits have nothing in common but the rule.
 //
 // Digits are drawn as strokes: control points are shaken, curves smoothed, the whole turned, sheared,

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kLooked = size_t{1} << 16;  // bytes of a file that are looked at
 
-// What files of other formats begin with.
+// The first bytes of files of other formats.
 const struct {
   std::string_view begin, what, instead;
 } kFormats[] = {{"\x93NUMPY", "a NumPy array", "npy: reads it, with windows of the input's length"},
@@ -46,8 +46,8 @@ bool is_text(std::string_view text) {
   return true;
 }
 
-// Whether every second number is what the upper half of an id would be, and most of the others are not: ids of four
-// or eight bytes.
+// Returns whether every second number looks like the upper half of an id, and most of the others do not: ids of four or
+// eight bytes.
 bool is_wider(std::string_view text, int64_t vocabulary) {
   constexpr size_t kFew = 8;
   const int64_t most = std::max<int64_t>(vocabulary - 1, 0) >> 16;
@@ -80,7 +80,7 @@ Result<TokenWindows> cut_tokens(int64_t bytes, std::string_view name, std::strin
                       .first = static_cast<size_t>(first * each)};
 }
 
-// Whether the bytes are tokens of that type for the input, as far as they show it.
+// Checks that the bytes are tokens of that type for the input, as far as they show it.
 Status DataReader::check_format(std::string_view text, std::string_view dtype, const PlanInput& tokens) {
   const std::string& path = spec.path;
   const int64_t vocabulary = tokens.range.value_or(0);
