@@ -29,7 +29,7 @@ struct FitsRequest {
 
 // A way to train on one card.
 struct FitsCard {
-  bool asked = true;                 // else another way fits already, and the rest is not known
+  bool asked = true;  // else another way fits already, and the rest is not known
   bool fits = false;
   ChosenBatch found{};               // the fastest that fits
   int64_t least = 0;                 // bytes that micro-batch 1 needs, proven

@@ -62,8 +62,7 @@ std::string progress_line(const ProgressState& state, const Plan& plan, size_t c
   figures.push_back(fmt::format("epoch {}{}", state.epoch, of(state.epochs)));
   figures.push_back(fmt::format("update {}{}", state.update, of(state.updates)));
   if (state.update > 0) figures.push_back(fmt::format("loss {:.4g}", state.loss));
-  if (state.samples_per_second > 0)
-    figures.push_back(rate_text(state.samples_per_second));
+  if (state.samples_per_second > 0) figures.push_back(rate_text(state.samples_per_second));
   if (state.update > 0) figures.push_back(fmt::format("lr {:.4g}", state.lr));
   figures.push_back(fmt::format("eff. batch {} ({} × {})", plan.micro_batch * plan.accumulate,
                                 plan.micro_batch, plan.accumulate));
