@@ -188,7 +188,7 @@ std::string json_of_one(GgufType type, std::string_view bytes) {
   const double number = form_of(type).read(bytes);
   if (!std::isfinite(number)) return "null";
   // The shortest text of an f32: 1e-05, and not its double.
-  std::string text =
+  const std::string text =
       type == GgufType::f32 ? fmt::format("{}", static_cast<float>(number)) : fmt::format("{}", number);
   const bool real = type == GgufType::f32 || type == GgufType::f64;
   return text + (real && text.find_first_of(".e") == text.npos ? ".0" : "");
