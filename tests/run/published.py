@@ -33,7 +33,8 @@ def model_text(kind, c):
                                    ("[1024]", f"[{c['n_positions']}]"), ("positions = 1024", f"positions = {c['n_positions']}"), ("repeat = 12", f"repeat = {c['n_layer']}"), ("heads = 12", f"heads = {c['n_head']}")])
     return resized("llama_hf", [("features = 1536", f"features = {c['intermediate_size']}"), ("features = 576", f"features = {c['hidden_size']}"), ("49152", str(c["vocab_size"])),
                                 ("shape = [512]", f"shape = [{c['max_position_embeddings']}]"), ("repeat = 30", f"repeat = {c['num_hidden_layers']}"),
-                                ("kv_heads = 3", f"kv_heads = {c['num_key_value_heads']}"), ("\nheads = 9", f"\nheads = {c['num_attention_heads']}")])
+                                ("kv_heads = 3", f"kv_heads = {c['num_key_value_heads']}"), ("\nheads = 9", f"\nheads = {c['num_attention_heads']}"),
+                                (" = 64   # hidden_size", f" = {c['hidden_size'] // c['num_attention_heads']}   # hidden_size")])
 
 
 # make: random weights, tokens and an adapter; train: losses and the logits before; load: logits of what gacc wrote.
