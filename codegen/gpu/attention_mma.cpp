@@ -84,7 +84,7 @@ class MmaAttention : AttentionTiles {
         sum[row] = end[rows + row];
         for (unsigned distance : {1, 2})
           sum[row] = b.CreateFAdd(sum[row], gpu::exchange(b, sum[row], distance));
-        scale[row] = b.CreateFDiv(real(kept_), sum[row]);
+        scale[row] = b.CreateFDiv(real(s_.kept()), sum[row]);
       }
       store(end.data() + sums, scale, output(result()));
       Value* first = b.CreateICmpEQ(b.CreateAnd(lane_, word(3)), word(0));
@@ -128,7 +128,7 @@ class MmaAttention : AttentionTiles {
         p[i] = probability(p[i], top[row], log[row]);
       }
       p = masked(p, key, real(0), false);
-      drop(dp, key, false, kept_);
+      drop(dp, key, false, s_.kept());
       for (size_t i = 0; i < p.size(); ++i)
         p[i] = b.CreateFMul(p[i], b.CreateFSub(dp[i], delta[row_of(i, p.size())]));
       add_product(now.data(), packed(p), buffer);
@@ -152,7 +152,7 @@ class MmaAttention : AttentionTiles {
         top[column] = statistic_of(buffer, 0, column);
         log[column] = statistic_of(buffer, 1, column);
         if (wants_k) delta[column] = statistic_of(buffer, 2, column);
-        if (wants_k && kept_ != 1) delta[column] = b.CreateFMul(delta[column], real(1 / kept_));
+        if (wants_k && s_.kept() != 1) delta[column] = b.CreateFMul(delta[column], real(1 / s_.kept()));
       });
       for (size_t i = 0; i < p.size(); ++i) {
         const size_t column = column_of(i, p.size());
@@ -182,8 +182,8 @@ class MmaAttention : AttentionTiles {
         },
         first_queries(), seeing_queries(), Values(sums_of_channels() * (wants_k && wants_v ? 2 : 1), real(0)),
         tile);
-    if (wants_k) store(end.data(), Values(rows_.size(), real(scale_ * kept_)), part(1, result()));
-    if (wants_v) store(end.data() + dv, Values(rows_.size(), real(kept_)), part(2, result()));
+    if (wants_k) store(end.data(), Values(rows_.size(), real(scale_ * s_.kept())), part(1, result()));
+    if (wants_v) store(end.data() + dv, Values(rows_.size(), real(s_.kept())), part(2, result()));
   }
 
   double unit() const { return scale_ * kLog2E; }  // of a score, in powers of 2

@@ -522,7 +522,6 @@ class AttentionTiles : protected BlockCode {
   bool gradient_ = false;         // operands are the gradient's, and stages have room for statistics ...
   bool with_statistics_ = false;  // ... which are sent
   std::optional<AttentionDropout> dropout_;
-  const double kept_ = s_.words != 0 ? 1 / (1 - s_.p) : 1;        // what it multiplies by
   Value *part_ = nullptr, *block_ = nullptr, *sample_ = nullptr;  // sample, and all heads: i64
   // The heads of queries, of the keys that they meet, and of the first queries that meet these.
   Value *head_ = nullptr, *kv_head_ = nullptr, *first_head_ = nullptr;

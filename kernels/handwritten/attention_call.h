@@ -45,9 +45,10 @@ struct AttentionShape {
   // Positions that a team meets at a time: with more, ptxas fetches more rows ahead than it has registers
   // for.
   int64_t step() const { return parts > 1 ? 2 : 4; }
-  int64_t group() const { return heads / kv_heads; }    // heads of queries that meet a head of keys
-  int64_t rows() const { return group() + parts - 1; }  // of a block of a head of keys
-  int64_t width() const { return heads * channels; }    // of the output
+  int64_t group() const { return heads / kv_heads; }            // heads of queries that meet a head of keys
+  int64_t rows() const { return group() + parts - 1; }          // of a block of a head of keys
+  int64_t width() const { return heads * channels; }            // of the output
+  double kept() const { return words != 0 ? 1 / (1 - p) : 1; }  // what dropout multiplies by, where it keeps
   int64_t row() const { return (heads + 2 * kv_heads) * channels; }  // of a position of qkv
   // Returns the begin of the channels of query, key and value (0, 1, 2) in such a row.
   int64_t begin(int64_t which) const { return which == 0 ? 0 : width() + (which - 1) * kv_heads * channels; }

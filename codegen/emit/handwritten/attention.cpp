@@ -352,7 +352,8 @@ class Attention {
                                           b_.getInt64(static_cast<uint64_t>(s_.length))));
     Value* element = b_.CreateMul(b_.CreateAdd(head, wide(queries)), constant(s_.length));
     element = b_.CreateAdd(element, wide(keys));
-    return dropout_ ? dropout_->factor(element) : AttentionDropout(t_, s_, sample_).factor(element);
+    const AttentionDropout& dropout = dropout_ ? *dropout_ : AttentionDropout(t_, s_, sample_);
+    return dropout.factor(element, s_.kept());
   }
 
   // --- small things

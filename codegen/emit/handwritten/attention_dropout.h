@@ -16,9 +16,7 @@ class AttentionDropout {
     ordinal_ = t.b.CreateAdd(ordinal_, t.b.CreateZExtOrTrunc(sample, t.b.getInt64Ty()));
   }
 
-  // 0 or 1 / (1 - p) for probabilities (head * T + query) * T + key, i64 in every lane.
-  Value* factor(Value* element) const { return factor(element, 1 / (1 - p_)); }
-  // 0 or `kept`.
+  // 0 or `kept` for probabilities (head * T + query) * T + key, i64 in every lane.
   Value* factor(Value* element, double kept) const {
     const unsigned lanes = Math::lanes(element);
     const auto everywhere = [&](Value* scalar) { return t_.splat(scalar, lanes); };
