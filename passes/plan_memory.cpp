@@ -286,15 +286,18 @@ Predictions place_predictions(const Module& module, int64_t height) {
   return p;
 }
 
-// All of them, or the most that `fits` is true of, found by halving, to within `step`; 0: of none. What is asked about
-// after that number does not fit.
+// Returns `all`, or the largest number that fits, by halving, to within `step`; 0 when none does. The last number that
+// `fits` has said yes to is the one returned.
 template <class F>
 int64_t most_fitting(int64_t all, int64_t step, F&& fits) {
   if (fits(all)) return all;
   int64_t most = 0, none = all;
   while (none - most > step) {
     const int64_t middle = most + (none - most) / 2;
-    (fits(middle) ? most : none) = middle;
+    if (fits(middle))
+      most = middle;
+    else
+      none = middle;
   }
   return most;
 }
