@@ -327,6 +327,36 @@ std::array<std::string, kCells> cells_of(const FitsCard& card, const Fits& fits)
   return cells;
 }
 
+// Returns the cells of the table: a row of ways, the heads, and a row for each card. Adapters share their columns: a
+// card has the first way that fits.
+std::vector<std::vector<std::string>> rows_of(const Fits& fits) {
+  std::vector<const FitsWay*> adapters;
+  for (const FitsWay& way : fits.ways)
+    if (way.adapters && way.refused.empty()) adapters.push_back(&way);
+  const auto best_adapters = [&](size_t card) -> const FitsWay& {
+    const auto fitting =
+        std::ranges::find_if(adapters, [&](const FitsWay* way) { return way->cards[card].fits; });
+    return fitting == adapters.end() ? *adapters.back() : **fitting;
+  };
+  std::vector<std::vector<std::string>> rows = {{""}, {"card"}};
+  for (const int64_t card : fits.cards) rows.push_back({gib_text(card)});
+  for (const FitsWay& way : fits.ways) {
+    if (!way.refused.empty() || (way.adapters && &way != adapters.front())) continue;
+    std::vector<std::string> head = {"batch", "peak", "recompute", fits.positions ? "window" : ""};
+    if (way.adapters) head.emplace_back("base");
+    rows[0].push_back(way.name);
+    rows[0].resize(rows[0].size() + head.size() - 1);
+    rows[1].insert(rows[1].end(), head.begin(), head.end());
+    for (size_t i = 0; i < way.cards.size(); ++i) {
+      const FitsWay& best = way.adapters ? best_adapters(i) : way;
+      const auto cells = cells_of(best.cards[i], fits);
+      rows[i + 2].insert(rows[i + 2].end(), cells.begin(), cells.end());
+      if (way.adapters) rows[i + 2].push_back(best.base);
+    }
+  }
+  return rows;
+}
+
 std::string least_text(const FitsWay& way) {
   const int64_t least = way.weights + way.state + way.values;
   const std::pair<int64_t, std::string> parts[] = {{way.weights, "the weights"},
@@ -349,32 +379,7 @@ std::string fits_text(const Fits& fits) {
     text += way.refused.empty() ? fmt::format("  {}: {} of {} parameters are trained\n", way.name,
                                               count_text(way.trained), count_text(way.parameters))
                                 : fmt::format("  {}: cannot be trained so: {}", way.name, way.refused);
-  // Adapters share their columns: a card has the first way that fits.
-  std::vector<const FitsWay*> adapters;
-  for (const FitsWay& way : fits.ways)
-    if (way.adapters && way.refused.empty()) adapters.push_back(&way);
-  const auto way_of = [&](const FitsWay& first, size_t card) -> const FitsWay& {
-    if (!first.adapters) return first;
-    const auto fitting =
-        std::ranges::find_if(adapters, [&](const FitsWay* way) { return way->cards[card].fits; });
-    return fitting == adapters.end() ? *adapters.back() : **fitting;
-  };
-  std::vector<std::vector<std::string>> rows = {{""}, {"card"}};
-  for (const int64_t card : fits.cards) rows.push_back({gib_text(card)});
-  for (const FitsWay& way : fits.ways) {
-    if (!way.refused.empty() || (way.adapters && &way != adapters.front())) continue;
-    std::vector<std::string> head = {"batch", "peak", "recompute", fits.positions ? "window" : ""};
-    if (way.adapters) head.emplace_back("base");
-    rows[0].push_back(way.name);
-    rows[0].resize(rows[0].size() + head.size() - 1);
-    rows[1].insert(rows[1].end(), head.begin(), head.end());
-    for (size_t i = 0; i < way.cards.size(); ++i) {
-      const FitsWay& best = way_of(way, i);
-      const auto cells = cells_of(best.cards[i], fits);
-      rows[i + 2].insert(rows[i + 2].end(), cells.begin(), cells.end());
-      if (way.adapters) rows[i + 2].push_back(best.base);
-    }
-  }
+  const std::vector<std::vector<std::string>> rows = rows_of(fits);
   std::vector<size_t> width(rows[1].size(), 0);
   for (size_t r = 1; r < rows.size(); ++r)
     for (size_t c = 0; c < rows[r].size(); ++c) width[c] = std::max(width[c], rows[r][c].size());
@@ -399,7 +404,7 @@ std::string fits_text(const Fits& fits) {
               ? fmt::format("window: the longest at micro-batch 1; +: all {} positions of the model\n",
                             count_text(*fits.positions))
               : "window: as the model file says; other lengths are tried of a published model's folder\n";
-  if (!adapters.empty())
+  if (std::ranges::any_of(fits.ways, &FitsWay::adapters))
     text += "base: type of the frozen matrices (precision.frozen); in blocks where nothing larger fits\n";
   if (!fits.exact) text += "another micro-batch is another training: --plan says why, under equivalence\n";
   text += "what micro-batch 1 needs:\n";
