@@ -23,8 +23,8 @@ if(GACC_SANITIZE)
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1)
   add_link_options(-fsanitize=address,undefined)
   add_compile_definitions(GACC_CHECKED)  # the plan checker and the verifier run everywhere
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # 12 warns of variants that it has instrumented
-    add_compile_options(-Wno-maybe-uninitialized)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # 12 warns of variants that it has instrumented, and of LLVM's operators new
+    add_compile_options(-Wno-maybe-uninitialized -Wno-mismatched-new-delete)
   endif()
 endif()
 if(GACC_FUZZERS)  # everything is instrumented; tests/fuzz links the fuzzer itself

@@ -208,6 +208,7 @@ class BatchChooser::Search {
   ir::Module fused(ir::Module model) const {
     passes::PipelineOptions rest;
     rest.options = options_;
+    rest.verify = false;
     bool begun = false;
     for (const passes::Pass& pass : passes::all_passes()) {
       if (pass.name == "recompute") break;
@@ -235,7 +236,7 @@ class BatchChooser::Search {
       ir::Module module = out.of->fused;
       Diag none("", "");
       if (!passes::recompute(module, options_, none)) return;
-      out.arena = passes::arena_of(module, options_);
+      out.arena = passes::arena_of(module);
       if (out.arena > budget_) return;
       launch *= 1 + *module.results.overhead;
       out.overhead_bound = *module.results.overhead_lower_bound;

@@ -77,6 +77,7 @@ std::optional<ir::Module> StepCompiler::before(std::string_view pass, const std:
   std::optional<ir::Module> module = compile_model(text_, file_, all, diag);
   passes::PipelineOptions pipeline;
   pipeline.stop_after = passes::pass_before(pass);
+  pipeline.verify = false;
   pipeline.options = options;
   if (module && passes::run_pipeline(*module, pipeline, diag)) return module;
   if (refused.empty()) refused = diag.render();

@@ -93,7 +93,7 @@ PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, 
       diag.error(Kind::invalid_ir, {}, "{}", problem);
       return {};
     }
-    const ir::Module before = module;
+    const ir::Module before = options.verify ? module : ir::Module{};
     const size_t ops_before = op_count(module);
 
     const auto start = Clock::now();
@@ -106,9 +106,9 @@ PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, 
     if (pass->gives) module.phase = *pass->gives;
 
     // A fresh Diag without a file: what it finds is about the module, not about the user's text.
-    if (Diag broken; !ir::verify(module, broken))
+    if (Diag broken; options.verify && !ir::verify(module, broken))
       return {.internal_error = internal_error(*pass, broken.render(), ir::print(before))};
-    if (module.phase == ir::Phase::planned) {
+    if (options.verify && module.phase == ir::Phase::planned) {
       if (const std::string problem = check_plan(module); !problem.empty())
         return {.internal_error = internal_error(*pass, problem, ir::print(before))};
     }

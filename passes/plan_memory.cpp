@@ -457,25 +457,35 @@ void place_in_others(Module& module) {
   }
 }
 
+// The regions of training, placed each for itself in the area that they share.
+struct Training {
+  int64_t end = 0, height = 0;  // of the buffers; of the area
+  std::map<RegionKind, Transients> values{};
+  std::map<RegionKind, planner::Placement> placements{};
+};
+
+// Places them as low as a search gets; an arena of `budget` bytes is low enough.
+Training place_training(const Module& module, int64_t budget) {
+  Training out{.end = lay_out(module, [](BufferId, int64_t) {})};
+  int64_t least = 0;  // no plan's area has less
+  for (const RegionKind kind : training_regions) {
+    const Transients& t = out.values[kind] = transients(module, module.region(kind));
+    least = std::max(least, planner::liveness_bound(t.blocks));
+  }
+  for (const auto& [kind, t] : out.values) {
+    const planner::Placement& placement = out.placements[kind] =
+        planner::place(t.blocks, std::max(least, budget - out.end));
+    if (!t.blocks.empty()) out.height = std::max(out.height, placement.height);
+  }
+  return out;
+}
+
 }  // namespace
 
 bool plan_memory(Module& module, const Options&, Diag& diag) {
-  const int64_t end = lay_out(module, [&](BufferId id, int64_t offset) { module[id].offset = offset; });
-  int64_t height = 0, least = 0;  // of the area that the regions share; no plan has less
-  std::map<RegionKind, planner::Placement> placements;
-  std::map<RegionKind, Transients> values;
-  for (const RegionKind kind : training_regions) {
-    const Transients& t = values[kind] = transients(module, module.region(kind));
-    least = std::max(least, planner::liveness_bound(t.blocks));
-  }
-  // A peak within the budget is low enough.
+  lay_out(module, [&](BufferId id, int64_t offset) { module[id].offset = offset; });
   const auto& budget = module.settings.recompute.budget;
-  const int64_t enough = std::max(least, budget.given() ? *budget - end : 0);
-  for (const RegionKind kind : training_regions) {
-    const Transients& t = values[kind];
-    const planner::Placement& placement = placements[kind] = planner::place(t.blocks, enough);
-    if (!t.blocks.empty()) height = std::max(height, placement.height);
-  }
+  auto [end, height, values, placements] = place_training(module, budget.given() ? *budget : 0);
   // The update's kernels are many, small, and mostly independent of each other, unless one takes the bytes of
   // a value that another has just read: where there is room, its small values keep their bytes to the end,
   // and the kernels can be merged (pass `merge`).
@@ -530,6 +540,11 @@ int64_t transient_bytes(const Module& module, const Region& region) {
 int64_t placed_bytes(const Module& module, const Region& region, int64_t most) {
   const Transients t = transients(module, region);
   return t.blocks.empty() ? 0 : planner::place_within(t.blocks, most).height;
+}
+
+int64_t arena_of(const Module& fused, int64_t budget) {
+  const Training training = place_training(fused, budget);
+  return training.end + training.height;
 }
 
 int64_t buffer_bytes(const Module& module) {

@@ -24,6 +24,9 @@ struct MemoryReport {
 };
 MemoryReport memory_report(const ir::Module& module);
 
+// Returns the bytes of the arena that plan-memory gives this fused module. Below `budget` it searches only briefly.
+int64_t arena_of(const ir::Module& fused, int64_t budget = 0);
+
 // Returns the bytes of all buffers, with the gaps between them; what lies in another's place has none.
 int64_t buffer_bytes(const ir::Module& module);
 

@@ -42,9 +42,9 @@ StepPlan write_back(const Module& fused, const StepGraph& step, const std::vecto
   join_clones(out.module, options);
   out.feasible = transient_bytes(out.module, out.module.step) <= most - step.fixed_bytes;
   if (!out.feasible) return out;
-  out.arena = arena_of(out.module, options, most);
+  out.arena = arena_of(out.module, most);
   if (out.arena <= most) return out;
-  if (const int64_t arena = arena_of(plain, options, most); arena < out.arena) {
+  if (const int64_t arena = arena_of(plain, most); arena < out.arena) {
     out.module = plain;
     out.arena = arena;
   }
@@ -57,15 +57,6 @@ void note(Module& module, double base, double seconds, double bound) {
 }
 
 }  // namespace
-
-int64_t arena_of(const Module& fused, const Options& options, int64_t budget) {
-  Module copy = fused;
-  copy.settings.recompute.budget = budget;
-  Diag none("", "");
-  if (!launch_mode(copy, options, none)) none = {};  // the pass will say so; the places are those of a graph
-  if (!plan_memory(copy, options, none)) return std::numeric_limits<int64_t>::max();
-  return copy.arena_bytes.value_or(0);
-}
 
 int64_t least_arena(const StepGraph& step) {
   int64_t least = step.other_bytes;
@@ -146,13 +137,13 @@ bool StepPlanner::fits(int64_t budget) {
   if (least_arena(step_) > budget) return false;
   const planner::Recompute found = search(budget - step_.fixed_bytes, nullptr, 0);
   const bool placed =
-      found.feasible && arena_of(rematerialized(fused_, step_, found.schedule), options_, budget) <= budget;
+      found.feasible && arena_of(rematerialized(fused_, step_, found.schedule), budget) <= budget;
   return placed || plan(budget).feasible;
 }
 
 StepPlan StepPlanner::plan(int64_t budget) {
   if (step_.arena_bytes <= budget) {
-    const int64_t arena = arena_of(fused_, options_, budget);
+    const int64_t arena = arena_of(fused_, budget);
     if (arena <= budget)
       return {.feasible = true,
               .module = fused_,
@@ -213,7 +204,7 @@ bool recompute(Module& module, const Options& options, Diag& diag) {
             "the step does not fit into {} ({} bytes): it needs at least {} ({} bytes) with micro_batch "
             "{} (proven); without recompute it takes {}",
             size_text(budget), budget, size_text(least), least, module.micro_batch(),
-            size_text(arena_of(module, options)));
+            size_text(arena_of(module)));
       else
         diag.error(Kind::does_not_fit, {},
                    "no plan of {} ({} bytes) was found with micro_batch {}; none of less than {} ({} bytes) "
@@ -236,7 +227,7 @@ bool recompute(Module& module, const Options& options, Diag& diag) {
 std::vector<TradeOff> trade_off(const Module& fused, const Options& options, int points, int64_t also) {
   const StepGraph step = step_graph(fused, options.target);
   StepPlanner planner(fused, step, options);
-  const int64_t most = arena_of(fused, options), least = least_arena(step);
+  const int64_t most = arena_of(fused), least = least_arena(step);
   std::vector<int64_t> budgets = {most};
   for (int i = 0; i + 1 < points; ++i) budgets.push_back(least + (most - least) / (points - 1) * i);
   if (least <= also && also < most) budgets.push_back(also);

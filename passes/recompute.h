@@ -97,9 +97,6 @@ class StepPlanner {
   std::map<int64_t, double> bounds_;              // seconds, by bytes
   int64_t searched_ = 0;
 };
-// Returns the bytes of the arena of the module as it is; the largest number when it has no plan. A plan is not made
-// smaller than `budget` with much effort.
-int64_t arena_of(const ir::Module& fused, const Options& options, int64_t budget = 0);
 
 // The schedule of the policies all, sqrt and marked: values used in one segment alone are dropped between the
 // forward and the backward pass.

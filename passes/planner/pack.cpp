@@ -304,7 +304,7 @@ class Search {
   int64_t capacity_;
   std::vector<std::vector<int>> members_;           // by section
   std::vector<int64_t> floor_, top_, rest_, left_;  // by section; `left_`: the number of unplaced items
-  std::vector<bool> queued_;
+  std::vector<char> queued_;  // by section; not bool: it is asked too often
   std::vector<int> queue_;
   std::vector<int64_t> lowest_;  // by item: the lowest offset it can still have, or kPlaced
   std::vector<int64_t> placed_;  // by item: its offset, or -1

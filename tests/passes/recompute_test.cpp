@@ -94,7 +94,7 @@ TEST(Recompute, BudgetsAreKeptAndNothingChanges) {
   for (uint32_t seed = 0; seed < 12; ++seed) {
     const Module fused = compiled(random_model(seed), "fuse");
     const passes::StepGraph step = passes::step_graph(fused, options.target);
-    const int64_t base = passes::arena_of(fused, options), least = passes::least_arena(step);
+    const int64_t base = passes::arena_of(fused), least = passes::least_arena(step);
     EXPECT_LE(least, base);
     passes::StepPlanner planner(fused, step, options);
     for (const double part : {0.8, 0.5, 0.2}) {
@@ -104,7 +104,7 @@ TEST(Recompute, BudgetsAreKeptAndNothingChanges) {
       ++plans;
       const std::string what = fmt::format("model {} in {} of {}", seed, budget, base);
       EXPECT_LE(plan.arena, budget) << what;
-      EXPECT_EQ(passes::arena_of(plan.module, options, budget), plan.arena) << what;
+      EXPECT_EQ(passes::arena_of(plan.module, budget), plan.arena) << what;
       EXPECT_LE(plan.lower_bound, plan.seconds * (1 + 1e-12)) << what;
       expect_sound(fused, plan.module, what);
     }
@@ -135,7 +135,7 @@ void expect_monotone(uint32_t seed, const passes::Options& options) {
   constexpr int kBudgets = 100;
   const Module fused = compiled(random_model(seed), "fuse");
   const passes::StepGraph step = passes::step_graph(fused, options.target);
-  const int64_t base = passes::arena_of(fused, options), least = passes::least_arena(step);
+  const int64_t base = passes::arena_of(fused), least = passes::least_arena(step);
   passes::StepPlanner planner(fused, step, options);
   double before = -1;
   int plans = 0;
@@ -147,7 +147,7 @@ void expect_monotone(uint32_t seed, const passes::Options& options) {
     if (!plan.feasible) continue;
     ++plans;
     EXPECT_LE(plan.arena, budget) << what;
-    EXPECT_EQ(passes::arena_of(plan.module, options, budget), plan.arena) << what;
+    EXPECT_EQ(passes::arena_of(plan.module, budget), plan.arena) << what;
     EXPECT_LE(plan.lower_bound, plan.seconds * (1 + 1e-12)) << what;
     if (before >= 0) {
       EXPECT_LE(plan.seconds, before) << what;
