@@ -26,6 +26,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "passes/planner/offsets.h"
 
@@ -69,7 +70,8 @@ class Search {
         top_(static_cast<size_t>(sections), 0),
         rest_(static_cast<size_t>(sections), 0),
         left_(static_cast<size_t>(sections), 0),
-        queued_(static_cast<size_t>(sections), false),
+        witness_(static_cast<size_t>(sections), 0),
+        queued_(static_cast<size_t>(sections), Queued::no),
         lowest_(items_.size(), 0),
         placed_(items_.size(), -1),
         rank_(items_.size(), 0),
@@ -118,10 +120,12 @@ class Search {
     for (; trail_.size() > mark; trail_.pop_back()) *trail_.back().what = trail_.back().before;
   }
 
-  void touch(int section) {
-    if (queued_[section]) return;
-    queued_[section] = true;
-    queue_.push_back(section);
+  // Why a section is to be looked at: a block of it rose, or its floor did.
+  enum class Queued : uint8_t { no, block, floor };
+
+  void touch(int section, Queued why) {
+    if (queued_[section] == Queued::no) queue_.push_back(section);
+    queued_[section] = std::max(queued_[section], why);
   }
 
   // Blocks up to the floors of their sections, sections up to the lowest of their blocks, to the fixed point.
@@ -130,24 +134,25 @@ class Search {
     for (size_t next = 0; next < queue_.size() && good; ++next) {
       const int section = queue_[next];
       const size_t s = static_cast<size_t>(section);
-      queued_[s] = false;
+      const Queued why = std::exchange(queued_[s], Queued::no);
       if (rest_[s] == 0) continue;
       work_ -= left_[s];
       const int64_t floor = floor_[s];
+      if (why == Queued::block && lowest_[witness_[s]] == floor) continue;
       int64_t lowest = kPlaced;
       for (const int i : members_[s]) {
         const int64_t low = lowest_[i];
-        lowest = std::min(lowest, low);
+        if (low < lowest) lowest = low, witness_[s] = i;
         if (low >= floor) continue;
         set(lowest_, i, floor);
         if (floor + item(i).bytes > capacity_) good = false;
         for (int other = item(i).begin; other < item(i).end; ++other)
-          if (other != section) touch(other);
+          if (other != section) touch(other, Queued::block);
       }
       if (lowest > floor_[s]) set(floor_, section, lowest);
       if (floor_[s] + rest_[s] > capacity_) good = false;
     }
-    for (const int section : queue_) queued_[section] = false;
+    for (const int section : queue_) queued_[section] = Queued::no;
     queue_.clear();
     return good;
   }
@@ -160,7 +165,7 @@ class Search {
       set(left_, s, left_[s] - 1);
       set(floor_, s, offset + item(i).bytes);
       set(top_, s, offset + item(i).bytes);
-      touch(s);
+      touch(s, Queued::floor);
     }
     int s = 0;
     for (const int other : part) {  // offsets only grow
@@ -168,7 +173,7 @@ class Search {
       for (s = std::max(s, item(other).begin); s < item(other).end; ++s) {
         if (floor_[s] >= offset) continue;
         set(floor_, s, offset);
-        touch(s);
+        touch(s, Queued::floor);
       }
     }
     return settle();
@@ -304,7 +309,8 @@ class Search {
   int64_t capacity_;
   std::vector<std::vector<int>> members_;           // by section
   std::vector<int64_t> floor_, top_, rest_, left_;  // by section; `left_`: the number of unplaced items
-  std::vector<char> queued_;  // by section; not bool: it is asked too often
+  std::vector<int> witness_;     // by section: the item that was its lowest when last looked at
+  std::vector<Queued> queued_;   // by section
   std::vector<int> queue_;
   std::vector<int64_t> lowest_;  // by item: the lowest offset it can still have, or kPlaced
   std::vector<int64_t> placed_;  // by item: its offset, or -1
