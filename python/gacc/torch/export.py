@@ -78,6 +78,15 @@ class Followed(torch.overrides.TorchFunctionMode):
         return torch.ops.gacc.detached(x) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
 
 
+def set_grad(on: bool) -> bool:
+    """Makes gradients, or not, unseen by the export: PyTorch 2.4 mixes up the buffers of a program that does so. Returns
+    what was before."""
+    before = torch.is_grad_enabled()
+    with torch._C.DisableTorchFunction():
+        torch._C._set_grad_enabled(on)
+    return before
+
+
 @contextlib.contextmanager
 def followed(module: torch.nn.Module) -> Iterator[None]:
     """Runs the module's forward, and nothing else, in the mode."""
@@ -85,8 +94,12 @@ def followed(module: torch.nn.Module) -> Iterator[None]:
 
     @functools.wraps(forward)
     def in_mode(*args: Any, **kwargs: Any) -> Any:
-        with torch.enable_grad(), Followed():
-            return forward(*args, **kwargs)
+        before = set_grad(True)
+        try:
+            with Followed():
+                return forward(*args, **kwargs)
+        finally:
+            set_grad(before)
 
     def applied(kind: type, *args: Any) -> Any:
         if kind is torch.utils.checkpoint.CheckpointFunction:
