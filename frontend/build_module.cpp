@@ -1,6 +1,8 @@
 // From text to Module: tree, overrides, checks, then the forward pass for step, eval and predict.
 #include "frontend/frontend.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "frontend/ir_model.h"
@@ -14,10 +16,15 @@ namespace {
 
 using namespace frontend;
 
-// Returns the result of predict: the layer that [predict] names, else the loss's input; nothing after a report.
+// Returns the loss's input; `last` where the loss does not name it.
+Flow loss_input(const LayerLowering& layers, Flow last) {
+  const std::span<const Node> named = layers.model.loss.keys.nodes("input");
+  return named.empty() ? last : layers.output(named.front());
+}
+
+// Returns the result of predict: the layer that [predict] names, else `output`; nothing after a report.
 std::optional<ir::ValueId> predicted(const LayerLowering& layers, Flow output, Diag& diag) {
-  std::span<const Node> asked = layers.model.predicted();
-  if (asked.empty()) asked = layers.model.loss.keys.nodes("input");
+  const std::span<const Node> asked = layers.model.predicted();
   if (!asked.empty()) output = layers.output(asked.front());
   if (!output.value || layers.type(output).dtype == ir::DType::f32) return output.value;
   diag.error(Kind::type_mismatch, asked.empty() ? output.at : asked.front().at,
@@ -29,7 +36,8 @@ std::optional<ir::ValueId> predicted(const LayerLowering& layers, Flow output, D
 void build_predict(ir::Module& module, const ModelFile& model, Parameters& parameters, Diag& diag) {
   ir::Region& region = module.predict;
   LayerLowering layers({module, region, diag}, parameters, model);
-  const std::optional<ir::ValueId> what = predicted(layers, layers.run(), diag);
+  const Flow output = loss_input(layers, layers.run());
+  const std::optional<ir::ValueId> what = predicted(layers, output, diag);
   if (!what) return;
   if (const std::span<const Node> asked = model.predicted(); !asked.empty())
     module.settings.predict.layer = asked.front().text;
@@ -37,7 +45,10 @@ void build_predict(ir::Module& module, const ModelFile& model, Parameters& param
   ir::remove_dead(region);
   std::erase_if(region.inputs, [&](ir::ValueId input) { return !ir::is_read(region, input); });
   ir::compact(region);
-  if (const std::optional<std::string> why = ir::mixes_positions(module, region))
+  if (what != output.value)
+    module.results.predict_positions = fmt::format(
+        R"(it gives what the layer "{}" makes, and the loss takes another)", *module.settings.predict.layer);
+  else if (const std::optional<std::string> why = ir::mixes_positions(module, region))
     module.results.predict_positions = why->empty() ? "causal" : *why;
 }
 

@@ -75,6 +75,12 @@ std::string listed(std::span<const std::string> words) {
   return result;
 }
 
+std::string lower_case(std::string text) {
+  std::ranges::transform(text, text.begin(),
+                         [](char c) { return 'A' <= c && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return text;
+}
+
 std::string hint(std::string_view word, std::span<const std::string> known) {
   if (word.size() > 64) return "";
   std::string_view best;

@@ -14,6 +14,9 @@ std::string quoted(std::string_view text);
 // "a, b and c", each word in quotes; the 9th and later ones are counted.
 std::string listed(std::span<const std::string> words);
 
+// Returns the text with the letters A to Z as a to z.
+std::string lower_case(std::string text);
+
 // `; did you mean "image"?` when one of `known` is near to `word`, else "".
 std::string hint(std::string_view word, std::span<const std::string> known);
 

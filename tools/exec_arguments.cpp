@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -18,6 +17,7 @@
 #include "runtime/data/spec.h"
 #include "runtime/store/checkpoint.h"
 #include "runtime/tell/log.h"
+#include "runtime/text.h"
 #include "runtime/weights/adapters.h"
 
 namespace gacc {
@@ -47,9 +47,11 @@ OptionForm count(int64_t low, int64_t high = std::numeric_limits<int64_t>::max()
 OptionForm number() {
   const auto check = [](const std::string& text) -> std::string {
     char* end = nullptr;
-    const auto value = static_cast<float>(std::strtod(text.c_str(), &end));
+    const double value = std::strtod(text.c_str(), &end);
     const bool whole = end == text.c_str() + text.size() && !text.empty();
-    return whole && std::isfinite(value) && value >= 0 ? "" : "expected a number of at least 0";
+    const auto used = static_cast<float>(value);
+    if (whole && value > 0 && used == 0) return "is 0 in f32, in which it is used";
+    return whole && std::isfinite(used) && value >= 0 ? "" : "expected a number of at least 0";
   };
   return {"X", CLI::Validator(check, "")};
 }
@@ -110,15 +112,15 @@ OptionFiles updates(FilesOf of) { return {FileUse::updates, of, "", {}}; }
 constexpr std::string_view kTorch[] = {".pt", ".pth", ".bin", ".ckpt"};
 constexpr std::string_view kFormats[] = {".safetensors", ".npy",  ".npz",     ".csv",  ".tsv",  ".json",
                                          ".jsonl",       ".txt",  ".h5",      ".hdf5", ".onnx", ".pkl",
-                                         ".parquet",     ".gguf", ".msgpack", ".ptx",  ".toml", ".gir"};
+                                         ".parquet",     ".gguf", ".msgpack", ".ptx",  ".toml", ".gir",
+                                         ".gz",          ".zip",  ".bz2",     ".xz",   ".zst"};
 
 // Returns what is wrong with the ending of a file to be written, or "".
 std::string wrong_ending(const OptionRow& row, const std::string& path) {
   const Endings& own = row.files.endings;
   if (own.empty()) return "";
   std::filesystem::path file = path;
-  std::string ending = file.extension().string();
-  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string ending = lower_case(file.extension().string());
   const auto in = [&](const auto& list) { return std::ranges::find(list, ending) != std::end(list); };
   if (in(own) || !(in(kTorch) || in(kFormats))) return "";
   const bool torch = in(kTorch) && own.front() == ".safetensors";

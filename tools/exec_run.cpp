@@ -276,7 +276,7 @@ void Run::look_for_labels() {
   const Status status = load_dataset(given.data, artifact.plan, DataUse::evaluation, facts, eval);
   if (status) return;
   for (size_t i = 0; i < eval.columns.size(); ++i)
-    if (artifact.plan.inputs[i].target && eval.columns[i].present())
+    if (artifact.plan.inputs[i].target && (eval.columns[i].found || eval.columns[i].present()))
       say("gacc-exec: note: nothing is measured: {}\n", status.text());
   eval = {};
 }
@@ -288,7 +288,13 @@ void Run::find_units() {
   metric_units.assign(plan.metrics.size(), 1);
   if (given.mode() != Mode::train && eval.samples == 0) return;
   for (const PlanInput& input : plan.inputs) {
-    if (!input.target || !input.normalize_data) continue;
+    if (!input.target) continue;
+    if (!input.normalize_data && !input.std.empty() && input.dtype == DType::f32)
+      say("gacc-exec: note: the target {} is normalised by the model file: losses, metrics and predictions "
+          "are in units "
+          "of its deviation\n",
+          gacc::quoted(input.name));
+    if (!input.normalize_data) continue;
     const std::vector<double>& std = facts[input.name].std;
     const bool one = std.size() == 1;
     for (size_t i = 0; i < plan.metrics.size(); ++i)

@@ -2,6 +2,7 @@
 #include "runtime/data/csv.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -27,6 +28,8 @@ bool parse_number(std::string_view text, double& value) {
   if (failure == std::errc::result_out_of_range) value = std::strtod(std::string(text).c_str(), nullptr);
   return failure == std::errc() || failure == std::errc::result_out_of_range;
 }
+
+bool is_word_sign(unsigned char c) { return std::isalnum(c) != 0 || c >= 0x80 || c == ',' || c == '|'; }
 
 // The words of programs that write tables; pandas writes True and False.
 bool parse_truth(std::string_view text, double& value) {
@@ -99,7 +102,8 @@ class Records {
     }
     const size_t end = field_end();
     if (!trimmed(text_.substr(0, end)).empty())
-      return Status::error("{}:{}: field {} goes on after its closing quote", name_, line_, number);
+      return Status::error("{}:{}: field {}{} goes on after its closing quote", name_, line_, number,
+                           opened == line_ ? "" : fmt::format(", whose quote opens in line {},", opened));
     text_.remove_prefix(end);
     return {};
   }
@@ -217,8 +221,13 @@ class TableReader {
     const std::string shown = quoted(column_name);
     const bool can_be_typed =
         shown.size() == column_name.size() + 2 && column_name.find_first_of(",|") == std::string::npos;
-    if (!missing && feature && use.values == nullptr && can_be_typed)
-      what += fmt::format("; drop={} leaves the column out", column_name);
+    const bool word = !missing && use.values == nullptr;
+    if (word && feature && can_be_typed)
+      what += fmt::format("; drop={} leaves the column out, and `columns` of the input states its words",
+                          column_name);
+    if (word && !feature) what += "; `values` of the input states its words";
+    if (!missing && use.values != nullptr && std::ranges::none_of(field, is_word_sign))
+      what += fmt::format("; na={} makes a missing field of it", field);
     return Status::error("{}:{}: column {} ({}): {}", name_, line, column + 1, shown, what);
   }
 

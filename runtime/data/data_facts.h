@@ -16,10 +16,11 @@
 namespace gacc {
 
 struct InputFacts {
-  std::string dtype;                 // the data's own, of an f32 input: u8 is scaled, other types are not
-  std::vector<std::string> columns;  // csv: their names, one an element of the input
-  std::vector<double> fill;          // csv: the columns' means, for missing=mean
-  std::vector<double> mean, std;     // normalize = "data": one along the first axis of the input
+  std::string dtype;                  // the data's own, of an f32 input: u8 is scaled, other types are not
+  std::vector<std::string> columns;   // csv: their names, one an element of the input
+  std::vector<double> fill;           // csv: the columns' means, for missing=mean
+  std::vector<double> mean, std;      // normalize = "data": one along the first axis of the input
+  std::vector<std::string> values{};  // csv: the words that stand for 0, 1, 2 …
   bool operator==(const InputFacts&) const = default;
 };
 

@@ -281,7 +281,9 @@ Status DataReader::check_counts(std::string_view text) {
                            given.empty() ? "" : ", only for " + listed(given));
     const auto& [where, samples, all] = given_[i];
     if (!first) first = &given_[i];
-    if (samples == 0) return Status::error("{}: holds no samples{}", where, all > 0 ? " of that split" : "");
+    if (samples == 0)
+      return Status::error("{}: holds no samples{}", where,
+                           all > 0 || spec.has("split") ? " of that split" : "");
     if (all != first->all)
       return Status::error("{} has {}, but {} has {}", where, counted(all, "sample"), first->where,
                            first->all);
@@ -308,6 +310,8 @@ Status DataReader::finish(std::string_view text) {
     if (!column.on_disk())
       GACC_TRY(check_values(plan.inputs[i], column.dtype, dataset_.bytes(i), column.place));
     GACC_TRY(settle(i));
+    if (const std::vector<std::string>& values = plan.inputs[i].values; learns && !values.empty())
+      facts[names[i]].values = values;
   }
   return check_next_tokens();
 }

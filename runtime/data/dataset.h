@@ -34,6 +34,7 @@ struct Column {
   bool on_disk() const { return file && file->mapped(); }
 
   bool present() const { return !dtype.empty(); }  // data for predictions may lack it
+  bool found = false;                              // the data have it, even where its values are refused
 };
 
 struct Dataset {

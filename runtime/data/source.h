@@ -104,6 +104,8 @@ class DataReader {
   Status give_images(std::string image_file, Array images, std::string label_file, Array labels);
   // The first i32 inputs, of equal length: tokens, tokens one later, and, where the SPEC has `end`, documents.
   Result<std::vector<size_t>> token_inputs() const;
+  // Says that the data have the input, whatever else is wrong with them.
+  void found(size_t input) { dataset_.columns[input].found = true; }
   void remark(std::string text) { dataset_.remarks.push_back(std::move(text)); }
 
   // Every NAME=FILE part, by a parser of `array.h`.

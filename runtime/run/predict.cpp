@@ -182,6 +182,26 @@ Status check_generate(const Plan& plan, const GenerateOptions& options) {
   return parse_prompt(plan, options.prompt).status();
 }
 
+namespace {
+
+// Returns the line with \\n and \\\\ as what they stand for.
+Result<std::string> unescaped(std::string_view line, std::string_view place) {
+  std::string text;
+  for (size_t at = 0; at < line.size(); ++at) {
+    if (line[at] != '\\') {
+      text += line[at];
+      continue;
+    }
+    const char next = ++at < line.size() ? line[at] : '\0';
+    if (next != 'n' && next != '\\')
+      return Status::error("{}: a \\ stands before n (a new line) or another \\", place);
+    text += next == 'n' ? '\n' : '\\';
+  }
+  return text;
+}
+
+}  // namespace
+
 Result<std::vector<std::string>> read_prompts(const Plan& plan, const std::string& path) {
   std::string text = GACC_TRY(read_file(path));
   if (text.ends_with('\n')) text.pop_back();
@@ -191,6 +211,7 @@ Result<std::vector<std::string>> read_prompts(const Plan& plan, const std::strin
     std::string& prompt = prompts.emplace_back(text.substr(begin, end - begin));
     if (prompt.ends_with('\r')) prompt.pop_back();
     const std::string place = fmt::format("{}:{}", path, prompts.size());
+    prompt = GACC_TRY(unescaped(prompt, place));
     if (prompt.empty()) return Status::error("{}: is empty; a line is a prompt", place);
     GACC_TRY(parse_prompt(plan, prompt, place));
   }
@@ -204,7 +225,7 @@ Result<OutputForm> output_form(const Plan& plan, const std::string& layer, const
   const int64_t elements = elements_of(shape);
   const PlanInput* normalised = layer.empty() ? normalised_target(plan) : nullptr;
   if (normalised != nullptr && elements_of(normalised->shape) != elements) normalised = nullptr;
-  if (!path.ends_with(".csv")) {
+  if (!lower_case(path).ends_with(".csv")) {
     if (normalised != nullptr)
       form.remark = fmt::format("in units of the normalised target {}; a file that ends in .csv has its own",
                                 quoted(normalised->name));
@@ -216,7 +237,7 @@ Result<OutputForm> output_form(const Plan& plan, const std::string& layer, const
     form.columns.push_back(elements == 1 ? name : column_name(name, shape, i));
   if (layer.empty() && target != plan.inputs.end()) {  // outputs of classes that have names
     const std::vector<std::string>& values = target->values;
-    if (plan.predict.answer == AnswerForm::argmax)
+    if (plan.predict.answer == AnswerForm::argmax || plan.predict.answer == AnswerForm::above_half)
       form.classes = values;
     else if (shape == std::vector{std::ssize(values)})
       for (size_t i = 0; i < values.size(); ++i) form.columns[i] = fmt::format("{}_{}", name, values[i]);

@@ -315,11 +315,17 @@ def test_a_prompt_a_line(folder):
     """Each line is what the prompt alone gives."""
     (folder / "text").write_bytes(b"the quick brown fox\njumps over \\ the lazy dog. " * 12)
     artifact, weights, _ = trained(folder, gpt(), 0, updates=40, data=f"text:{folder}/text")
-    prompts = ["the ", "q", "over the lazy"]
-    (folder / "p.txt").write_text("\n".join(prompts) + "\n")
+    prompts = ["the ", "q", "over the lazy", "fox\n\\"]
+
+    def line(text):
+        return text.replace("\\", "\\\\").replace("\n", "\\n") + "\n"
+
+    (folder / "p.txt").write_text("".join(map(line, prompts)))
     lines = generate(artifact, weights, 20, "--seed", 3, "--prompts", folder / "p.txt").decode("latin1")
     wanted = [generate(artifact, weights, 20, "--seed", 3, "--prompt", prompt).decode("latin1") for prompt in prompts]
-    expect(lines == "".join(w.replace("\\", "\\\\").replace("\n", "\\n") + "\n" for w in wanted), f"{lines!r} for {wanted}")
+    expect(lines == "".join(map(line, wanted)), f"{lines!r} for {wanted}")
+    (folder / "p.txt").write_text("a\\q\n")
+    expect(f"{folder}/p.txt:1: a \\ stands before n" in generate(artifact, weights, 3, "--prompts", folder / "p.txt", code=1), "")
     (folder / "p.txt").write_text("a\n\nb\n")
     expect(f"{folder}/p.txt:2: is empty; a line is a prompt" in generate(artifact, weights, 3, "--prompts", folder / "p.txt", code=1), "")
     expect("take one of them" in generate(artifact, weights, 3, "--prompts", folder / "p.txt", "--prompt", "a", code=2), "")
@@ -356,7 +362,7 @@ def test_other_models_do_not_generate(folder):
     refused(folder, gpt(last=f'[[layers]]\ntype = "flatten"\n[[layers]]\ntype = "linear"\nfeatures = {16 * LENGTH}\n'
                              f'[[layers]]\ntype = "reshape"\nshape = [{LENGTH}, 16]\n'), "`reshape` makes `flatten_0` of several positions")
     refused(folder, gpt(predict='[predict]\nlayer = "norm"').replace("dtype = \"i32\"\n[inputs.next]", "dtype = \"i32\"\nrange = 9\n[inputs.next]"),
-            'it gives one of 16 tokens, and the input "tokens" takes one of 9')
+            'it gives what the layer "norm" makes, and the loss takes another')
     refused(folder, harness.classifier("mlp", [7], 5, MLP), 'the input "x" is f32[7], not i32[T]')
     for last in ('[[layers]]\ntype = "softmax"\n', '[[layers]]\ntype = "activation"\nfn = "gelu"\n', '[[layers]]\ntype = "dropout"\np = 0.5\n',
                  '[[layers]]\ntype = "concat"\nname = "c"\ninputs = ["wte", "wpe"]\naxis = 1\n[[layers]]\ntype = "linear"\nfeatures = 16\n'):
@@ -542,6 +548,8 @@ def test_questions_that_make_no_sense(folder):
             ([artifact, "--load", weights, "--data", data, "--generate", 3], "--generate goes on with a text: --data does not go with it"),
             ([artifact, "--load", weights, "--generate", 3, "--temperature", -1], "--temperature: expected a number of at least 0"),
             ([artifact, "--load", weights, "--data", data, "--top-k", 3], "--top-k needs --generate"),
+            ([artifact, "--data", data, "--load", weights, "--predict", folder / "o.csv.gz"], "no gz files are written, but"),
+            ([artifact, "--data", data, "--lr", "1e-300"], "--lr: is 0 in f32, in which it is used"),
             ([artifact, "--load", weights, "--generate", -1], "is not a whole number")):
         done = run("gacc-exec", *arguments, code=2)
         expect(words in done.stderr and done.stdout == "", f"{words}\n{done.stderr}")

@@ -59,6 +59,7 @@ def test_what_is_no_file_of_tokens_is_refused(folder):
     text = "\n".join(f"a line of {i} words" for i in range(20))
     for artifact, kind, what, *words in (
             (large, "tokens", struct.pack("<100I", *ids), "every second number", "dtype=u32"), (large, "tokens", struct.pack("<100q", *ids), "every second number"),
+            (large, "tokens", b"\x28\xb5\x2f\xfd" + bytes(1000), "compressed by zstd"),
             (large, "tokens", struct.pack("<100I", *[i + 65536 for i in ids]), "every second number"), (small, "tokens", struct.pack("<100i", *tiny), "every second number"),
             (large, "tokens", b"\x93NUMPY\1\0" + bytes(120), "a NumPy array", "npy:"), (large, "tokens", b"PK\3\4" + bytes(100), "zip"), (large, "tokens", b"GGUF" + bytes(100), "GGUF"),
             (large, "tokens", struct.pack("<Q", 20) + b'{"a":{}}' + bytes(100), "safetensors"), (large, "tokens", text.encode(), "a text", "text:"),
@@ -68,6 +69,9 @@ def test_what_is_no_file_of_tokens_is_refused(folder):
     # Tokens of four bytes; and of two, which cannot be all of the vocabulary.
     file.write_bytes(struct.pack("<100I", *[i + 66000 for i in ids]))
     run("gacc-exec", large, "--data", f"tokens:{file},dtype=u32", "--updates", 1, "--device", "cpu")
+    file.write_bytes(struct.pack("<100q", *ids))
+    harness.one_error(run("gacc-exec", large, "--data", f"tokens:{file},dtype=u32", "--updates", 1, "--device", "cpu", code=1),
+                      "every second number is 0, the upper half of a token")
     file.write_bytes(struct.pack("<100I", *[2**31 + 5] * 100))
     harness.one_error(run("gacc-exec", large, "--data", f"tokens:{file},dtype=u32", "--updates", 1, "--device", "cpu", code=1), "token 0")
     file.write_bytes(struct.pack("<100H", *ids))

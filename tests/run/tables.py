@@ -110,6 +110,44 @@ def test_mistakes_in_a_table_are_told_with_line_and_column(folder):
     told("", "", f'{place} 1 ("name"): "Doe, no. 0" is no number; drop=name leaves the column out', spec.replace("name|", ""))
     told("", "", f'{folder}/p.csv: the input "x" states the column "sex", which drop= leaves out', spec.replace("drop=", "drop=sex|"))
     told("", "", f'{folder}/p.csv:5: column 3 ("age"): "?" is no number', spec.replace("na=?|-,", ""))
+    told(first, first.replace("19", '"19\n'), "field 7, whose quote opens in line 2, goes on after its closing quote")
+    told("", "", f'{folder}/p.csv: 6 columns are left for the input "x", which takes 7: "sex=male", "sex=female", "age",',
+         spec.replace("drop=", "drop=alone|"))
+    told("", "", f'{folder}/p.csv: the input "fate" is the column of its name, and drop= leaves it out', spec.replace("drop=", "drop=fate|"))
+
+
+def test_what_the_weights_know_of_their_data_is_compared(folder):
+    spec, weights = passengers(folder), folder / "w.safetensors"
+    run("gacc-exec", compiled(folder), "--data", spec, "--epochs", 1, "--save", weights)
+    model = folder / "p.toml"
+    text = model.read_text()
+    for old, new, words in (('["drowned", "saved"]', '["saved", "drowned"]', 'the words of the input "fate" were "drowned" and "saved", and are "saved" and '),
+                            ('normalize = "data"\n', "", 'the input "x" was normalised by its data, and the artifact takes it otherwise: ')):
+        model.write_text(text.replace(old, new))
+        step = harness.compile_model(model, folder / "other.ptx")
+        harness.one_error(run("gacc-exec", step, "--data", spec, "--load", weights, "--predict", folder / "o.csv", code=1), words)
+
+
+def test_a_label_that_is_wrong_is_told_beside_predictions(folder):
+    spec, weights = passengers(folder), folder / "w.safetensors"
+    step = compiled(folder)
+    run("gacc-exec", step, "--data", spec, "--epochs", 1, "--save", weights)
+    table = folder / "p.csv"
+    table.write_text(table.read_text().replace(",saved,", ",lost,", 1))
+    done = run("gacc-exec", step, "--data", spec, "--load", weights, "--predict", folder / "o.csv")
+    expect('note: nothing is measured' in done.stderr and '"lost" is none of its values' in done.stderr, done.stderr)
+
+
+def test_two_classes_of_one_output_have_names(folder):
+    spec, weights, model = passengers(folder), folder / "w.safetensors", folder / "p.toml"
+    compiled(folder)
+    model.write_text(model.read_text().replace("features = 2", "features = 1").replace('"cross_entropy"', '"bce_with_logits"'))
+    step = harness.compile_model(model, folder / "b.ptx")
+    spec += ",label=fate"
+    run("gacc-exec", step, "--data", spec, "--epochs", 20, "--save", weights)
+    run("gacc-exec", step, "--data", spec, "--load", weights, "--predict", folder / "o.csv")
+    rows = list(csv.DictReader((folder / "p.csv").read_text().splitlines()))
+    expect((folder / "o.csv").read_text().split() == ["fate"] + [row["fate"] for row in rows], (folder / "o.csv").read_text()[:60])
 
 
 def test_arrays_are_split_by_rows(folder):

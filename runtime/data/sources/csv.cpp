@@ -25,6 +25,8 @@ class CsvReader {
     SharedFile file = GACC_TRY(DataReader::read_unzipped(path_));
     const auto choose = [&]() -> Result<std::vector<ColumnUse>> {
       GACC_TRY(give_columns());
+      for (const size_t input : taker_)
+        if (input != kDropped) r_.found(input);
       return uses();
     };
     const CsvOptions options = {r_.spec.option("sep")[0], missing_ != "error", r_.spec.parts("na")};
@@ -36,6 +38,7 @@ class CsvReader {
     if (order.empty())
       return Status::error("{}: no column is left for {}", path_, quoted(r_.names[features_]));
     GACC_TRY(order_features(order));
+    GACC_TRY(check_number(order));
     GACC_TRY(choose_rows());
     GACC_TRY(fill_gaps(order));
     give<float>("f32", features_, order);
@@ -63,8 +66,8 @@ class CsvReader {
     for (const auto& [column, values] : r_.plan.inputs[features_].columns) {
       const auto found = std::ranges::find(table_.columns, column);
       if (found == table_.columns.end())
-        return Status::error("{}: has no column {}{}, which the input {} takes (it has {})", path_,
-                             quoted(column), hint(column, table_.columns), quoted(r_.names[features_]),
+        return Status::error("{}: has no column {}, which the input {} takes{} (it has {})", path_,
+                             quoted(column), quoted(r_.names[features_]), hint(column, table_.columns),
                              listed(table_.columns));
       const auto at = static_cast<size_t>(found - table_.columns.begin());
       if (taker_[at] != features_)
@@ -127,6 +130,9 @@ class CsvReader {
     if (target == none) target = r_.first_input(DType::f32, features_ + 1);
     if (!r_.spec.has("label")) {
       if (target == none || !r_.needed(target)) return {};
+      if (std::ranges::find(table_.columns, r_.names[target]) != table_.columns.end())
+        return Status::error("{}: the input {} is the column of its name, and drop= leaves it out", path_,
+                             quoted(r_.names[target]));
       return Status::error("{}: say which column is the input {}: csv:{},label=COLUMN (it has {})", path_,
                            quoted(r_.names[target]), path_, listed(table_.columns));
     }
@@ -174,6 +180,19 @@ class CsvReader {
       order[i] =
           static_cast<size_t>(std::ranges::find(table_.columns, known.columns[i]) - table_.columns.begin());
     return {};
+  }
+
+  // Compares the number of feature columns with what the input takes.
+  Status check_number(const std::vector<size_t>& order) const {
+    const int64_t takes = checked_product(r_.plan.inputs[features_].shape);
+    if (std::ssize(order) == takes) return {};
+    std::vector<std::string> columns;
+    for (const size_t column : order) columns.push_back(table_.columns[column]);
+    return Status::error(
+        "{}: {} are left for the input {}, which takes {}: {}. drop=COLUMN leaves one out, and "
+        "`inputs.{}.shape = [{}]` takes them all",
+        path_, counted(std::ssize(order), "column"), quoted(r_.names[features_]), takes, listed(columns),
+        r_.names[features_], order.size());
   }
 
   // The rows of the split, without those that missing=drop leaves out, as far as the limit goes; every number

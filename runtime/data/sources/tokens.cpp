@@ -20,7 +20,13 @@ const struct {
                 {"\x89HDF\r\n", "an HDF5 file", "npy: takes arrays"},
                 {"PAR1", "a Parquet file", "npy: takes arrays"},
                 {"ARROW1", "an Arrow file", "npy: takes arrays"},
-                {"%PDF-", "a PDF file", "text: takes plain text"}};
+                {"%PDF-", "a PDF file", "text: takes plain text"},
+                {"\x1f\x8b\x08", "compressed by gzip", "unpack it"},
+                {"\xfd"
+                 "7zXZ",
+                 "compressed by xz", "unpack it"},
+                {"\x28\xb5\x2f\xfd", "compressed by zstd", "unpack it"},
+                {"\x80\x04\x95", "a pickle of Python", "npy: takes arrays"}};
 
 // A number of bytes, and that many bytes of JSON.
 bool is_safetensors(std::string_view text) {
@@ -46,15 +52,16 @@ bool is_text(std::string_view text) {
   return true;
 }
 
-// Returns whether every second number looks like the upper half of an id, and most of the others do not: ids of four or
-// eight bytes.
+// Returns whether every second number looks like the upper half of an id, and most of the others do not: ids are wider
+// than Number.
+template <class Number>
 bool is_wider(std::string_view text, int64_t vocabulary) {
   constexpr size_t kFew = 8;
-  const int64_t most = std::max<int64_t>(vocabulary - 1, 0) >> 16;
-  const size_t numbers = text.size() / 2;
+  const int64_t most = std::max<int64_t>(vocabulary - 1, 0) >> (8 * sizeof(Number));
+  const size_t numbers = text.size() / sizeof(Number);
   size_t upper[2] = {};
   for (size_t i = 0; i < numbers; ++i)
-    upper[i % 2] += read_little<uint16_t>(text.data() + 2 * i) <= most ? 1 : 0;
+    upper[i % 2] += read_little<Number>(text.data() + sizeof(Number) * i) <= most ? 1 : 0;
   return numbers >= 2 * kFew && upper[1] == numbers / 2 && upper[0] < numbers / 8 * 3;
 }
 
@@ -100,8 +107,14 @@ Status DataReader::check_format(std::string_view text, std::string_view dtype, c
     return Status::error(
         "{}: is a text, no tokens; text: takes bytes as tokens, and a tokenizer makes a file of numbers",
         path);
-  if (dtype != "u16") return {};
-  if (is_wider(some, vocabulary))
+  if (dtype != "u16") {
+    if (!is_wider<uint32_t>(some, vocabulary)) return {};
+    return Status::error(
+        "{}: every second number is 0, the upper half of a token: they have eight bytes, and dtype=u32 reads "
+        "four (in numpy: ids.astype(\"uint32\").tofile)",
+        path);
+  }
+  if (is_wider<uint16_t>(some, vocabulary))
     return Status::error(
         "{}: every second number is no token but the upper half of one: they have four bytes or eight, "
         "and tokens: reads two; dtype=u32 reads four (in numpy: ids.astype(\"uint16\").tofile)",
