@@ -195,7 +195,7 @@ class Comparison {
       return;
     for (const auto& plain : kPlain)
       if (plain.key == key && (value == plain.value || value == (plain.value != 0))) return;
-    const bool must_be_true = key == "scale_attn_weights";
+    const bool must_be_true = key == "scale_attn_weights" || key == "is_causal";
     if (!says_nothing(value) || must_be_true) unknown(key, value);
   }
 

@@ -104,6 +104,10 @@ Status check_adapter(const SaveForm& form, const Plan& plan, const Weights& load
     return Status::error("{}: {}", form.option, status.text());
   if (kind == FileKind::gguf) return check_gguf(form, plan, loaded);
   if (!form.path.ends_with(".safetensors") && !is_there(form.path)) return AtomicFile().open(form.path);
+  if (is_there(form.path + "/" + std::string(kConfiguration)))
+    return Status::error(
+        "{} {}: the folder holds a model, of which the adapter would become a part: name another",
+        form.option, form.path);
   const AdapterFiles files = adapter_files(form.path);
   for (const std::string& file : {files.tensors, files.configuration})
     GACC_TRY(file.empty() ? Status() : AtomicFile().open(file));

@@ -255,6 +255,8 @@ def test_an_adapter_opens_in_peft_by_itself(folder):
     told = json.loads((folder / "adapter/adapter_config.json").read_text())
     expect(told["base_model_name_or_path"] == str(base.resolve()), told)
     run("gacc-exec", artifact, "--init-only", "--load", base / "model.safetensors", "--save-adapter", folder / "other", *FAST)
+    done = run("gacc-exec", artifact, "--init-only", "--load", base, "--save-adapter", base, *FAST, code=1)
+    harness.one_error(done, "the folder holds a model, of which the adapter would become a part: name another")
     expect(json.loads((folder / "other/adapter_config.json").read_text())["base_model_name_or_path"] is None, "a file is no base")
     python = harness.peer("peft", "transformers")
     predicted(folder, artifact, "--load", base, "--load-adapter", folder / "adapter")
