@@ -15,7 +15,7 @@ namespace gacc {
 namespace {
 
 // The artifact, or what is wrong.
-CompileTrouble compile(const CompilerRequest& request, std::string& artifact) {
+CompileTrouble compile(const CompilerRequest& request, std::string& artifact, std::string& warnings) {
   const gacc_compile_options& given = request.options;
   std::vector<Override> overrides;
   for (const char* text : std::span(given.set, given.sets)) {
@@ -44,6 +44,9 @@ CompileTrouble compile(const CompilerRequest& request, std::string& artifact) {
     }
   }
   StepCompiler compiler(source.text, source.file, overrides);
+  compiler.on_note = [&](std::string_view note) {
+    if (note.find("warning: ") != note.npos) warnings += note;
+  };
   if (auto trouble = compiler.read()) return *trouble;
   passes::PipelineOptions pipeline;
   pipeline.options.target = target;
@@ -66,10 +69,11 @@ extern "C" __attribute__((visibility("default"))) int gacc_compile_step(int abi,
     return status;
   };
   try {
-    std::string artifact;
-    const gacc::CompileTrouble wrong = gacc::compile(*request, artifact);
+    std::string artifact, warnings;
+    const gacc::CompileTrouble wrong = gacc::compile(*request, artifact, warnings);
     if (artifact.empty()) return trouble(wrong.bug ? 3 : 1, wrong.text);
     take(to, gacc::kArtifactText, artifact.data(), artifact.size());
+    take(to, gacc::kWarningText, warnings.data(), warnings.size());
     return 0;
   } catch (const std::bad_alloc&) {
     return trouble(1, "out of memory\n");

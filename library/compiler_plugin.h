@@ -6,11 +6,11 @@
 
 namespace gacc {
 
-constexpr int kCompilerAbi = 4;  // raised with every change of the types below
+constexpr int kCompilerAbi = 5;  // raised with every change of the types below
 constexpr const char* kCompilerEntry = "gacc_compile_step";
 
 // The texts that the compiler gives to the caller's `take`, one call for each text, before it returns.
-enum CompilerOutput : int { kArtifactText, kTroubleText };
+enum CompilerOutput : int { kArtifactText, kTroubleText, kWarningText };
 
 struct CompilerRequest {
   const char *text, *file;  // the model, and what messages call it; without a text a published model's path

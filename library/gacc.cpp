@@ -54,6 +54,7 @@ struct CheckedStep {
 // The caller's share of it; sessions have others.
 struct gacc_step {
   std::shared_ptr<const CheckedStep> checked;
+  std::string warnings{};  // of the compiler
 };
 
 struct gacc_session {
@@ -153,12 +154,15 @@ void look_from_here() {
 }
 
 struct CompilerAnswer {
-  std::string artifact, trouble;
+  std::string artifact, trouble, warnings;
 };
 
 extern "C" void take_answer(void* to, CompilerOutput what, const char* bytes, size_t size) {
   auto* answer = static_cast<CompilerAnswer*>(to);
-  (what == kArtifactText ? answer->artifact : answer->trouble).assign(bytes, size);
+  std::string& text = what == kArtifactText  ? answer->artifact
+                      : what == kWarningText ? answer->warnings
+                                             : answer->trouble;
+  text.assign(bytes, size);
 }
 
 // Without a text it is the published model `name`.
@@ -179,7 +183,11 @@ Answer compile(const std::optional<std::string>& text, const std::string& name,
   CompilerAnswer answer;
   const CompilerRequest request = {text ? text->c_str() : nullptr, name.c_str(), given};
   const int ended = compile_step == nullptr ? -1 : compile_step(kCompilerAbi, &request, take_answer, &answer);
-  if (ended == 0) return make_step(std::move(answer.artifact), name, to);
+  if (ended == 0) {
+    GACC_TRY(make_step(std::move(answer.artifact), name, to));
+    (*to)->warnings = std::move(answer.warnings);
+    return {};
+  }
   if (ended < 0)
     return Status::error("{} was built for another version of gacc: rebuild or reinstall it", path);
   Answer error(ended == 1 ? GACC_FAILED : GACC_BUG, answer.trouble);
@@ -313,6 +321,10 @@ gacc_error gacc_step_save(const gacc_step* step, const char* path) {
 
 const char* gacc_step_plan(const gacc_step* step) {
   return step == nullptr ? nullptr : step->checked->plan.c_str();
+}
+
+const char* gacc_step_warnings(const gacc_step* step) {
+  return step == nullptr ? nullptr : step->warnings.c_str();
 }
 
 gacc_error gacc_step_info_of(const gacc_step* step, gacc_step_info* info) {

@@ -159,7 +159,8 @@ def compile(model: str | os.PathLike | Mapping, *, set: Mapping[str, Any] | None
     families  a folder with more families of published models
     pack      of a published model: windows have several documents, whose numbers are the input "documents"
 
-    Takes as long as gaccc does. A wrong model raises Error with the lines gaccc prints, and the place of the first.
+    Takes as long as gaccc does. A wrong model raises Error with the lines gaccc prints, and the place of the first; what
+    the compiler warns of is a Python warning.
     """
     for name, number in (("lora", lora), ("context", context)):
         if number is not None and (not isinstance(number, int) or number < 1):
@@ -180,12 +181,19 @@ def compile(model: str | os.PathLike | Mapping, *, set: Mapping[str, Any] | None
         if "\0" in text:
             raise Error("a model is text, and this has a byte 0", "failed")
         call("compile_text", text.encode(), b"model", byref(options), byref(handle), file="model")
-        return Step(handle, (text, ["-", *words]))
+        return _warned(Step(handle, (text, ["-", *words])))
     path = pathlib.Path(os.fsdecode(model))
     call("compile_file", path_bytes(model), byref(options), byref(handle), file=str(path))
     if path.suffix == ".json" or path.is_dir():
-        return Step(handle, (None, [str(path.absolute()), *words]))
-    return Step(handle, (path.read_text(encoding="utf-8"), ["-", *words]))
+        return _warned(Step(handle, (None, [str(path.absolute()), *words])))
+    return _warned(Step(handle, (path.read_text(encoding="utf-8"), ["-", *words])))
+
+
+def _warned(step: Step) -> Step:
+    """Passes on what the compiler warned of, at the line that called `compile`."""
+    if said := library.gacc_step_warnings(step._handle).decode():
+        warnings.warn(said.rstrip("\n"), stacklevel=3)
+    return step
 
 
 def from_torch(module: Any, inputs: Mapping[str, Any], *, loss: str | Mapping, target: str | None = None,

@@ -103,8 +103,8 @@ FUNCTIONS = {
     "session_resume": [c_void_p, c_char_p],
     "session_close": [c_void_p],
 }
-OTHERS = {"version": ([], c_char_p), "step_plan": ([c_void_p], c_char_p), "step_free": ([c_void_p], None),
-          "session_launches": ([c_void_p], c_int64)}
+OTHERS = {"version": ([], c_char_p), "step_plan": ([c_void_p], c_char_p), "step_warnings": ([c_void_p], c_char_p),
+          "step_free": ([c_void_p], None), "session_launches": ([c_void_p], c_int64)}
 
 
 def _show_cuda() -> None:

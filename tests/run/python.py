@@ -446,6 +446,14 @@ def test_state(folder):
     expect(result.samples == 24 and 0 <= result.metrics["accuracy"] <= 1, str(result))
 
 
+def test_what_the_compiler_warns_of_is_a_warning(folder):
+    model = harness.classifier("relu", [7], 5, '[[layers]]\ntype = "linear"\nfeatures = 5\nactivation = "relu"\n')
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        gacc.compile(model)
+    expect(len(said) == 1 and "relu" in str(said[0].message) and said[0].filename == __file__, [str(w.message) for w in said])
+
+
 def test_a_dict_is_the_file(folder):
     """Every example, read as a dict, has the plan of its file; and no text or number is changed on the way."""
     for path in sorted(harness.EXAMPLES.glob("*.toml")):
