@@ -198,6 +198,8 @@ std::string plan_text(const Plan& plan, const ir::Module& module, const passes::
   if (const auto& decode = plan.predict.decode; decode && decode->positions < plan.predict.shape[0])
     line("texts", fmt::format("of up to {} positions one by one, for which the peak has room",
                               count_text(decode->positions)));
+  else if (!decode && plan.predict.batch > 0 && plan.predict.positions == "causal")
+    line("texts", "a whole window a token: the peak has no room for the positions before");
   if (const int64_t chunks = loss_chunks(module); chunks > 1)
     line("loss", fmt::format("in {} parts of the sequence, one after the other", chunks));
   const std::vector<PlanGroup> groups = plan_groups(module);

@@ -1,6 +1,7 @@
 // Recompute: the same meaning to the bit, sound plans that are never over budget, budgets that never cost
 // more when they grow.
 #include "passes/recompute.h"
+#include "passes/plan_memory.h"
 
 #include "ir/verify.h"
 #include "passes/analysis/check_plan.h"
