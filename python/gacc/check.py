@@ -7,6 +7,7 @@
 
 The step computes with the export itself, or with the weights of --of, by gacc-exec. The number is the largest
 difference of outputs relative to the largest output, as of --check; the exit status is 1 where it is beyond --bound.
+The bound is 2^-7 where the step computes in half precision, and where the export or the weights of --of lie in it.
 """
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from . import Error, program
+from . import open as open_step
 from ._gguf import Unreadable, read_metadata
 from .tokens import Refused
 
@@ -30,8 +33,33 @@ from .tokens import Refused
 # what it multiplies with blocks to blocks (docs/fine-tuning.md has measured both).
 BOUNDS = {"transformers": 1e-4, "peft": 1e-4, "llama.cpp": 2**-8, "gacc": 2**-7}
 OF_BLOCKS = 2**-3
+OF_HALVES = 2**-7  # numbers that were rounded to bf16 or f16, as of gacc-exec --check
+HALVES = ("BF16", "F16")
 WHOLE_FILES = (0, 1, 32)  # general.file_type of F32, F16, BF16
 MODULES = {"llama.cpp": "llama_cpp"}
+
+
+def in_halves(path: pathlib.Path) -> bool:
+    """Returns whether weights lie in bf16 or f16: a file's, or those of a folder or of an index of shards."""
+    if path.suffix == ".gguf":
+        return read_metadata(path).get("general.file_type") in WHOLE_FILES[1:]
+    files = [path]
+    if path.is_dir() or path.name.endswith(".index.json"):
+        files = sorted((path if path.is_dir() else path.parent).glob("*.safetensors"))
+    return any(tensor["dtype"] in HALVES for file in files for name, tensor in header_of(file).items()
+               if name != "__metadata__")
+
+
+def header_of(path: pathlib.Path) -> dict[str, Any]:
+    """The tensors of a safetensors file, by name."""
+    with open(path, "rb") as file:
+        return json.loads(file.read(int.from_bytes(file.read(8), "little")))
+
+
+def form_of(artifact: str) -> str:
+    """What the step's predictions are: logits, or what predict.form of the model file says."""
+    found = re.search(rb'^//ir   set predict\.form = "(\w+)"', pathlib.Path(artifact).read_bytes(), re.MULTILINE)
+    return found[1].decode() if found else "logits"
 
 
 class Export:
@@ -54,8 +82,14 @@ class Export:
         if self.adapter and not self.base:
             raise Refused(f"{path} is an adapter: --base says of which model")
 
-    def bound(self, by: str) -> float:
+    def bound(self, by: str, artifact: str, of: str | None) -> float:
         """Returns the largest difference that is rounding."""
+        # Without --of both compute with the same numbers, however they lie.
+        rounded = open_step(artifact).plan["precision"] != "f32" or (
+            of is not None and any(map(in_halves, (self.path, pathlib.Path(of)))))
+        return max(self._arithmetic(by), OF_HALVES if rounded else 0)
+
+    def _arithmetic(self, by: str) -> float:
         if by != "llama.cpp":
             return BOUNDS[by]
         model = self.base if self.adapter and self.base else self.path
@@ -65,6 +99,17 @@ class Export:
     def options(self) -> list[str]:
         """Returns the options with which gacc-exec loads it."""
         return ["--load", self.base, "--load-adapter", str(self.path)] if self.adapter else ["--load", str(self.path)]
+
+
+def limited(data: str) -> tuple[str, int | None]:
+    """The data without their limit, and the limit."""
+    kind, colon, rest = data.partition(":")
+    words = rest.split(",")
+    said = [word.removeprefix("limit=") for word in words if word.startswith("limit=")]
+    if any(not number.isdecimal() or int(number) < 1 for number in said) or len(said) > 1:
+        raise Refused(f"{data}: limit is a whole number from 1, given once")
+    rest = ",".join(word for word in words if not word.startswith("limit="))
+    return kind + colon + rest, int(said[0]) if said else None
 
 
 def windows(data: str, length: int, most: int) -> np.ndarray:
@@ -161,20 +206,28 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--base", help="the model of an adapter: its folder, or its GGUF")
     parser.add_argument("--of", metavar="WEIGHTS",
                         help="the weights that the run has trained (--save); default: the export itself")
-    parser.add_argument("--samples", type=int, default=4, metavar="N")
+    parser.add_argument("--samples", type=int, metavar="N", help="default: the limit of DATA, else 4")
     parser.add_argument("--by", choices=list(BOUNDS), help="who computes with the export; default: by its form")
     parser.add_argument("--bound", type=float, metavar="X",
-                        help="default: 1e-4; by llama.cpp 2^-8, of blocks 2^-3; by gacc 2^-7")
+                        help="default: 1e-4; by llama.cpp 2^-8, of blocks 2^-3; by gacc, and of bf16 or f16, 2^-7")
     given = parser.parse_args(words)
     try:
         export = Export(given.export, given.base)
         by = given.by or export.runs
+        if export.path.is_dir() and export.runs == "gacc" and (by in ("transformers", "peft") or not given.of):
+            raise Refused(f"{given.export}: has no config.json, with which transformers reads a model, and no "
+                          "adapter_config.json; --save FOLDER/ writes one")
+        if by != "gacc" and (form := form_of(given.step)) != "logits":
+            raise Refused(f"{given.step}: its predictions are of the form `{form}`, and {by} gives logits: compile it "
+                          'with --set predict.form=logits')
         if by == "gacc" and not given.of:
             raise Refused("gacc itself would be compared with itself: --of WEIGHTS names the weights that were trained")
         if by != "gacc" and importlib.util.find_spec(MODULES.get(by, by)) is None:
             raise Refused(f"{by} is not installed here (--by gacc --of WEIGHTS compares what gacc reads)")
-        samples, apart = check(export, os.fspath(given.step), given.data, of=given.of, samples=given.samples, by=by)
-        bound = export.bound(by) if given.bound is None else given.bound
+        data, limit = limited(given.data)
+        most = min(filter(None, (given.samples, limit)), default=4)
+        samples, apart = check(export, os.fspath(given.step), data, of=given.of, samples=most, by=by)
+        bound = export.bound(by, given.step, given.of) if given.bound is None else given.bound
     except (Refused, Unreadable, Error, OSError, ImportError) as error:
         print(f"gacc.check: error: {error}", file=sys.stderr)
         return 1
@@ -183,7 +236,7 @@ def main(words: list[str] | None = None) -> int:
     if apart <= bound:
         return 0
     print(f"gacc.check: error: {given.export}: what it computes is off by {apart:.3g} of the largest output; "
-          f"{bound:.3g} is rounding", file=sys.stderr)
+          f"{bound:.3g} is rounding (--bound)", file=sys.stderr)
     return 1
 
 

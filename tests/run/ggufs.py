@@ -274,6 +274,32 @@ def checked(python, export, artifact, data, *words):
     return done.returncode, done.stdout + done.stderr
 
 
+def test_a_check_follows_the_types_and_says_what_does_not_fit(folder):
+    python = harness.peer("numpy", "transformers", "torch")
+    base, artifact = base_of(folder, WIDE)
+    data = tokens(folder)
+    run("gacc-exec", artifact, "--init-only", "--load", base, "--save", f"{folder}/half/", "--save-type", "bf16", *FAST)
+    own = ["--of", base / "model.safetensors"]
+
+    def said(*arguments, code=0):
+        found, text = checked(python, *arguments)
+        expect(found == code, text)
+        return text
+
+    said(base, artifact, data)
+    said(folder / "half", artifact, data)
+    said(folder / "half", artifact, data, *own)
+    expect("is rounding (--bound)" in said(folder / "half", artifact, data, *own, "--bound", 1e-4, code=1), "the option")
+    for samples, more in (2, []), (1, ["--samples", 1]), (2, ["--samples", 3]):
+        expect(f": {samples} sample" in said(base, artifact, data + ",limit=2", *more), f"{samples} samples")
+    expect("limit is a whole number" in said(base, artifact, data + ",limit=x", code=1), "the limit")
+    for form in "probabilities", "class":
+        compiled(base, folder / "other.ptx", "--set", f"predict.form={form}")
+        expect("compile it with --set predict.form=logits" in said(base, folder / "other.ptx", data, code=1), form)
+    (folder / "half/config.json").unlink()
+    expect("half: has no config.json" in said(folder / "half", artifact, data, code=1), "a folder")
+
+
 def test_planted_faults_in_exports_are_found(folder):
     python = harness.peer("numpy")
     config = QWEN2 | dict(tie_word_embeddings=False)
