@@ -28,11 +28,12 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from ._arrays import whole
+from ._library import Error
 
 IGNORED = -100  # the target of a token that does not count
 
 
-class Refused(Exception):
+class Refused(Error):
     """An error of the folder or the data, in one line."""
 
 
@@ -53,6 +54,11 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
         raise Refused(f"{path}: is no JSON: {error}") from None
 
 
+def numbers_of(tokens: Any) -> set[int]:
+    """The tokens that a configuration names: a number, or a list of them."""
+    return {token for token in (tokens if isinstance(tokens, list) else [tokens]) if type(token) is int}
+
+
 class Tokenizer:
     """The tokenizer of a folder or of a GGUF: its vocabulary, the token that ends a text, and its chat template."""
 
@@ -62,6 +68,8 @@ class Tokenizer:
         except ImportError:
             raise Refused("needs the package tokenizers: pip install tokenizers") from None
         self.path, self._chat, self._template = model, None, None
+        self.end: int | None = None  # ends the texts that gacc.tokens makes
+        self.stops: set[int] = set()  # each ends a text that a model makes
         if model.is_dir():
             self._read_folder(model, tokenizers)
         else:
@@ -92,6 +100,9 @@ class Tokenizer:
         self.end = self.tokenizer.token_to_id(text) if isinstance(text, str) else None
         if self.end is None:
             self.end = next(iter(number), None) if isinstance(number, list) else number
+        # As transformers' generate has it; and the end of the texts that a model was trained on.
+        said = read_json(folder / "generation_config.json").get("eos_token_id")
+        self.stops = numbers_of(number if said is None else said) | numbers_of(self.end)
 
     def _read_gguf(self, path: pathlib.Path, tokenizers: Any) -> None:
         from . import _gguf
@@ -108,6 +119,8 @@ class Tokenizer:
         rows = facts.get(f"{facts.get('general.architecture')}.vocab_size")
         self.rows = rows if isinstance(rows, int) else None
         self.end = facts.get("tokenizer.ggml.eos_token_id")
+        self.stops = set().union(*(numbers_of(facts.get(f"tokenizer.ggml.{name}_token_id"))
+                                   for name in ("eos", "eot", "eom")))
         self._template = facts.get("tokenizer.chat_template")
 
     def ends(self) -> set[int]:
@@ -118,6 +131,9 @@ class Tokenizer:
     def encode(self, text: str, start: bool = True) -> list[int]:
         """The tokens of a text, with those that mark its start where the tokenizer has such and `start` asks."""
         return self.tokenizer.encode(text, add_special_tokens=start).ids
+
+    def decode(self, ids: list[int]) -> str:
+        return self.tokenizer.decode(ids)
 
     def ended(self, ids: list[int]) -> list[int]:
         return ids if self.end is None or ids[-1:] == [self.end] else [*ids, self.end]
@@ -303,6 +319,9 @@ def arrays(model: str | os.PathLike, data: str | os.PathLike, context: int, pack
            seed: int = 0) -> dict[str, np.ndarray]:
     """The windows of a text or of samples, as gacc.train takes them: "tokens" and "next", i32 [windows, context]; with
     `pack` several samples a window, and "documents"."""
+    if not isinstance(model, (str, os.PathLike)):
+        raise TypeError("the tokenizer is a folder with tokenizer.json, or a GGUF (an object writes one by "
+                        f"save_pretrained), not {model!r:.60}")
     tokenizer = Tokenizer(pathlib.Path(model))
     samples = list(read_samples(tokenizer, pathlib.Path(data)))
     check(tokenizer, samples)

@@ -21,6 +21,10 @@ def trained(folder):
     base = folder / "base"
     base.mkdir()
     subprocess.run([sys.executable, "-c", harness.MAKE_TOKENIZER, base], check=True)
+    known = json.loads((base / "tokenizer.json").read_text())
+    numbers = known["model"]["vocab"]
+    numbers["!"], numbers["."] = numbers["."], numbers["!"]  # the end of the text is the token 0
+    (base / "tokenizer.json").write_text(json.dumps(known))
     (base / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
     (base / "config.json").write_text(json.dumps(CONFIG))
     (folder / "text.txt").write_text(TEXT * 40)
@@ -89,7 +93,48 @@ def test_the_token_that_ends_a_text_ends_it(folder):
     tuned, artifact = trained(folder)
     end = tokenizers.Tokenizer.from_file(str(tuned / "tokenizer.json")).token_to_id(".")
     (tuned / "tokenizer_config.json").write_text('{"eos_token": "."}')
-    expect(end is not None and words(artifact, "to be or", "--load", tuned, "--temperature", 0, *FAST) == " not to be, that is the quéstion\n", "beyond the end")
+    line = [artifact, "to be or", "--load", tuned, "--temperature", 0, *FAST]
+    expect(end == 0 and words(*line) == " not to be, that is the quéstion\n", "beyond the end")
+    (tuned / "tokenizer_config.json").write_text("{}")
+    comma, letter = (tokenizers.Tokenizer.from_file(str(tuned / "tokenizer.json")).token_to_id(each) for each in ",h")
+    (tuned / "config.json").write_text(json.dumps(CONFIG | {"eos_token_id": [259, letter, 0]}))
+    expect(words(*line) == " not to be, t\n", "one of config.json's")
+    (tuned / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, comma]}))
+    expect(words(*line) == " not to be\n", "one of generation_config.json's, which goes before")
+    (tuned / "generation_config.json").write_text(json.dumps({"eos_token_id": 0}))
+    expect(words(*line) == " not to be, that is the quéstion\n", "generation_config.json's alone")
+
+
+def test_prompts_and_options_stand_in_any_order(folder):
+    import tokenizers
+    tuned, artifact = trained(folder)
+    fast = [*FAST, "--tokens", 6, "--temperature", 0, "--load", tuned]
+    for line in ([artifact, "to be"], [artifact, "--top-k", 5, "to be"], ["--top-k=5", artifact, "--seed", 1, "to be"]):
+        expect(words(*line, *fast) == " or no\n", line)
+    expect(words(*fast, artifact, "to be") == " or no\n", "options first")
+    (folder / "prompts").write_text("to be\nor not\nto \\\\ be\\nor\n")
+    alone = [words(artifact, prompt, *fast)[:-1] for prompt in ("to be", "or not", "to \\ be\nor")]
+    lines = words(artifact, "--prompts", folder / "prompts", *fast)
+    expect(lines.splitlines() == [text.replace("\\", "\\\\").replace("\n", "\\n") for text in alone], lines)
+    (folder / "empty").write_text("to be\n\n")
+    for told, line in (("nowhere: there is no such file", ["to be", "--load", "nowhere"]), ("empty:2: is empty", ["--prompts", folder / "empty"]),
+                       ("none: No such file", ["--prompts", folder / "none"])):
+        said = words(artifact, *fast, *line, code=1)
+        expect(told in said, said)
+    run_ = gacc.Session(gacc.open(artifact), "cpu", threads=1, updates=1)
+    run_.load(tuned)
+    known = tokenizers.Tokenizer.from_file(str(tuned / "tokenizer.json"))
+    for tokenizer in tuned, known:  # also an object
+        expect(run_.generate(["to be", "or not", "to \\ be\nor"], 6, tokenizer=tokenizer, temperature=0) == alone, "a text for each prompt")
+    for tokenizer, told in ((7, "has encode and decode, not 7"), (None, "--tokenizer FOLDER")):
+        try:
+            raise harness.Failed(run_.generate("to be", 6, tokenizer=tokenizer))
+        except gacc.Error as error:
+            expect(told in str(error), error)
+    if harness.has_modules(sys.executable, "transformers"):
+        import transformers
+        theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=known, eos_token=".")
+        expect(run_.generate("quéstio", 6, tokenizer=theirs, temperature=0) == "n", "transformers' object, and its end")
 
 
 def test_what_cannot_speak_is_told(folder):
@@ -111,6 +156,16 @@ def test_what_cannot_speak_is_told(folder):
     line = [str(harness.BIN / "gacc-exec"), folder / "small.ptx", "--load", folder / "w", "--generate", "5", "--prompt", "RO", "--temperature", "0", "--quiet", *FAST]
     expect(said == subprocess.run([*map(str, line)], capture_output=True).stdout.decode(errors="replace"), said)
     expect(isinstance(step.output_shape, tuple), "of tokens")
+    # The words of a model without tokens, and of one that knows fewer bytes.
+    (folder / "fewer").mkdir()
+    (folder / "fewer/config.json").write_text(json.dumps(CONFIG | {"vocab_size": 200}))
+    for model, told in ((harness.example("mnist_mlp"), "the model has no tokens: its output is [10] a sample"),
+                                  (folder / "fewer", "'日' has the byte 230, and the model's tokens are the bytes 0 to 199")):
+        small = gacc.compile(model, set={"train.micro_batch": 1, "train.accumulate": 1})
+        try:
+            raise harness.Failed(gacc.Session(small, "cpu", threads=1, seed=1).generate("日", 5))
+        except gacc.Error as error:
+            expect(told in str(error), error)
 
 
 harness.main(globals())
