@@ -13,19 +13,21 @@ while the step runs; Ctrl-C ends the call under way first. A Session is for one 
 from __future__ import annotations
 
 import ctypes
+import difflib
 import html
+import inspect
 import json
 import os
 import pathlib
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _arrays, _toml
+from . import _arrays, _gguf, _toml
 from ._library import (TREE, CArray, CEvaluation, CompileOptions, CTensor, CWindow, DeviceOptions, Error, SaveOptions,
                        StepInfo, byref, call, library, path_bytes)
 from ._watch import Watch
@@ -266,6 +268,7 @@ class Session:
         self.compiled = step
         self._updates = updates
         self._device, self._threads = device, threads
+        self._based = step.module_state is not None  # the parameters are no longer those of the start
         self._columns: dict[str, list[Any]] = {}  # of the first table that an input was given
         self._handle = ctypes.c_void_p()
         call("session_open", step._handle, device.encode(), byref(DeviceOptions(threads, recheck)),
@@ -377,19 +380,24 @@ class Session:
         """The loss and the model's metrics over any number of samples. Parameters and window stay."""
         return self.evaluate_over([self._take(inputs, named, more)[0]])
 
-    def evaluate_over(self, loader: Iterable[Any]) -> Evaluation:
-        """The same over batches: mappings by name, or tuples in the order of the model's inputs."""
-        return self._evaluation(self._evaluate_over(loader))
+    def evaluate_over(self, loader: Iterable[Any] | Mapping[str, Any]) -> Evaluation:
+        """The same over batches: mappings by name, or tuples in the order of the model's inputs. A mapping of arrays
+        is one batch."""
+        return self._evaluation(self._evaluate_over([loader] if isinstance(loader, Mapping) else loader))
 
     def _evaluate_over(self, loader: Iterable[Any]) -> CEvaluation:
         e = CEvaluation()
+        batches = 0
         try:
-            for batch in loader:
+            for batches, batch in enumerate(loader, 1):
                 for arrays, samples, _ in self._micro_batches(batch):  # an error counts samples of the evaluation
                     call("session_eval", self._handle, self._c_arrays(arrays), len(arrays), samples)
         except BaseException:
             library.gacc_session_eval_end(self._handle, byref(e))  # the next evaluation begins anew
             raise
+        if not batches:
+            raise ValueError("there is no batch to evaluate; a generator can be gone through once: give a list, or "
+                             "something that begins anew")
         call("session_eval_end", self._handle, byref(e))
         return e
 
@@ -429,15 +437,21 @@ class Session:
     def load(self, parameters: Mapping[str, Any] | str | os.PathLike) -> None:
         """Replaces all parameters: by those of a safetensors file or a published model's folder, or by arrays with the
         names of `parameters()`, such as a PyTorch module's state_dict(). A folder with adapter_config.json replaces the
-        adapters."""
+        adapters alone: their base is loaded before them."""
         if not isinstance(parameters, Mapping):
             call("session_load", self._handle, path_bytes(parameters))
+            if not self._based and _is_adapter(pathlib.Path(os.fsdecode(parameters))):
+                warnings.warn(f"{os.fsdecode(parameters)} has adapters alone, and the session's other weights were "
+                              "drawn at random: load their base first", stacklevel=2)
+            else:
+                self._based = True
             return
         state = self.compiled.module_state
         self._write(parameters if state is None else state.to_step(parameters))
 
     def _write(self, parameters: Mapping[str, Any]) -> None:
         have = self._arrays()
+        self._based = True
         arrays = {name: array.reshape(have[name].shape)
                   for name, array in _arrays.check_parameters(parameters, have).items()}
         with tempfile.TemporaryDirectory(prefix="gacc-") as folder:  # loading rounds what a step keeps in half
@@ -455,12 +469,14 @@ class Session:
         """
         self._save_as(path, SaveOptions(0, merge, published, type.encode()))
 
-    def generate(self, prompt: str, tokens: int = 100, *, tokenizer: str | os.PathLike | None = None,
+    def generate(self, prompt: str | Sequence[str], tokens: int = 100, *, tokenizer: Any = None,
                  temperature: float | None = None, top_k: int | None = None, top_p: float | None = None,
-                 stop: str | None = None, seed: int | None = None) -> str:
-        """Generates the text after the prompt: at most so many tokens, up to `stop` or the token that ends a text.
+                 stop: str | None = None, seed: int | None = None) -> str | list[str]:
+        """Generates the text after the prompt: at most so many tokens, up to `stop` or a token that ends a text. Of a
+        list of prompts it gives a list of texts, each as its prompt alone gives it.
 
-        tokenizer  a folder with tokenizer.json, or a GGUF; none: the tokens are bytes, of a vocabulary of at most 256
+        tokenizer  a folder with tokenizer.json, a GGUF, or a tokenizer of transformers; none: the tokens are bytes, of
+                   a vocabulary of at most 256
         the others are gacc-exec's options
 
         gacc-exec makes the text, in a process and an arena of its own, of a copy of the parameters as they are.
@@ -488,6 +504,7 @@ class Session:
     def resume(self, folder: str | os.PathLike) -> None:
         """Goes on from a checkpoint, with the same bits; it may be gacc-exec's."""
         call("session_resume", self._handle, path_bytes(folder))
+        self._based = True
         self._expect(self._updates)
 
 
@@ -514,9 +531,10 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
     updates    ends the run after so many, if that comes first
     on_update  called with the session and the Window after each update
     on_epoch   called with the session and the epoch's number, from 1, after each epoch
-    session    goes on with this one, instead of a new one on `device` with `seed`, `threads` and `recheck`
+    session    goes on with this one, instead of a new one on `device` with `seed`, `threads` and `recheck`; the step is
+               the session's own
     evaluate   a loader of other samples, gone through after every epoch, at the end, and after every `eval_every`
-               updates; schedule.type = "plateau" follows it
+               updates; a list, say, and no generator; schedule.type = "plateau" follows it
     on_eval    called with the session and the Evaluation
     patience   ends the run after so many evaluations in a row without a better one
     best       which is better: by "loss" or a metric of the model (of accuracy and r2 the larger, else the smaller)
@@ -528,6 +546,7 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
     The window at the end of an epoch is treated as the model's `train.tail` says. A schedule of another length than the
     run is a warning, where the loader has a length; a session with `updates` of its own has said it already.
     """
+    _check_keywords(model)
     if model and (step is not None or module is None):
         raise TypeError(f"train() takes no {', '.join(model)} but with a module and without a step")
     if hasattr(loader, "shape") or (isinstance(loader, tuple) and any(hasattr(each, "shape") for each in loader)):
@@ -543,6 +562,9 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
         from . import torch as lowering
         step = from_torch(module, lowering.examples_of(module, loader, model), **model)
     _check_step(step)
+    if session is not None and step is not session.compiled:
+        raise ValueError(f"the session has a step of its own, {session.compiled!r}, and trains no other one, "
+                         f"{step!r}")
     if session is None:
         session = Session(step, device, seed, threads=threads, epoch_samples=_samples_of(loader), recheck=recheck)
     epochs = step.epochs if epochs is None else epochs
@@ -585,6 +607,23 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
     if module is not None:
         module.load_state_dict(session.parameters(), strict=True)
     return session
+
+
+def _check_keywords(given: Mapping[str, Any]) -> None:
+    """Refuses a keyword that neither train nor from_torch has, with the one that it may stand for."""
+    have = [name for function in (train, from_torch) for name in inspect.signature(function).parameters]
+    for name in given:
+        if name not in have:
+            near = [each for each in have if each.startswith(name)] or difflib.get_close_matches(name, have, 1)
+            raise TypeError(f"train() takes no {name}" + (f"; did you mean {near[0]}?" if near else ""))
+
+
+def _is_adapter(path: pathlib.Path) -> bool:
+    """Returns whether a path has adapters alone, as PEFT or llama.cpp writes them."""
+    if path.suffix == ".gguf":
+        return _gguf.read_metadata(path).get("general.type") == "adapter"
+    folder = path.parent if path.name == "adapter_model.safetensors" else path
+    return (folder / "adapter_config.json").exists()
 
 
 def _check_step(step: Any) -> None:

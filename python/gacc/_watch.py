@@ -6,11 +6,13 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ._library import byref, call
 
+AN_ITERATOR = ("an iterator, which can be gone through once: give a list, as list(it), or something that begins anew, "
+               "as a DataLoader")
 REDRAWN = 0.1  # seconds between two pictures of the line that moves
 
 
@@ -31,6 +33,10 @@ class Watch:
         for name, value in given:
             if value is not None and evaluate is None:
                 raise ValueError(f"{name} needs evaluate, a loader of samples")
+        if isinstance(evaluate, Iterator):
+            raise ValueError(f"evaluate is {AN_ITERATOR}")
+        if isinstance(evaluate, (Sequence, Mapping)) and len(evaluate) == 0:
+            raise ValueError("evaluate has no batch: it is a loader of samples")
         self._session, self._every, self._on_eval = session, eval_every, on_eval
         self._loader = [evaluate] if isinstance(evaluate, Mapping) else evaluate
         self._patience, self._metric, self._save_best = patience, best, save_best

@@ -173,8 +173,13 @@ def test_folders_and_adapters_are_those_of_gacc_exec(folder):
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
         expect((folder / "merged" / name).read_bytes() == (folder / "merged2" / name).read_bytes(), f"another {name}")
     other = session(step)
-    other.load(base)
-    other.load(folder / "adapter")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        other.load(folder / "adapter")
+        expect(len(caught) == 1 and "load their base first" in str(caught[0].message) and caught[0].filename == __file__, caught)
+        other.load(base)
+        other.load(folder / "adapter")
+        expect(len(caught) == 1, "a base that was loaded")
     expect(same(other.parameters(), run_.parameters()), "the adapter that was loaded")
     expect(not (folder / "none").exists(), "something was written")
 
@@ -520,6 +525,18 @@ def test_calls_of_another_kind_say_what_is_right(folder):
         raises(TypeError, "gacc.compile(model) or gacc.open(artifact)")(call)
     for loader in (x, y), x:
         raises(TypeError, "[(x, y)] is a loader of one batch")(lambda: gacc.train(step, loader, device="cpu"))
+    other = gacc.compile(MODEL, set={"train.micro_batch": 2})
+    raises(ValueError, "the session has a step of its own, <gacc.Step small: 4 x 2")(lambda: gacc.train(other, [(x, y)], session=run))
+    gacc.train(step, [(x, y)], epochs=1, session=run)
+    train = lambda **options: gacc.train(step, [(x, y)], epochs=1, device="cpu", on_update=lambda *_: expect(False, "it trains"), **options)  # noqa: E731
+    raises(ValueError, "evaluate is an iterator, which can be gone through once")(lambda: train(evaluate=(each for each in [(x, y)])))
+    for nothing in [], {}:
+        raises(ValueError, "evaluate has no batch")(lambda: train(evaluate=nothing))
+    raises(ValueError, "there is no batch to evaluate")(lambda: run.evaluate_over([]))
+    expect(run.evaluate_over({"x": x, "label": y}) == run.evaluate(x=x, label=y) == run.evaluate_over([(x, y)]), "a mapping is a batch")
+    raises(TypeError, "train() takes no eval; did you mean evaluate?")(lambda: train(eval=[(x, y)]))
+    raises(TypeError, "train() takes no zzz")(lambda: train(zzz=1))
+    raises(TypeError, "train() takes no loss but with a module")(lambda: train(loss="mse"))
     raises(ValueError, "epochs is -1")(lambda: gacc.train(step, [(x, y)], epochs=-1, device="cpu"))
     raises(ValueError, "updates is -2")(lambda: gacc.train(step, [(x, y)], updates=-2, device="cpu"))
     expect(gacc.compile(MODEL, memory=10**6).plan["bytes"]["peak"] <= 10**6, "a budget in bytes")
