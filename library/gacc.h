@@ -90,8 +90,8 @@ gacc_error gacc_compile_file(const char* path, const gacc_compile_options* optio
 gacc_error gacc_compile_text(const char* text, const char* name, const gacc_compile_options* options,
                              gacc_step** step);
 
-/* Returns what the compiler warned of, as the lines that gaccc prints; "" for nothing, or where none has compiled it. Null
- * for a null step. */
+/* Returns what the compiler warned of, as the lines that gaccc prints; "" for nothing, and for a step that was opened.
+ * Null for a null step. */
 const char* gacc_step_warnings(const gacc_step* step);
 
 /* Writes the artifact, for gacc-exec and gacc_open. */

@@ -18,9 +18,9 @@ struct PipelineOptions {
   bool nothing = false;                    // run no pass at all (an empty --passes "")
   std::vector<std::string> print_after{};  // names, or "all"
   std::string stop_after{};                // "" runs to the end; "model" runs nothing
-  bool verify = true;                      // after each pass; not for a module that only says what it would need
-  bool time_passes = false;                // a table at the end
-  bool print_locations = false;            // in what print_after prints
+  bool verify = true;            // after each pass; not for a module that only says what it would need
+  bool time_passes = false;      // a table at the end
+  bool print_locations = false;  // in what print_after prints
   // Receives what print_after and time_passes print; both need it.
   std::function<void(std::string_view text)> sink{};
   Options options{};

@@ -309,8 +309,8 @@ class Search {
   int64_t capacity_;
   std::vector<std::vector<int>> members_;           // by section
   std::vector<int64_t> floor_, top_, rest_, left_;  // by section; `left_`: the number of unplaced items
-  std::vector<int> witness_;     // by section: the item that was its lowest when last looked at
-  std::vector<Queued> queued_;   // by section
+  std::vector<int> witness_;    // by section: the item that was its lowest when last looked at
+  std::vector<Queued> queued_;  // by section
   std::vector<int> queue_;
   std::vector<int64_t> lowest_;  // by item: the lowest offset it can still have, or kPlaced
   std::vector<int64_t> placed_;  // by item: its offset, or -1

@@ -161,8 +161,8 @@ def compile(model: str | os.PathLike | Mapping, *, set: Mapping[str, Any] | None
     families  a folder with more families of published models
     pack      of a published model: windows have several documents, whose numbers are the input "documents"
 
-    Takes as long as gaccc does. A wrong model raises Error with the lines gaccc prints, and the place of the first; what
-    the compiler warns of is a Python warning.
+    Takes as long as gaccc does. A wrong model raises Error with the lines gaccc prints, and the place of the first.
+    What the compiler warns of is a Python warning.
     """
     for name, number in (("lora", lora), ("context", context)):
         if number is not None and (not isinstance(number, int) or number < 1):

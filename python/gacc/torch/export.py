@@ -79,8 +79,8 @@ class Followed(torch.overrides.TorchFunctionMode):
 
 
 def set_grad(on: bool) -> bool:
-    """Makes gradients, or not, unseen by the export: PyTorch 2.4 mixes up the buffers of a program that does so. Returns
-    what was before."""
+    """Turns gradients on or off, unseen by the export: PyTorch 2.4 mixes up the buffers of a program that does it.
+    Returns what was before."""
     before = torch.is_grad_enabled()
     with torch._C.DisableTorchFunction():
         torch._C._set_grad_enabled(on)
