@@ -54,7 +54,6 @@ struct CheckedStep {
 // The caller's share of it; sessions have others.
 struct gacc_step {
   std::shared_ptr<const CheckedStep> checked;
-  std::string warnings{};  // of the compiler
 };
 
 struct gacc_session {
@@ -185,8 +184,7 @@ Answer compile(const std::optional<std::string>& text, const std::string& name,
   const int ended = compile_step == nullptr ? -1 : compile_step(kCompilerAbi, &request, take_answer, &answer);
   if (ended == 0) {
     GACC_TRY(make_step(std::move(answer.artifact), name, to));
-    (*to)->warnings = std::move(answer.warnings);
-    return {};
+    return {GACC_OK, answer.warnings};
   }
   if (ended < 0)
     return Status::error("{} was built for another version of gacc: rebuild or reinstall it", path);
@@ -321,10 +319,6 @@ gacc_error gacc_step_save(const gacc_step* step, const char* path) {
 
 const char* gacc_step_plan(const gacc_step* step) {
   return step == nullptr ? nullptr : step->checked->plan.c_str();
-}
-
-const char* gacc_step_warnings(const gacc_step* step) {
-  return step == nullptr ? nullptr : step->warnings.c_str();
 }
 
 gacc_error gacc_step_info_of(const gacc_step* step, gacc_step_info* info) {

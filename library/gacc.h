@@ -85,14 +85,11 @@ typedef struct gacc_compile_options {
 
 /* Compiles a model file, a GGUF, the folder of a published model or its config.json, or the text of a model file, which
  * messages call `name` ("model" when null). Takes as long as gaccc does, and needs libgacc-compiler.so. `options` may
- * be null. A wrong model gives GACC_FAILED with the lines that gaccc prints, and the place of the first. */
+ * be null. A wrong model gives GACC_FAILED with the lines that gaccc prints, and the place of the first. With GACC_OK
+ * the text is what the compiler warns of. */
 gacc_error gacc_compile_file(const char* path, const gacc_compile_options* options, gacc_step** step);
 gacc_error gacc_compile_text(const char* text, const char* name, const gacc_compile_options* options,
                              gacc_step** step);
-
-/* Returns what the compiler warned of, as the lines that gaccc prints; "" for nothing, and for a step that was opened.
- * Null for a null step. */
-const char* gacc_step_warnings(const gacc_step* step);
 
 /* Writes the artifact, for gacc-exec and gacc_open. */
 gacc_error gacc_step_save(const gacc_step* step, const char* path);

@@ -182,20 +182,19 @@ def compile(model: str | os.PathLike | Mapping, *, set: Mapping[str, Any] | None
         text = _toml.document(model) if isinstance(model, Mapping) else model
         if "\0" in text:
             raise Error("a model is text, and this has a byte 0", "failed")
-        call("compile_text", text.encode(), b"model", byref(options), byref(handle), file="model")
-        return _warned(Step(handle, (text, ["-", *words])))
+        _warn(call("compile_text", text.encode(), b"model", byref(options), byref(handle), file="model"))
+        return Step(handle, (text, ["-", *words]))
     path = pathlib.Path(os.fsdecode(model))
-    call("compile_file", path_bytes(model), byref(options), byref(handle), file=str(path))
+    _warn(call("compile_file", path_bytes(model), byref(options), byref(handle), file=str(path)))
     if path.suffix == ".json" or path.is_dir():
-        return _warned(Step(handle, (None, [str(path.absolute()), *words])))
-    return _warned(Step(handle, (path.read_text(encoding="utf-8"), ["-", *words])))
+        return Step(handle, (None, [str(path.absolute()), *words]))
+    return Step(handle, (path.read_text(encoding="utf-8"), ["-", *words]))
 
 
-def _warned(step: Step) -> Step:
-    """Passes on what the compiler warned of, at the line that called `compile`."""
-    if said := library.gacc_step_warnings(step._handle).decode():
+def _warn(said: str) -> None:
+    """Passes on what the compiler warns of, at the line that called `compile`."""
+    if said:
         warnings.warn(said.rstrip("\n"), stacklevel=3)
-    return step
 
 
 def from_torch(module: Any, inputs: Mapping[str, Any], *, loss: str | Mapping, target: str | None = None,

@@ -103,8 +103,8 @@ FUNCTIONS = {
     "session_resume": [c_void_p, c_char_p],
     "session_close": [c_void_p],
 }
-OTHERS = {"version": ([], c_char_p), "step_plan": ([c_void_p], c_char_p), "step_warnings": ([c_void_p], c_char_p),
-          "step_free": ([c_void_p], None), "session_launches": ([c_void_p], c_int64)}
+OTHERS = {"version": ([], c_char_p), "step_plan": ([c_void_p], c_char_p), "step_free": ([c_void_p], None),
+          "session_launches": ([c_void_p], c_int64)}
 
 
 def _show_cuda() -> None:
@@ -148,12 +148,12 @@ def _load() -> ctypes.CDLL:
 library = _load()
 
 
-def call(name: str, *arguments: object, file: str | None = None, first: int = 0) -> None:
-    """Calls gacc_NAME, without the interpreter's lock, and raises what it says is wrong. `first`: the sample of the
-    caller's arrays that is the call's first; an error counts from it."""
+def call(name: str, *arguments: object, file: str | None = None, first: int = 0) -> str:
+    """Calls gacc_NAME, without the interpreter's lock, and raises what it says is wrong; returns what it warns of.
+    `first`: the sample of the caller's arrays that is the call's first; an error counts from it."""
     error = getattr(library, "gacc_" + name)(*arguments)
     if error.kind == 0:
-        return
+        return error.text.decode(errors="replace")
     kind = {1: "failed", 2: "wrong call"}.get(error.kind, "bug")
     text = error.text.decode(errors="replace")
     if first:

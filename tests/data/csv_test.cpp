@@ -29,7 +29,8 @@ TEST(Csv, ReadsQuotesSpacesAndLineEnds) {
 
 TEST(Csv, CountsLinesWithinQuotes) {
   EXPECT_EQ(csv_error("\"a\nb\",c\n1,2\n3,x\n"),
-            "f.csv:4: column 2 (\"c\"): \"x\" is no number; drop=c leaves the column out");
+            "f.csv:4: column 2 (\"c\"): \"x\" is no number; drop=c leaves the column out, and `columns` of "
+            "the input states its words");
 }
 
 TEST(Csv, OtherSeparatorsAreNamed) {
@@ -56,7 +57,8 @@ TEST(Csv, GapsAreNumbersThatAreNone) {
   for (size_t i = 0; i < 5; ++i) EXPECT_TRUE(std::isnan(table.values[i])) << i;
   EXPECT_EQ(table.values[5], 1);
   EXPECT_EQ(parse_csv("a,b\n1,none\n", "f.csv", table, {.separator = ',', .gaps = true}).text(),
-            "f.csv:2: column 2 (\"b\"): \"none\" is no number; drop=b leaves the column out");
+            "f.csv:2: column 2 (\"b\"): \"none\" is no number; drop=b leaves the column out, and `columns` "
+            "of the input states its words");
 }
 
 TEST(Csv, LinesMayEndInCr) {
@@ -129,7 +131,8 @@ TEST(Csv, ErrorsNameLineAndColumn) {
   EXPECT_EQ(csv_error(""), "f.csv: is empty");
   EXPECT_EQ(csv_error("\n\r\n"), "f.csv: is empty");
   EXPECT_EQ(csv_error("a,b\n1,2\n3,four\n"),
-            "f.csv:3: column 2 (\"b\"): \"four\" is no number; drop=b leaves the column out");
+            "f.csv:3: column 2 (\"b\"): \"four\" is no number; drop=b leaves the column out, and `columns` "
+            "of the input states its words");
   EXPECT_EQ(csv_error("a,b\n1,\n"), "f.csv:2: column 2 (\"b\"): the field is empty" + or_else);
   EXPECT_EQ(csv_error("a,b\n1,NA\n"), "f.csv:2: column 2 (\"b\"): \"NA\" is no number" + or_else);
   EXPECT_EQ(csv_error("a,b,a\n"), "f.csv:1: columns 1 and 3 are both called \"a\"; rename one");
@@ -147,9 +150,10 @@ TEST(Csv, ErrorsAreUtf8) {
                       "e\nx\n"),
             "f.csv:2: column 1 (\"gr\xc3\xb6\xc3\x9f"
             "e\"): \"x\" is no number; drop=gr\xc3\xb6\xc3\x9f"
-            "e leaves the column out");
+            "e leaves the column out, and `columns` of the input states its words");
   EXPECT_EQ(csv_error("a\n\xff\xfe\xe2\x82\n"),
-            "f.csv:2: column 1 (\"a\"): \"\\xff\\xfe\\xe2\\x82\" is no number; drop=a leaves the column out");
+            "f.csv:2: column 1 (\"a\"): \"\\xff\\xfe\\xe2\\x82\" is no number; drop=a leaves the column out, "
+            "and `columns` of the input states its words");
   // A name that cannot be typed is not in the advice.
   const std::string nul("a\0\nx\n", 5);
   EXPECT_EQ(csv_error(nul), "f.csv:2: column 1 (\"a\\x00\"): \"x\" is no number");

@@ -93,8 +93,11 @@ TEST_F(DatasetTest, ReadsCsv) {
   alone.inputs.pop_back();
   EXPECT_EQ(error("csv:" + file + ",label=a", alone),
             file + ": label=a is given, but the model has no second input to take it");
-  EXPECT_EQ(error("csv:" + file, alone),
-            file + ": a sample is [5], 5 elements, but the input \"image\" takes [2, 2], 4 elements");
+  EXPECT_EQ(
+      error("csv:" + file, alone),
+      file +
+          ": 5 columns are left for the input \"image\", which takes 4: \"a\", \"b\", \"class\", \"c\" and "
+          "\"d\". drop=COLUMN leaves one out, and `inputs.image.shape = [5]` takes them all");
 }
 
 // table: f32 [2]; city: i32 [] of range 5; label: i32 [] of range 3.

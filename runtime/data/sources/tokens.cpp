@@ -21,7 +21,6 @@ const struct {
                 {"PAR1", "a Parquet file", "npy: takes arrays"},
                 {"ARROW1", "an Arrow file", "npy: takes arrays"},
                 {"%PDF-", "a PDF file", "text: takes plain text"},
-                {"\x1f\x8b\x08", "compressed by gzip", "unpack it"},
                 {"\xfd"
                  "7zXZ",
                  "compressed by xz", "unpack it"},
