@@ -2,7 +2,6 @@
 #include "compiler/published_source.h"
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -11,6 +10,7 @@
 #include "runtime/data/file_bytes.h"
 #include "runtime/gguf.h"
 #include "runtime/json_text.h"
+#include "runtime/text.h"
 
 namespace gacc {
 
@@ -64,8 +64,7 @@ std::string type_of_blocks(const Gguf& gguf) {
     if (tensor.shape.size() == 2) bytes[tensor.type] += tensor.size;
   const auto most = std::ranges::max_element(bytes, {}, [](const auto& each) { return each.second; });
   if (most == bytes.end()) return "";
-  std::string name = most->first;
-  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string name = lower_case(most->first);
   const std::optional<ir::DType> type = ir::parse_dtype(name);
   return type && ir::dtype_info(*type).block > 1 ? name : "";
 }

@@ -6,8 +6,8 @@
 #define TOML_EXCEPTIONS 1
 #define TOML_ENABLE_FORMATTERS 0
 #define TOML_MAX_NESTED_VALUES 64
-#define TOML_ASSERT(holds) \
-  static_cast<void>(0)  // some do not hold of damaged text, which is an error all the same
+// Some of its assertions do not hold of damaged text, which is an error all the same.
+#define TOML_ASSERT(holds) static_cast<void>(0)
 #include "frontend/toml_tree.h"
 
 // toml++ asks whether a character is a blank also within strings, behind a backslash that ends a line, and

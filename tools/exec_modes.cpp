@@ -294,13 +294,7 @@ Status write_predictions(Run& run, Session& session) {
 Status generate_lines(Run& run, Session& session, int64_t& tokens) {
   GenerateOptions options = run.text;
   std::string line;
-  options.print = [&](std::string_view text) {
-    for (const char c : text)
-      if (c == '\n' || c == '\\')
-        line += c == '\n' ? "\\n" : "\\\\";
-      else
-        line += c;
-  };
+  options.print = [&](std::string_view text) { line += line_of(text); };
   for (const std::string& prompt : run.prompts) {
     line.clear();
     options.prompt = prompt;

@@ -289,12 +289,14 @@ void Run::find_units() {
   if (given.mode() != Mode::train && eval.samples == 0) return;
   for (const PlanInput& input : plan.inputs) {
     if (!input.target) continue;
-    if (!input.normalize_data && !input.std.empty() && input.dtype == DType::f32)
-      say("gacc-exec: note: the target {} is normalised by the model file: losses, metrics and predictions "
-          "are in units "
-          "of its deviation\n",
-          gacc::quoted(input.name));
-    if (!input.normalize_data) continue;
+    if (!input.normalize_data) {
+      if (!input.std.empty() && input.dtype == DType::f32)
+        say("gacc-exec: note: the target {} is normalised by the model file: losses, metrics and predictions "
+            "are "
+            "in units of its deviation\n",
+            gacc::quoted(input.name));
+      continue;
+    }
     const std::vector<double>& std = facts[input.name].std;
     const bool one = std.size() == 1;
     for (size_t i = 0; i < plan.metrics.size(); ++i)

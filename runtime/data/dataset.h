@@ -29,12 +29,12 @@ struct Column {
   size_t first = 0;              // ... from this byte on
   Place place{};
   std::vector<double> mean{}, std{};  // normalize = "data": as in InputFacts
+  bool found = false;                 // the data have it, even where its values are refused
 
   // Returns whether the file is too large to be read as a whole: values are checked as samples are taken from it.
   bool on_disk() const { return file && file->mapped(); }
 
   bool present() const { return !dtype.empty(); }  // data for predictions may lack it
-  bool found = false;                              // the data have it, even where its values are refused
 };
 
 struct Dataset {

@@ -105,6 +105,22 @@ Result<int32_t> draw(const std::vector<float>& logits, const GenerateOptions& op
   return order[static_cast<size_t>(std::min(found, sums.end() - 1) - sums.begin())];
 }
 
+// Returns the text that `line_of` has made the line of.
+Result<std::string> unescaped(std::string_view line, std::string_view place) {
+  std::string text;
+  for (size_t at = 0; at < line.size(); ++at) {
+    if (line[at] != '\\') {
+      text += line[at];
+      continue;
+    }
+    const char next = ++at < line.size() ? line[at] : '\0';
+    if (next != 'n' && next != '\\')
+      return Status::error("{}: a \\ stands before n (a new line) or another \\", place);
+    text += next == 'n' ? '\n' : '\\';
+  }
+  return text;
+}
+
 }  // namespace
 
 bool writes_numbers(const Plan& plan) { return vocabulary(plan) > kMostBytes; }
@@ -182,25 +198,14 @@ Status check_generate(const Plan& plan, const GenerateOptions& options) {
   return parse_prompt(plan, options.prompt).status();
 }
 
-namespace {
-
-// Returns the line with \\n and \\\\ as what they stand for.
-Result<std::string> unescaped(std::string_view line, std::string_view place) {
-  std::string text;
-  for (size_t at = 0; at < line.size(); ++at) {
-    if (line[at] != '\\') {
-      text += line[at];
-      continue;
-    }
-    const char next = ++at < line.size() ? line[at] : '\0';
-    if (next != 'n' && next != '\\')
-      return Status::error("{}: a \\ stands before n (a new line) or another \\", place);
-    text += next == 'n' ? '\n' : '\\';
+std::string line_of(std::string_view text) {
+  std::string line;
+  for (const char c : text) {
+    if (c == '\n' || c == '\\') line += '\\';
+    line += c == '\n' ? 'n' : c;
   }
-  return text;
+  return line;
 }
-
-}  // namespace
 
 Result<std::vector<std::string>> read_prompts(const Plan& plan, const std::string& path) {
   std::string text = GACC_TRY(read_file(path));

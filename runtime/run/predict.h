@@ -51,7 +51,10 @@ struct GenerateOptions {
   std::function<void(std::string_view)> print;
 };
 
-// Returns the prompts of a file, a line each; all of them are tokens of the model.
+// Returns a text as one line: a new line as a backslash and n, a backslash as two.
+std::string line_of(std::string_view text);
+
+// Returns the prompts of a file, each as `line_of` writes it; all of them are tokens of the model.
 Result<std::vector<std::string>> read_prompts(const Plan& plan, const std::string& path);
 
 // Why the model cannot predict, or not generate, or why not with these options; before anything is done.
