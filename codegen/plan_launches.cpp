@@ -160,8 +160,10 @@ class Writer {
 
   // Returns true if a later run reads it.
   bool stays(ir::ValueId value) const {
+    const bool measured = region_.kind == ir::RegionKind::predict && !module_.measure.ops.empty();
     return std::ranges::any_of(region_.yields, [&](const ir::Yield& yield) {
-      return yield.role == ir::YieldRole::rows && yield.what == ir::Operand(value);
+      return (yield.role == ir::YieldRole::rows || measured) &&
+             ir::facts(module_, region_)->root(yield.what) == ir::Operand(value);
     });
   }
 

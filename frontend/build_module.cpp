@@ -32,13 +32,13 @@ std::optional<ir::ValueId> predicted(const LayerLowering& layers, Flow output, D
   return std::nullopt;
 }
 
-// The part of the forward pass that the output depends on, its inputs too.
-void build_predict(ir::Module& module, const ModelFile& model, Parameters& parameters, Diag& diag) {
+// The part of the forward pass that the output depends on, its inputs too. Returns true where it is the loss's input.
+bool build_predict(ir::Module& module, const ModelFile& model, Parameters& parameters, Diag& diag) {
   ir::Region& region = module.predict;
   LayerLowering layers({module, region, diag}, parameters, model);
   const Flow output = loss_input(layers, layers.run());
   const std::optional<ir::ValueId> what = predicted(layers, output, diag);
-  if (!what) return;
+  if (!what) return false;
   if (const std::span<const Node> asked = model.predicted(); !asked.empty())
     module.settings.predict.layer = asked.front().text;
   layers.b.yield({.role = ir::YieldRole::output, .metric = {}, .of = {}, .what = *what});
@@ -50,6 +50,7 @@ void build_predict(ir::Module& module, const ModelFile& model, Parameters& param
         R"(it gives what the layer "{}" makes, and the loss takes another)", *module.settings.predict.layer);
   else if (const std::optional<std::string> why = ir::mixes_positions(module, region))
     module.results.predict_positions = why->empty() ? "causal" : *why;
+  return what == output.value;
 }
 
 }  // namespace
@@ -80,8 +81,9 @@ std::optional<ir::Module> compile_model(std::string_view text, std::string_view 
   judge_equivalence(model, step.inexact(), module.results, diag);
   if (diag.failed()) return std::nullopt;
   LayerLowering eval({module, module.eval, diag}, parameters, model);
-  lower_loss(eval, eval.run(), /*metrics=*/true);
-  build_predict(module, model, parameters, diag);
+  const Flow measured = loss_input(eval, eval.run());
+  lower_loss(eval, measured, /*metrics=*/true);
+  if (build_predict(module, model, parameters, diag)) build_measure(module, *measured.value);
   if (diag.failed()) return std::nullopt;
   warn_of_model(module, model, strict, diag);
   if (diag.failed()) return std::nullopt;

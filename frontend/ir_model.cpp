@@ -290,15 +290,16 @@ void complete_eval(ir::Module& module) {
   std::erase_if(module.eval.ops, [](const ir::Op& op) { return op.info->writes != 0; });
 }
 
-// predict is the part of eval that its output depends on.
-void complete_predict(ir::Module& module) {
-  if (!module.predict.ops.empty()) return;
+// predict is the part of eval that its output depends on, where the text has none. Returns whether it is.
+bool complete_predict(ir::Module& module) {
+  if (!module.predict.ops.empty()) return false;
   module.predict = module.eval;
   module.predict.kind = RegionKind::predict;
   ir::remove_dead(module.predict);
   std::erase_if(module.predict.inputs,
                 [&](ir::ValueId input) { return !ir::is_read(module.predict, input); });
   ir::compact(module.predict);
+  return true;
 }
 
 // The loss of the table [loss], in the place of the output that the region yields.
@@ -420,11 +421,13 @@ std::optional<ir::Module> compile_ir(std::string_view text, std::string_view fil
       diag.error(Kind::conflict, module->eval.at, "`step` yields its output, and so must `eval`");
       return std::nullopt;
     }
-    complete_predict(*module);
+    const bool same = complete_predict(*module);
+    const ir::ValueId output = *ir::as_value(module->eval.yields.front().what);
     Parameters parameters(*module, diag);
     add_loss(*module, module->step, model, parameters, /*metrics=*/false, diag);
     if (!diag.failed()) add_loss(*module, module->eval, model, parameters, /*metrics=*/true, diag);
     if (diag.failed()) return std::nullopt;
+    if (same) build_measure(*module, output);
     warn_of_model(*module, model, strict, diag);
     if (diag.failed()) return std::nullopt;
   }

@@ -165,4 +165,22 @@ void lower_loss(LayerLowering& layers, Flow output, bool metrics) {
   }
 }
 
+void build_measure(ir::Module& module, ir::ValueId output) {
+  // Where no launch may show which samples it has, sums are cut as those of a window are.
+  if (ir::keeps_bits(module.settings)) return;
+  ir::Region& region = module.measure;
+  region = module.eval;
+  region.kind = ir::RegionKind::measure;
+  const ir::ValueId given = region.add_value("predicted", region[output].type);
+  region.inputs.insert(region.inputs.begin(), given);
+  const auto replace = [&](ir::Operand& operand) {
+    if (operand == ir::Operand(output)) operand = given;
+  };
+  for (ir::Op& op : region.ops) op.each_operand(replace);
+  for (ir::Yield& yield : region.yields) replace(yield.what);
+  ir::remove_dead(region);
+  std::erase_if(region.inputs, [&](ir::ValueId input) { return !ir::is_read(region, input); });
+  ir::compact(region);
+}
+
 }  // namespace gacc::frontend

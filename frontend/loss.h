@@ -8,6 +8,9 @@ namespace gacc::frontend {
 // `output`, and yields them. Adds what the runtime must know of the target to the module's settings.
 void lower_loss(LayerLowering& layers, Flow output, bool metrics);
 
+// Makes `measure` of `eval`: the part behind the value `output`, which predict yields, too.
+void build_measure(ir::Module& module, ir::ValueId output);
+
 // One loss while it is lowered: what the code of a loss works with. The division by the count of the whole
 // window is update's.
 struct LossContext : LoweringContext {

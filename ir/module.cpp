@@ -120,7 +120,8 @@ const Region& Module::region(RegionKind kind) const { return const_cast<Module*>
 
 int64_t Module::most_samples(const Region& region) const {
   if (region.kind == RegionKind::decode) return 1;
-  const bool asked = region.kind == RegionKind::predict || region.kind == RegionKind::answer;
+  const bool asked = region.kind == RegionKind::predict || region.kind == RegionKind::answer ||
+                     region.kind == RegionKind::measure;
   const bool fewer = asked && results.predict_batch.given();
   return fewer ? *results.predict_batch : micro_batch();
 }

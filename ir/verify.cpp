@@ -342,6 +342,8 @@ class Verifier {
              "writes accumulators by *.acc only, not"},
             {RegionKind::eval, buffer.role == BufferRole::evaluation && acc,
              "adds to state of the role `evaluation` only, not to"},
+            {RegionKind::measure, buffer.role == BufferRole::evaluation && acc,
+             "adds to state of the role `evaluation` only, not to"},
             {RegionKind::close, sum, "writes the window's sums and their nodes only, not"},
             {RegionKind::norms, slice_of(BufferRole::norm_parts), "writes slices of sums in parts only, not"},
             {RegionKind::ratios, slice_of(BufferRole::ratio_parts),
@@ -362,6 +364,7 @@ class Verifier {
     if (region.kind == RegionKind::predict) return output(region);
     if (region.kind == RegionKind::answer) return parts(region);
     if (region.kind == RegionKind::decode) return one_position(region);
+    if (region.kind == RegionKind::measure) measured(region);
     if (at_least(Phase::accumulated) || !is_batched(region.kind)) {
       if (!region.yields.empty())
         broken("R10", region.at, "{} yields nothing in phase {}", region_text(region.kind),
@@ -402,8 +405,9 @@ class Verifier {
         if (!grads.insert(yield.of.index).second)
           broken("R10", region.at, "`@{}` has two gradients", buffer.name);
       } else if (yield.role == YieldRole::metric) {
-        if (region.kind != RegionKind::eval || type != Type{DType::f32, {}})
-          broken("R10", region.at, "a metric is an f32[] of eval");
+        const bool measures = region.kind == RegionKind::eval || region.kind == RegionKind::measure;
+        if (!measures || type != Type{DType::f32, {}})
+          broken("R10", region.at, "a metric is an f32[] of eval or measure");
       } else {
         broken("R10", region.at, "{} has no yield of the role `{}`", region_text(region.kind),
                yield_role_text(yield.role));
@@ -451,6 +455,21 @@ class Verifier {
         broken("R30", region->schedule->persistent->at, "{} has a persistent kernel, and {} is \"{}\"",
                region_text(region->kind), key, mode);
     }
+  }
+
+  // R34: measure begins with what predict yields.
+  void measured(const Region& region) {
+    if (!is_there(region) && region.inputs.empty()) return;
+    const std::vector<Yield>& from = module_.predict.yields;
+    const ValueId* output = from.size() == 1 ? as_value(from.front().what) : nullptr;
+    if (output == nullptr || from.front().role != YieldRole::output)
+      return broken("R34", region.at, "there is a measure, and predict yields no output");
+    if (region.inputs.empty()) return broken("R34", region.at, "measure takes no output of predict");
+    const Value &left = module_.predict[*output], &given = region[region.inputs.front()];
+    if (given.type != left.type || given.offset != left.offset)
+      broken("R34", region.at,
+             "the input `%{}` is not where predict leaves its output `%{}`, or of another type", given.name,
+             left.name);
   }
 
   // R26: answer goes on with some of the rows that predict leaves.
@@ -574,6 +593,7 @@ class Verifier {
   // R17: eval and predict read what step reads, since the runtime knows one type of each input ...
   void inputs_of_step(const Region& region) {
     for (const ValueId id : region.inputs) {
+      if (region.kind == RegionKind::measure && id == region.inputs.front()) continue;  // R34
       const Value& input = region[id];
       const std::optional<ValueId> same = module_.step.find(input.name);
       const std::vector<ValueId>& inputs = module_.step.inputs;

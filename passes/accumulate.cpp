@@ -237,6 +237,21 @@ void clear_in_init(Module& module, Diag& diag) {
   }
 }
 
+void add_metrics(Module& module, Region& region, Diag& diag) {
+  while (!region.yields.empty()) {
+    const Yield yield = region.yields.front();
+    const bool named = yield.role == YieldRole::metric;
+    const std::string name = "eval." + (named ? yield.metric : std::string(yield_role_text(yield.role)));
+    const BufferId sum =
+        module.need_buffer({.name = name,
+                            .role = BufferRole::evaluation,
+                            .type = {yield.role == YieldRole::count ? DType::i32 : DType::f32, {}}});
+    sum_samples(module, region, sum, yield.what, fmt::format("the metric {}", name), diag);
+    region.yields.erase(region.yields.begin());
+  }
+  compact(region);
+}
+
 }  // namespace
 
 bool accumulate(Module& module, const Options&, Diag& diag) {
@@ -266,22 +281,12 @@ bool accumulate(Module& module, const Options&, Diag& diag) {
     Builder build(module, module.step, diag);
     build.effect("samples.advance", {*low, *high});
   }
-  while (!module.eval.yields.empty()) {
-    const Yield yield = module.eval.yields.front();
-    const bool named = yield.role == YieldRole::metric;
-    const std::string name = "eval." + (named ? yield.metric : std::string(yield_role_text(yield.role)));
-    const BufferId sum =
-        module.need_buffer({.name = name,
-                            .role = BufferRole::evaluation,
-                            .type = {yield.role == YieldRole::count ? DType::i32 : DType::f32, {}}});
-    sum_samples(module, module.eval, sum, yield.what, fmt::format("the metric {}", name), diag);
-    module.eval.yields.erase(module.eval.yields.begin());
-  }
+  add_metrics(module, module.eval, diag);
+  add_metrics(module, module.measure, diag);
   if (!build_update(module, trained, diag)) return false;
   build_close(module, diag);
   clear_in_init(module, diag);
   compact(module.step);
-  compact(module.eval);
   return !diag.failed();
 }
 

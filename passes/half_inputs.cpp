@@ -19,7 +19,8 @@ namespace {
 
 using namespace ir;
 
-constexpr RegionKind kReaders[] = {RegionKind::step, RegionKind::eval, RegionKind::predict};
+constexpr RegionKind kReaders[] = {RegionKind::step, RegionKind::eval, RegionKind::predict,
+                                   RegionKind::measure};
 
 bool only_copies(const Op& op) { return op.info->copies && op.operands.size() == 1 && !op.when; }
 
@@ -74,6 +75,7 @@ bool half_inputs(Module& module, const Options&, Diag&) {
     for (const ValueId input : region.inputs)
       (by_value[index(input)] ? rounded : kept).insert(region[input].name);
   }
+  if (const auto& own = module.measure.inputs; !own.empty()) kept.insert(module.measure[own.front()].name);
   for (const std::string& name : kept) rounded.erase(name);
   for (const RegionKind kind : kReaders) halve(module.region(kind), half, rounded);
   return true;

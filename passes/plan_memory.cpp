@@ -256,31 +256,35 @@ void join_inputs(const Region& region, const Transients& t, const std::vector<pl
   if (joined.height <= height) placement = std::move(joined);
 }
 
-// The values of predict and, behind them in time, of answer, where there is one: the rows that it reads stay
-// where predict leaves them.
+// What runs behind predict, if anything does: it begins with a value that predict leaves.
+Region& behind_predict(Module& module) { return module.answer.ops.empty() ? module.measure : module.answer; }
+
+// The values of predict and, behind them in time, of the region that goes on with its result: that stays where predict
+// leaves it.
 struct Predictions {
-  Transients predict{}, answer{};
-  planner::Placement placement{};  // of the blocks of predict, then of answer's other ones
+  Transients predict{}, next{};
+  planner::Placement placement{};  // of the blocks of predict, then of the other ones of `next`
 };
 
-Predictions place_predictions(const Module& module, int64_t height) {
+Predictions place_predictions(Module& module, int64_t height) {
   Predictions p{.predict = transients(module, module.predict)};
   std::vector<planner::Block> blocks = p.predict.blocks;
-  if (!module.answer.ops.empty()) {
-    p.answer = transients(module, module.answer);
-    const ValueId rows = *as_value(module.predict.yields.front().what);
-    const auto left = std::ranges::find(p.predict.ranges, rows, &LiveRange::value) - p.predict.ranges.begin();
-    const size_t shared = p.predict.block_of[left], table = p.answer.block_of.front();
+  if (const Region& next = behind_predict(module); !next.ops.empty()) {
+    p.next = transients(module, next);
+    const Operand result = p.predict.facts->root(module.predict.yields.front().what);
+    const auto left =
+        std::ranges::find(p.predict.ranges, *as_value(result), &LiveRange::value) - p.predict.ranges.begin();
+    const size_t shared = p.predict.block_of[left], table = p.next.block_of.front();
     const auto begin = static_cast<int>(p.predict.kernels().size());
-    blocks[shared].last = begin + p.answer.blocks[table].last;
-    std::vector<size_t> number(p.answer.blocks.size(), shared);
+    blocks[shared].last = begin + p.next.blocks[table].last;
+    std::vector<size_t> number(p.next.blocks.size(), shared);
     for (size_t i = 0; i < number.size(); ++i) {
-      const planner::Block& block = p.answer.blocks[i];
+      const planner::Block& block = p.next.blocks[i];
       if (i == table) continue;
       number[i] = blocks.size();
       blocks.push_back({block.bytes, begin + block.first, begin + block.last});
     }
-    for (size_t& block : p.answer.block_of) block = number[block];
+    for (size_t& block : p.next.block_of) block = number[block];
   }
   p.placement = planner::place_greedily(blocks, height);
   return p;
@@ -302,7 +306,8 @@ int64_t most_fitting(int64_t all, int64_t step, F&& fits) {
   return most;
 }
 
-// Places the values of predict, with the most samples that the area has room for. When not even one fits,
+// Places the values of predict, with the most samples that the area has room for; without `measure` where that are not
+// all of a micro-batch. When not even one fits,
 // its output comes in parts, as large as fit (answer.h). When those do not fit either, the module has no such
 // region, and a setting says what the arena would need.
 void place_predict(Module& module, int64_t end, int64_t height, Diag& diag) {
@@ -331,6 +336,7 @@ void place_predict(Module& module, int64_t end, int64_t height, Diag& diag) {
     }
     return false;
   };
+  if (!fits(module.micro_batch())) module.measure = Region{RegionKind::measure};
   int64_t most = most_fitting(module.micro_batch(), 1, fits);
   if (most == 0 && fits_in_parts()) most = 1;
   if (most == 0) {
@@ -342,8 +348,10 @@ void place_predict(Module& module, int64_t end, int64_t height, Diag& diag) {
   }
   module.results.predict_batch = most;
   place(module.predict, fitting.predict, fitting.placement.offsets, end);
-  place(module.answer, fitting.answer, fitting.placement.offsets, end);
+  Region& next = behind_predict(module);
+  place(next, fitting.next, fitting.placement.offsets, end);
   place_aliases(module, module.predict);
+  place_aliases(module, next);
 }
 
 // Gives the caches of decode, and the scores that follow from them, another number of positions.

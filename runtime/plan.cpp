@@ -48,6 +48,7 @@ bool Plan::needs(Program program) const {
   if (program == Program::predict) return predict.batch > 0;
   if (program == Program::answer) return predict.rows > 0;
   if (program == Program::decode) return predict.decode.has_value();
+  if (program == Program::measure) return predict.measured;
   for (const auto& [one, role] :
        {std::pair(Program::close, BufferRole::node), std::pair(Program::norms, BufferRole::norm_parts),
         std::pair(Program::ratios, BufferRole::ratio_parts), std::pair(Program::clear, BufferRole::slice)})

@@ -20,7 +20,8 @@ constexpr int kArtifactVersion = 9;
 
 // The programs of an artifact, which are the regions of its IR. `close` is there only with several lanes, `answer`
 // only where predictions come in parts, `norms`, `ratios` and `clear` only where ranks share the optimizer's state,
-// `decode` only in models that can go on with a text.
+// `decode` only in models that can go on with a text. `measure` adds the loss and the metrics of what `predict` leaves
+// to the sums of `eval`; it is there only where the predictions are what the loss compares, and where there is room.
 enum class Program : uint8_t {
 #define GACC_REGION(name, batched) name,
 #include "ir/regions.def"
@@ -36,9 +37,10 @@ inline constexpr std::string_view kProgramNames[] = {
 #include "ir/regions.def"
 #undef GACC_REGION
 };
-// Says whether it makes predictions.
+// Says whether it makes or measures predictions.
 constexpr bool predicts(Program program) {
-  return program == Program::predict || program == Program::answer || program == Program::decode;
+  return program == Program::predict || program == Program::answer || program == Program::decode ||
+         program == Program::measure;
 }
 // Says whether a run of it takes a micro-batch.
 constexpr bool takes_samples(Program program) {
@@ -72,16 +74,18 @@ struct PlanInput {  // one named input of `step`, `eval` and `predict`; the byte
   bool documents = false;               // numbers of documents, of which a text that goes on is one
   bool probability = false;             // f32: valid values are 0 to 1
   bool normalize_data = false;          // normalize = "data": the training data's statistics
-  std::optional<DType> stored{};        // of f32: the half type to which it is rounded in the arena
-  std::vector<std::string> values{};    // i32: the texts that are 0, 1, 2 ... in data
+  std::optional<int64_t> measure_offset{};  // where `measure` does, if the loss depends on it
+  std::optional<DType> stored{};            // of f32: the half type to which it is rounded in the arena
+  std::vector<std::string> values{};        // i32: the texts that are 0, 1, 2 ... in data
   // f32: columns of texts, by name, each of which is as many elements as it has values.
   std::vector<std::pair<std::string, std::vector<std::string>>> columns{};
 
   // Returns where the program reads it, if it does.
   std::optional<int64_t> offset(Program program) const {
-    return program == Program::predict ? predict_offset
-           : program == Program::eval  ? eval_offset
-                                       : step_offset;
+    return program == Program::predict   ? predict_offset
+           : program == Program::measure ? measure_offset
+           : program == Program::eval    ? eval_offset
+                                         : step_offset;
   }
   int64_t bytes(int64_t samples) const;  // in the arena
 };
@@ -306,6 +310,7 @@ struct PlanPredict {
       answer_shape{};       // `shape`, without the last axis where the answer is its largest's number
   int64_t rows = 0;         // of the first axis of `shape`, that a part has; 0: there are no parts
   int64_t rows_offset = 0;  // where `answer` reads their numbers, i32 [rows]
+  bool measured = false;    // there is the program `measure`
   // For a model that gives [T, V] of i32 [T]: "causal" where positions meet in causal attention alone, else how they
   // meet.
   std::string positions{};

@@ -9,7 +9,7 @@ X.gir: a line `// RUN: gacc-opt %s --passes "dce"`, the input, a line `// ----- 
 itself parse and print to the same text; without that line, what comes back is the input but for its lines of comment.
 `// RUN: not gacc-opt ...` expects exit 1 and compares standard error.
 X.toml beside X.expected: `# RUN: gaccc %s ...` (default: --emit ir --stop-after model -o -), standard error then output, in
-which `eval` and `predict` stand as what of `step` is other there.
+which `eval` and `predict` stand as what of `step` is other there, and `measure` as the end of `eval` that it is.
 `// MATCH: subset` (`# MATCH: subset`): the expected lines occur in this order, others may stand between.
 `// LIKE: Y.gir` (`# LIKE: Y.toml`): expects what the golden Y beside it expects but for these lines, `-` gone and `+` new;
 with `RUN: not`, the errors.
@@ -145,11 +145,14 @@ def changes(base, text):
 
 
 def beside_step(text):
-    """The text of a module with its other regions as changes of `step`, where that is shorter."""
-    region = re.compile(r"(?ms)^  (step|eval|predict)(\(.*?) \{\n(.*?)^  \}\n")
-    step = next((m[3] for m in region.finditer(text) if m[1] == "step"), "")
+    """The text of a module with its other regions as changes of `step`, where that is shorter, or the end of `eval`."""
+    region = re.compile(r"(?ms)^  (step|eval|predict|measure)(\(.*?) \{\n(.*?)^  \}\n")
+    step, evaluated = (next((m[3] for m in region.finditer(text) if m[1] == name), "") for name in ("step", "eval"))
 
     def shortened(match):
+        if match[1] == "measure":
+            behind = next((name for name in re.findall(r"%[\w.]+", evaluated) if evaluated.endswith(match[3].replace("%predicted", name))), None)
+            return f"  measure{match[2]} like the end of eval, behind {behind}\n" if behind else match[0]
         change = changes(step, match[3])
         if match[1] == "step" or change.count("\n") > match[3].count("\n") * 3 / 4:
             return match[0]

@@ -276,15 +276,20 @@ Status evaluate_parameters(Run& run, Session& session) {
 Status write_predictions(Run& run, Session& session) {
   const std::string& path = run.given.predict;
   std::string warning;
-  GACC_TRY(predict(session, run.artifact.plan, run.data, path, run.outputs, run.options.interrupted,
-                   run.result.interrupted, warning));
+  EvaluationReport report;
+  // The loss and the metrics follow from the outputs, or need a pass of their own.
+  const bool at_once = run.artifact.plan.predict.measured && run.eval.samples == run.data.samples;
+  GACC_TRY(predict(session, run.artifact.plan, at_once ? run.eval : run.data, path, run.outputs,
+                   run.options.interrupted, run.result.interrupted, warning,
+                   at_once ? &report.result : nullptr));
   if (!warning.empty()) run.say("gacc-exec: {}\n", warning);
   const std::string& remark = run.outputs.remark;
   run.done = fmt::format("wrote the outputs of {} to {}{}{}", counted(run.data.samples, "sample"), path,
                          remark.empty() ? "" : ", ", remark);
   if (run.eval.samples == 0 || run.result.interrupted) return {};
-  EvaluationReport report;
-  GACC_TRY(evaluate_once(session, run.artifact.plan, run.eval, run.options, report, run.result.interrupted));
+  if (!at_once)
+    GACC_TRY(
+        evaluate_once(session, run.artifact.plan, run.eval, run.options, report, run.result.interrupted));
   report.show_in(run.metric_units);
   if (!run.result.interrupted) run.say("{}\n", evaluation_text(report, run.artifact.plan));
   return {};

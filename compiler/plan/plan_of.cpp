@@ -57,6 +57,7 @@ PlanPredict predict_of(const ir::Module& module) {
     predict.rows = numbers.type.shape.at(1);
     predict.rows_offset = numbers.offset.value_or(0);
   }
+  predict.measured = !module.measure.ops.empty();
   predict.answer = answer_of(module.settings);
   predict.answer_shape = predict.shape;
   if (predict.answer == AnswerForm::argmax) predict.answer_shape.pop_back();
@@ -132,6 +133,7 @@ void add_inputs(const ir::Module& module, Plan& plan) {
     input.step_offset = value.offset.value_or(0);
     input.eval_offset = input_offset(module.eval, value.name).value_or(0);
     input.predict_offset = input_offset(module.predict, value.name);
+    input.measure_offset = input_offset(module.measure, value.name);
     input.documents = input.predict_offset &&
                       std::ranges::none_of(ir::token_inputs(module.predict), [&](ir::ValueId given) {
                         return module.predict[given].name == value.name;

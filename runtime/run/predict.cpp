@@ -265,7 +265,7 @@ Result<OutputForm> output_form(const Plan& plan, const std::string& layer, const
 }
 
 Status each_output(Session& session, const Plan& plan, const Dataset& data, int64_t samples,
-                   const TakeOutputs& take) {
+                   const TakeOutputs& take, Evaluation* evaluation) {
   const int64_t each = elements_of(plan.predict.shape);
   std::vector<float> outputs(static_cast<size_t>(plan.predict.outputs()));
   std::vector<int64_t> order(static_cast<size_t>(samples));
@@ -283,13 +283,14 @@ Status each_output(Session& session, const Plan& plan, const Dataset& data, int6
       if (!GACC_TRY(take(before + first, some))) return {};
     }
     before += all;
+    if (evaluation != nullptr) GACC_TRY(evaluation->add(batch->inputs, batch->samples, Program::measure));
   }
   return loader.status();
 }
 
 Status predict(Session& session, const Plan& plan, const Dataset& data, const std::string& path,
                const OutputForm& form, const std::function<bool()>& asked_to_end, bool& interrupted,
-               std::string& warning) {
+               std::string& warning, EvalReport* measured) {
   AtomicFile file;
   GACC_TRY(file.open(path));
   const bool table = !form.columns.empty();
@@ -308,8 +309,11 @@ Status predict(Session& session, const Plan& plan, const Dataset& data, const st
     interrupted = asked_to_end();
     return !interrupted;
   };
-  GACC_TRY(each_output(session, plan, data, data.samples, take));
+  Evaluation* const evaluation = measured != nullptr ? &session.evaluation() : nullptr;
+  if (evaluation != nullptr) GACC_TRY(evaluation->begin());
+  GACC_TRY(each_output(session, plan, data, data.samples, take, evaluation));
   if (interrupted) return {};
+  if (measured != nullptr) *measured = GACC_TRY(evaluation->end());
   if (wrong > 0)
     warning =
         fmt::format("warning: {} of {} outputs are not finite (nan or infinite), the first of sample {}",

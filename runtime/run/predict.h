@@ -27,16 +27,18 @@ Result<OutputForm> output_form(const Plan& plan, const std::string& layer, const
                                const DataFacts& facts);
 
 // Calls `take` with the outputs of the first samples, in the data's order: some at a time, which it may change, and the
-// number of the first of them. Ends where that gives false.
+// number of the first of them. Ends where that gives false. Adds all of them to `evaluation`, unless it is null; then
+// the plan has `measure`, and the data have targets.
 using TakeOutputs = std::function<Result<bool>(int64_t first, std::span<float> outputs)>;
 Status each_output(Session& session, const Plan& plan, const Dataset& data, int64_t samples,
-                   const TakeOutputs& take);
+                   const TakeOutputs& take, Evaluation* evaluation = nullptr);
 
 // Writes the outputs of all samples, in the data's order. `interrupted` ends it, and leaves no file.
-// `warning`: what there is to say of outputs that are no numbers.
+// `warning`: what there is to say of outputs that are no numbers. `measured`, unless it is null, becomes their loss and
+// metrics, as with `each_output`.
 Status predict(Session& session, const Plan& plan, const Dataset& data, const std::string& path,
                const OutputForm& form, const std::function<bool()>& asked_to_end, bool& interrupted,
-               std::string& warning);
+               std::string& warning, EvalReport* measured = nullptr);
 
 struct GenerateOptions {
   int64_t tokens = 0;

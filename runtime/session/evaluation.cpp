@@ -127,10 +127,10 @@ Status Evaluation::next(InputBytes inputs, int64_t samples) {
   return {};
 }
 
-Status Evaluation::add(InputBytes inputs, int64_t samples) {
-  GACC_TRY(arena_.write_inputs(inputs, samples, Program::eval));
+Status Evaluation::add(InputBytes inputs, int64_t samples, Program program) {
+  GACC_TRY(arena_.write_inputs(inputs, samples, program));
   GACC_TRY(next(inputs, samples));
-  return arena_.run(Program::eval, samples);
+  return arena_.run(program, samples);
 }
 
 // The mean of the first targets: all ranks take that of the one with the first launch.

@@ -22,8 +22,9 @@ class Evaluation {
   Status begin(int64_t launches = 0);
   // True for a launch that this rank makes.
   bool has(int64_t position) const;
-  // Adds a micro-batch. Waits at the first one of a lane, and where the host takes over the sums.
-  Status add(InputBytes inputs, int64_t samples);
+  // Adds a micro-batch; with `measure` that of the prediction before, of which the inputs are looked at that it reads.
+  // Waits at the first one of a lane, and where the host takes over the sums.
+  Status add(InputBytes inputs, int64_t samples, Program program = Program::eval);
   // Counts one that another rank adds.
   Status skip(int64_t samples) { return next({}, samples); }
   int64_t samples() const { return samples_; }  // of an evaluation that has not ended

@@ -172,6 +172,28 @@ def test_outputs_are_those_that_eval_measures(folder):
     expect(predict(artifact, weights, data + ",limit=3", folder / "out.npy")[1] == predict(artifact, weights, data, folder / "all.npy")[1][:15], "limit")
 
 
+def test_labels_cost_no_second_pass(folder):
+    """What is printed beside predictions is what --eval prints, by `measure` where the artifact has it: not where sums are cut as a window's are."""
+    weighted = harness.classifier("mlp", [7], 5, MLP, "micro_batch = 4", seed=2).replace('target = "y"', 'target = "y"\nclass_weights = [1, 2, 0.5, 1, 3]')
+    regression = """
+model = { name = "r", metrics = ["mae", "rmse", "r2"] }
+inputs.x = { shape = [6] }
+inputs.y = { shape = [2], normalize = "data" }
+layers = [{ type = "linear", features = 2 }]
+optimizer.type = "sgd"
+loss = { type = "mse", target = "y" }
+train.micro_batch = 4
+"""
+    for text, sets, at_once in ((weighted, {"precision.compute": "f16"}, True), (regression, {"train.accumulate": "2", "train.lanes": "2"}, True),
+                                (regression, {"train.require": "bits"}, False)):
+        artifact, weights, data = trained(folder, text, 13, **{key.replace(".", "__"): value for key, value in sets.items()})
+        ir = run("gaccc", folder / "m.toml", "--emit", "ir", "-o", "-", *(word for each in sets.items() for word in ("--set", "=".join(each)))).stdout
+        expect(("\n  measure(" in ir) == at_once, sets)
+        told = run("gacc-exec", artifact, "--eval", data, "--load", weights, "--device", "cpu").stdout.splitlines()[0]
+        done = run("gacc-exec", artifact, "--data", data, "--load", weights, "--predict", folder / "out.npy", "--device", "cpu")
+        expect(told.startswith("eval: loss ") and told in done.stderr.splitlines(), f"{sets}: {told!r}, and {done.stderr}")
+
+
 def test_standard_streams(folder):
     """`-` is the artifact on standard input, and the outputs on standard output, where nothing else is."""
     artifact, weights, data = trained(folder, harness.classifier("mlp", [7], 5, MLP, "micro_batch = 4", seed=2), 13)
@@ -373,9 +395,9 @@ def test_other_models_do_not_generate(folder):
 
 
 def plans(folder, model):
-    """Returns the plans of IR in phase model, with and without its `predict`."""
+    """Returns the plans of IR in phase model, with and without its `predict` and `measure`."""
     begin = model.index("\n  predict(")
-    end = model.index("\n  }\n", begin) + 5
+    end = len(model) - 2  # they are the last
     passes = [line.split()[0] for line in run("gacc-opt", "--list-passes").stdout.splitlines()]
     for text in (model, model[:begin] + model[end:]):
         (folder / "in.gir").write_text(text)
@@ -384,7 +406,7 @@ def plans(folder, model):
 
 def training(plan):
     """Returns what a plan says of training."""
-    return re.sub(r"\n  set predict\.\S+ = .*", "", re.sub(r"(?s)\n\n  (predict|answer|decode)\(.*?\n  }", "", plan))
+    return re.sub(r"\n  set predict\.\S+ = .*", "", re.sub(r"(?s)\n\n  (predict|answer|decode|measure)\(.*?\n  }", "", plan))
 
 
 def test_predictions_cost_no_memory(folder):

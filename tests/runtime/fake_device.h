@@ -118,6 +118,7 @@ class FakeDevice : public Device {
       case Program::predict:
       case Program::answer:
       case Program::decode:
+      case Program::measure:
         return Status::error("the fake device has no predictions");
       case Program::norms:
       case Program::ratios:

@@ -232,7 +232,8 @@ std::string_view region_name(RegionKind kind) {
                                          "parts of norms",
                                          "parts of ratios",
                                          "clearing sums",
-                                         "going on with a text"};
+                                         "going on with a text",
+                                         "measuring predictions"};
   return kNames[static_cast<size_t>(kind)];
 }
 
