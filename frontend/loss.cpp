@@ -166,7 +166,7 @@ void lower_loss(LayerLowering& layers, Flow output, bool metrics) {
 }
 
 void build_measure(ir::Module& module, ir::ValueId output) {
-  // Where no launch may show which samples it has, sums are cut as those of a window are.
+  // Sums that must not show how many samples a launch has are cut as those of a window are.
   if (ir::keeps_bits(module.settings)) return;
   ir::Region& region = module.measure;
   region = module.eval;

@@ -256,7 +256,7 @@ void join_inputs(const Region& region, const Transients& t, const std::vector<pl
   if (joined.height <= height) placement = std::move(joined);
 }
 
-// What runs behind predict, if anything does: it begins with a value that predict leaves.
+// Returns the region that goes on with what predict leaves: it is empty where there is none.
 Region& behind_predict(Module& module) { return module.answer.ops.empty() ? module.measure : module.answer; }
 
 // The values of predict and, behind them in time, of the region that goes on with its result: that stays where predict
