@@ -180,10 +180,11 @@ class Checks {
   bool run() {
     for (const RegionKind kind : ir::all_regions) {
       const ir::Region& region = module_.region(kind);
-      const bool mine = kind == RegionKind::init || kind == RegionKind::step || kind == RegionKind::eval ||
-                        kind == RegionKind::predict;
-      if (!mine && (!region.ops.empty() || !region.yields.empty() || !region.inputs.empty()))
-        wrong(region.at, "the passes make `{}`; a model has init, step, eval and predict",
+      constexpr RegionKind mine[] = {RegionKind::init, RegionKind::step, RegionKind::eval,
+                                     RegionKind::predict, RegionKind::measure};
+      const bool empty = region.ops.empty() && region.yields.empty() && region.inputs.empty();
+      if (!empty && !contains(mine, kind))
+        wrong(region.at, "the passes make `{}`; a model has init, step, eval, predict and measure",
               ir::region_text(kind));
     }
     if (module_.step.ops.empty()) wrong(module_.step.at, "a model needs a step");
@@ -411,6 +412,7 @@ std::optional<ir::Module> compile_ir(std::string_view text, std::string_view fil
   module->settings = std::move(settings);
   for (ir::Buffer& buffer : module->buffers) buffer.group = -1;
   assign_groups(model, *module, diag);
+  if (ir::keeps_bits(module->settings)) module->measure = ir::Region{RegionKind::measure};
   judge_equivalence(model, inexact_of(*module, model), module->results, diag);
   if (layers != nullptr) *layers = parameters_of(*module);
   if (diag.failed()) return std::nullopt;

@@ -306,10 +306,9 @@ int64_t most_fitting(int64_t all, int64_t step, F&& fits) {
   return most;
 }
 
-// Places the values of predict, with the most samples that the area has room for; without `measure` where that are not
-// all of a micro-batch. When not even one fits,
-// its output comes in parts, as large as fit (answer.h). When those do not fit either, the module has no such
-// region, and a setting says what the arena would need.
+// Places the values of predict, with the most samples that the area has room for. `measure` stays only where they are a
+// whole micro-batch. When not even one sample fits, its output comes in parts, as large as fit (answer.h). When those
+// do not fit either, the module has no such region, and a setting says what the arena would need.
 void place_predict(Module& module, int64_t end, int64_t height, Diag& diag) {
   if (module.predict.yields.empty()) return;
   Predictions fitting;
@@ -336,8 +335,12 @@ void place_predict(Module& module, int64_t end, int64_t height, Diag& diag) {
     }
     return false;
   };
-  if (!fits(module.micro_batch())) module.measure = Region{RegionKind::measure};
-  int64_t most = most_fitting(module.micro_batch(), 1, fits);
+  const int64_t all = module.micro_batch();
+  int64_t most = all;
+  if (!fits(all)) {
+    module.measure = Region{RegionKind::measure};
+    most = most_fitting(all, 1, fits);
+  }
   if (most == 0 && fits_in_parts()) most = 1;
   if (most == 0) {
     module.results.predict_batch.clear();

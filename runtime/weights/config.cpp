@@ -77,6 +77,19 @@ const struct {
               {"rotary_emb_base", "theta"},
               {"rotary_pct", "partial"}};
 
+// Values (JSON) that transformers takes where a config.json lacks the key: of one model_type, then of all others.
+const struct {
+  std::string_view type, key, fact, value;
+} kDefaults[] = {{"gpt2", "activation_function", "activation", R"("gelu_new")"},
+                 {"gpt2", "layer_norm_epsilon", "eps", "1e-05"},
+                 {"gpt_neox", "hidden_act", "activation", R"("gelu")"},
+                 {"gpt_neox", "layer_norm_eps", "eps", "1e-05"},
+                 {"phi3", "rms_norm_eps", "eps", "1e-05"},
+                 {"smollm3", "rope_theta", "theta", "2000000"},
+                 {"", "hidden_act", "activation", R"("silu")"},
+                 {"", "rms_norm_eps", "eps", "1e-06"},
+                 {"", "rope_theta", "theta", "10000"}};
+
 const std::map<std::string_view, std::string_view> kActivations = {{"gelu_fast", "gelu_tanh"},
                                                                    {"gelu_new", "gelu_tanh"},
                                                                    {"gelu_pytorch_tanh", "gelu_tanh"},
@@ -110,10 +123,7 @@ class Comparison {
     for (const auto& [key, value] : config_.items()) compare(key, value);
     if (const json* heads = number("num_attention_heads"); heads != nullptr && !given("num_key_value_heads"))
       compare_fact("num_attention_heads", *heads, "kv_heads");
-    const bool turned = given("rope_theta") || given("rotary_emb_base") || given("rope_parameters");
-    if (given("model_type") && !turned && has("theta") && known_type())
-      differs("rope_theta", "missing, which is 10000", "theta",
-              [](std::string_view said) { return said == "10000"; });
+    if (known_type()) compare_missing();
     if (known_type() && has("window") && !slides())
       add(fmt::format("it has no sliding_window; attention in the model has one of {}",
                       fmt::join(facts_["window"], " and ")));
@@ -125,7 +135,7 @@ class Comparison {
   }
 
  private:
-  bool given(const char* key) const { return config_.contains(key) && !config_[key].is_null(); }
+  bool given(const std::string& key) const { return config_.contains(key) && !config_[key].is_null(); }
   const json* number(const char* key) const {
     const auto found = config_.find(key);
     return found != config_.end() && found->is_number() ? &*found : nullptr;
@@ -152,9 +162,11 @@ class Comparison {
       add(fmt::format("{} is {}, {} in the model", key, value, fmt::join(said, " and ")));
   }
 
-  void compare_fact(std::string_view key, const json& value, const std::string& fact) {
+  // `how` stands before the value in the problem.
+  void compare_fact(std::string_view key, const json& value, const std::string& fact,
+                    std::string_view how = "") {
     if (value.is_null()) return;
-    differs(key, value.dump(), fact, [&](const std::string& said) {
+    differs(key, fmt::format("{}{}", how, value.dump()), fact, [&](const std::string& said) {
       if (value.is_string()) {
         const std::string text = value.get<std::string>();
         const auto ours = kActivations.find(text);
@@ -164,6 +176,18 @@ class Comparison {
       const double wanted = value.get<double>(), ours = std::strtod(said.c_str(), nullptr);
       return std::abs(ours - wanted) <= 1e-6 * std::abs(wanted);
     });
+  }
+
+  void compare_missing() {
+    const std::string own = config_["model_type"].get<std::string>();
+    std::vector<std::string_view> known;  // facts of which the type has a default of its own
+    for (const auto& [type, key, fact, value] : kDefaults) {
+      if (type.empty() ? std::ranges::count(known, fact) > 0 : own != type) continue;
+      known.push_back(fact);
+      const bool turned = fact == "theta" && (given("rotary_emb_base") || given("rope_parameters"));
+      if (has(std::string(fact)) && !turned && !given(std::string(key)))
+        compare_fact(key, json::parse(value), std::string(fact), "missing, which is ");
+    }
   }
 
   void unknown(const std::string& key, const json& value) {

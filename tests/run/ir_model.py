@@ -53,7 +53,7 @@ def test_options_override_settings(folder):
     toml = harness.example("mnist_mlp")
     run("gaccc", toml, "--emit", "ir", "--stop-after", "model", "-o", folder / "m.gir")
     sets = [["train.micro_batch=16", "train.accumulate=2"], ["optimizer.type=lion", "optimizer.lr=0.01"],
-            ["precision.compute=bf16"], ["train.effective_batch=128", "train.micro_batch=auto", "train.accumulate=auto"]]
+            ["precision.compute=bf16"], ["train.require=bits"], ["train.effective_batch=128", "train.micro_batch=auto", "train.accumulate=auto"]]
     for some in sets:
         words = [word for each in some for word in ("--set", each)]
         if "precision" not in some[0] and "lion" not in some[0]:

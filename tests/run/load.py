@@ -442,6 +442,10 @@ def test_a_folder_s_config_is_compared(folder):
         loads(wrong, str(place / "config.json"), *words)
         run("gacc-exec", folder / "r.ptx", "--init-only", "--load", place / "model.safetensors", "--device", "cpu")
     loads({}, "missing, which is 10000", artifact=build(ROTARY.replace("10000", "500000")), without=["rope_theta"])
+    loads({}, artifact=build(), without=["hidden_act", "rms_norm_eps"])
+    loads({"model_type": "phi3"}, "rms_norm_eps is missing, which is 1e-05, 1e-06 in the model", without=["rms_norm_eps"])
+    loads({}, 'hidden_act is missing, which is "silu", relu in the model', artifact=build(ROTARY.replace("silu", "relu")), without=["hidden_act"])
+    loads({"model_type": "mine"}, artifact=build(ROTARY + '[load.config]\nmodel_type = "mine"\n'), without=["rms_norm_eps"])
     loads({}, "not causal", artifact=build(ROTARY.replace("causal = true\n", "")))
     scaled = build(ROTARY.replace("theta = 10000", 'theta = 10000, scaling = { type = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = 8 }'))
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}
