@@ -217,18 +217,20 @@ class TableReader {
     const bool feature = use.kind == ColumnUse::Kind::feature;
     if (missing && feature) what += "; missing=mean fills it in";
     if (missing) what += fmt::format("{} missing=drop leaves the line out", feature ? "," : ";");
+    const auto can_be_typed = [](std::string_view text) {
+      return quoted(text).size() == text.size() + 2 && text.find_first_of(",|") == text.npos;
+    };
     const std::string& column_name = columns_[column];
-    const std::string shown = quoted(column_name);
-    const bool can_be_typed =
-        shown.size() == column_name.size() + 2 && column_name.find_first_of(",|") == std::string::npos;
     const bool word = !missing && use.values == nullptr;
-    if (word && feature && can_be_typed)
+    if (word && feature && can_be_typed(column_name))
       what += fmt::format("; drop={} leaves the column out, and `columns` of the input states its words",
                           column_name);
     if (word && !feature) what += "; `values` of the input states its words";
-    if (!missing && use.values != nullptr && std::ranges::none_of(field, is_word_sign))
+    if (!missing && use.values != nullptr && can_be_typed(field) &&
+        std::ranges::none_of(field, is_word_sign))
       what += fmt::format("; na={} makes a missing field of it", field);
-    return Status::error("{}:{}: column {} ({}): {}", name_, line, column + 1, shown, what);
+    return Status::error("{}:{}: column {} ({}): {}", name_, line, column + 1,
+                         quoted(column_name), what);
   }
 
   const std::string_view name_;

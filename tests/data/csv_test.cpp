@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "runtime/text.h"
 #include "tests/data/make_files.h"
 
 namespace gacc::test {
@@ -118,6 +119,13 @@ TEST(Csv, TextsAreNumbersOrColumns) {
             "f.csv:2: column 1 (\"color\"): \"blu\" is none of its values; did you mean \"blue\"? (they are "
             "\"red\" "
             "and \"blue\")");
+  const std::vector<std::pair<std::string, std::string>> fields = {
+      {"--", "; na=-- makes a missing field of it"}, {std::string(1, '\0'), ""}};
+  for (const auto& [field, advice] : fields)
+    EXPECT_EQ(parse_csv("color,n,kind\n" + field + ",1,b\n", "f.csv", table, options, choose).text(),
+              fmt::format("f.csv:2: column 1 (\"color\"): {} is none of its values (they are \"red\" and "
+                          "\"blue\"){}",
+                          gacc::quoted(field), advice));
   EXPECT_EQ(parse_csv("n\n-9\n", "f.csv", table, {.missing = {"-9"}}).text(),
             "f.csv:2: column 1 (\"n\"): \"-9\" is a mark of a missing field; missing=mean fills it in, "
             "missing=drop "
