@@ -31,6 +31,7 @@ class Verifier {
       broken("R9", {}, "predict.batch is {}; a micro-batch has {}", predicted, batch);
     if (diag_.reports().size() > before) return false;  // every size below depends on it
     buffers();
+    if (diag_.reports().size() > before) return false;  // rules below ask where they lie
     verify_host_buffers(module_, broken_rule());
     launch_modes();
     for (const RegionKind kind : all_regions) {
@@ -80,6 +81,7 @@ class Verifier {
 
   // R1 unique buffer names; R9 shapes; R15 places of buffers
   void buffers() {
+    const size_t before = diag_.reports().size();
     std::set<std::string_view> names;
     for (const Buffer& buffer : module_.buffers) {
       shown(buffer.at, buffer.name);
@@ -98,10 +100,12 @@ class Verifier {
                                            columns(buffer.type.shape) % block_of(buffer) != 0))
         broken("R31", buffer.at, "`@{}` is {}; a frozen parameter of rows of whole blocks may be",
                buffer.name, type_text(buffer.type));
-      place(buffer.at, "@" + buffer.name, room_bytes(buffer), buffer.offset, at_least(Phase::planned),
-            alignment(buffer), is_on_host(module_, *module_.find_buffer(buffer.name)));
       role(buffer);
     }
+    if (diag_.reports().size() > before) return;
+    for (const Buffer& buffer : module_.buffers)
+      place(buffer.at, "@" + buffer.name, room_bytes(buffer), buffer.offset, at_least(Phase::planned),
+            alignment(buffer), is_on_host(module_, *module_.find_buffer(buffer.name)));
     if (at_least(Phase::planned) != module_.arena_bytes.has_value())
       broken("R15", {}, "a module has an arena size in phase planned, and only then");
   }
@@ -130,8 +134,10 @@ class Verifier {
       return wrong(role.belongs() ? " and must name the buffer that it belongs to"
                                   : ", which belongs to no other buffer");
     if (!buffer.of) return;
-    if (buffer.role == BufferRole::slot || buffer.role == BufferRole::part) return;  // R33
     const Buffer& owner = module_[*buffer.of];
+    const bool inner = owner.role == BufferRole::slot || owner.role == BufferRole::part;
+    if (inner) wrong(fmt::format(", and `@{}` is a piece itself", owner.name));
+    if (buffer.role == BufferRole::slot || buffer.role == BufferRole::part) return;  // R33
     if (buffer.role == BufferRole::node) {
       if (owner.kind != BufferKind::accum || !role_info(owner.role).combines())
         wrong(fmt::format(", and `@{}` is no sum of a window", owner.name));
