@@ -218,7 +218,9 @@ class TableReader {
     if (missing && feature) what += "; missing=mean fills it in";
     if (missing) what += fmt::format("{} missing=drop leaves the line out", feature ? "," : ";");
     const auto can_be_typed = [](std::string_view text) {
-      return quoted(text).size() == text.size() + 2 && text.find_first_of(",|") == text.npos;
+      constexpr size_t kMost = 40;
+      return text.size() <= kMost && quoted(text).size() == text.size() + 2 &&
+             text.find_first_of(",|") == text.npos;
     };
     const std::string& column_name = columns_[column];
     const bool word = !missing && use.values == nullptr;
@@ -226,11 +228,9 @@ class TableReader {
       what += fmt::format("; drop={} leaves the column out, and `columns` of the input states its words",
                           column_name);
     if (word && !feature) what += "; `values` of the input states its words";
-    if (!missing && use.values != nullptr && can_be_typed(field) &&
-        std::ranges::none_of(field, is_word_sign))
+    if (!missing && use.values != nullptr && can_be_typed(field) && std::ranges::none_of(field, is_word_sign))
       what += fmt::format("; na={} makes a missing field of it", field);
-    return Status::error("{}:{}: column {} ({}): {}", name_, line, column + 1,
-                         quoted(column_name), what);
+    return Status::error("{}:{}: column {} ({}): {}", name_, line, column + 1, quoted(column_name), what);
   }
 
   const std::string_view name_;

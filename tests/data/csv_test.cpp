@@ -120,7 +120,9 @@ TEST(Csv, TextsAreNumbersOrColumns) {
             "\"red\" "
             "and \"blue\")");
   const std::vector<std::pair<std::string, std::string>> fields = {
-      {"--", "; na=-- makes a missing field of it"}, {std::string(1, '\0'), ""}};
+      {"--", "; na=-- makes a missing field of it"},
+      {std::string(1, '\0'), ""},
+      {std::string(80, '-') + std::string(3, '\0'), ""}};
   for (const auto& [field, advice] : fields)
     EXPECT_EQ(parse_csv("color,n,kind\n" + field + ",1,b\n", "f.csv", table, options, choose).text(),
               fmt::format("f.csv:2: column 1 (\"color\"): {} is none of its values (they are \"red\" and "
