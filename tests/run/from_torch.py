@@ -1,6 +1,7 @@
 """PyTorch modules as models: the forward, one update and the parameters are PyTorch's, and what cannot be said is refused
 with the line of Python."""
 import contextlib
+import copy
 import io
 
 import harness
@@ -168,6 +169,19 @@ def test_refusals_name_the_line(_):
     refused(None, "meta", module=One(lambda x: x).to("meta"))
     refused(lambda x: (x, x), "output=")
     refused(lambda x: (x * 2).long(), "floats")
+    for function in (lambda x: x / x.shape[0], lambda x: x + x.size(0), lambda x: torch.where(x > 0.1 * x.shape[0], x, 0), lambda x: x * x.numel() ** -0.5,
+                     lambda x: torch.add(x, x, alpha=x.shape[0]), lambda x: x[torch.arange(x.shape[0]), 0]):
+        refused(function, "the number of samples", "from_torch.py")
+    class Item(One):
+        def forward(self, x):
+            return x * self.weight[0].item()
+    refused(None, ".item(): give the tensor itself", module=Item(None))
+    refused(lambda x: x + torch.randn_like(x), "is an input")
+    norm = nn.BatchNorm1d(4)
+    twice = One(lambda x: norm(norm(x).tanh()))
+    twice.norm = norm
+    refused(None, "runs once in a forward", module=twice)
+    refused(None, "scale_grad_by_freq", module=nn.Sequential(nn.Embedding(9, 4, scale_grad_by_freq=True)), x=torch.randint(0, 9, (4, 2)))
     nothing = One(lambda x: x)
     nothing.requires_grad_(False)
     refused(None, "no trainable parameter", module=nothing)
@@ -204,9 +218,58 @@ def test_operations(_):
         "left": lambda x: a.T @ x.view(-1, 3, 4),
         "groups": lambda x: F.group_norm(x.view(-1, 4, 3), 2) + F.instance_norm(x.view(-1, 4, 3)) + F.layer_norm(x.view(-1, 4, 3), (4, 3)),
         "mask": lambda x: F.scaled_dot_product_attention(*[x.view(-1, 1, 6, 2)] * 3, attn_mask=torch.ones(6, 6).tril().bool()),
+        "repeated": lambda x: (x.view(-1, 3, 4).repeat(1, 2, 1)[:, 1:5] * x[:, None, :4].expand(-1, 4, -1)[:, :, 1:3].sum(-1, True)).flip(1),
+        "in front": lambda x: torch.stack([x, x.tanh()], 0).sum(0) + torch.stack([x[:, :6], x[:, 6:]]).amax(0).repeat(1, 2),
+        "numbers alone": lambda x: torch.where(x > 0, x, -9.0 * torch.ones_like(x)) + x.view(-1, 3, 4).matmul(torch.eye(4)).flatten(1),
+        "signs": lambda x: torch.sign(x) * x + x * (x > 1).any(-1, keepdim=True) + x * ((x > 1).all(1, keepdim=True) ^ (x < 0)) + F.one_hot(x.argmin(-1), 12),
+        "bases": lambda x: 2 ** x + torch.log2(x.abs() + 1) - torch.log10(x.abs() + 1) + torch.nan_to_num(x),
+        "moments": lambda x: torch.cat(torch.var_mean(x.view(-1, 3, 4), -1), -1) + torch.cat([torch.linalg.vector_norm(x, p, -1, True) for p in (0.5, 1, 2, 3, float("inf"), -float("inf"))], 1),
+        "norms of zeros": lambda x: F.normalize((x * 0).view(-1, 3, 4), dim=-1) + x.view(-1, 3, 4) + (x * 0).std(1)[:, None, None] + (x * 0).norm(dim=1)[:, None, None],
+        "elu of zeros": lambda x: F.elu(x * 0) + F.selu(x * 0),
+        "limits": lambda x: (x * 0).clamp(0, 1) + (x * 0 + 1).clamp(max=1) + x,
+        "largest of parts": lambda x: F.adaptive_max_pool1d(x.view(-1, 2, 6), 3) + F.adaptive_max_pool2d(x.view(-1, 2, 2, 3), 1).flatten(2),
     }
     for name, function in functions.items():
         learns_as_pytorch(name, function)
+
+
+def test_frames_of_a_sample(_):
+    """Convolutions, pools and norms of several images of a sample, whose number is one axis with the batch."""
+    class Frames(One):
+        def __init__(self, *parts):
+            super().__init__(None)
+            self.parts = nn.Sequential(*parts)
+
+        def forward(self, x):
+            x = (x * self.weight).view(-1, 3, 4)
+            return self.parts(x.reshape(-1, 4, 1, 1).expand(-1, 4, 2, 3) if self.wide else x.flatten(0, 1)).reshape(x.shape[0], 3, -1)
+    image = (nn.Conv2d(4, 6, 2, groups=2), nn.BatchNorm2d(6), nn.ConvTranspose2d(6, 4, 2, bias=False), nn.GroupNorm(2, 4), nn.MaxPool2d((1, 3)),
+             nn.InstanceNorm2d(4, affine=True), nn.AdaptiveAvgPool2d(1))
+    for name, wide, parts in (("images", True, image), ("rows", False, (nn.BatchNorm1d(4), nn.Unflatten(1, (2, 2)), nn.Conv1d(2, 3, 2), nn.BatchNorm1d(3)))):
+        net = Frames(*parts)
+        net.wide, net.function = wide, None
+        learns_as_pytorch(name, lambda x, net=net: copy.deepcopy(net)(x), net)
+
+
+def test_masks_of_a_transformer(_):
+    """A mask of a decoder without a word that it is causal, and outputs that only training has."""
+    class Decoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers, self.head = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, 0.0, batch_first=True), 2), nn.Linear(8, 3)
+
+        def forward(self, x):
+            out = self.head(self.layers(x, x, tgt_mask=nn.Transformer.generate_square_subsequent_mask(5)))
+            return (out, out * 2) if self.training else out
+    net, x, y = Decoder(), torch.randn(4, 5, 8), torch.randn(4, 5, 3)
+    run = session(gacc.from_torch(net, {"x": x}, loss="mse", target="y", optimizer=SGD, output=0))
+    run.step(x=x, y=y)
+    run.update()
+    ours, wanted = run.parameters(), copy.deepcopy(net)
+    F.mse_loss(wanted(x)[0], y).backward()
+    torch.optim.SGD(wanted.parameters(), SGD["lr"], momentum=SGD["momentum"]).step()
+    worst, where = apart(ours, wanted.state_dict())
+    expect(worst <= 1e-6, f"{where} {worst:.1e} off")
 
 
 def test_gradients_end_where_pytorch_ends_them(_):

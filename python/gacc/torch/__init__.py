@@ -17,8 +17,9 @@ from torch import fx
 
 from .._arrays import expect_names
 from .._library import Error
-from . import layers, operations  # they fill OPERATIONS
+from . import layers  # with `operations`, it fills OPERATIONS
 from .export import exported, refusal
+from .operations import repeated
 from .region import OPERATIONS, Buffers, Region, literal, quoted, truth, type_text
 from .tensor import B, Tensor, Unsupported, axes_of, extents, known, whole_constant
 
@@ -28,7 +29,8 @@ RUNNING = {aten._native_batch_norm_legit_functional.default, aten._native_batch_
 RANDOM = {aten.rand.default, aten.randn.default, aten.rand_like.default, aten.randn_like.default,
           aten.bernoulli.p, aten.native_dropout.default, aten.empty.memory_format,
           aten.empty_permuted.default, aten.empty_like.default, aten.randint.low, aten.randperm.default}
-BITWISE = {aten.bitwise_not.default, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor}
+SIZED = {aten.slice.Tensor, aten.slice_scatter.default, aten.native_group_norm.default}  # which take the batch's size
+BITWISE = {aten.bitwise_not.default, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_xor.Tensor}
 TYPES = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32", torch.bool: "i32"}
 
 
@@ -76,9 +78,9 @@ class Lowering:
             raise refusal(node, f"the forward changes `{spec.target}`; gacc knows running statistics of batch norms")
 
     def chosen(self, outputs: list, output: int | str | None) -> fx.Node:
-        if len(outputs) == 1 and output is None:
-            return outputs[0]
         tree = torch.utils._pytree.tree_unflatten(list(range(len(outputs))), self.program.call_spec.out_spec)
+        if len(outputs) == 1 and (output is None or tree == 0):  # eval() may give one tensor of several
+            return outputs[0]
         try:
             return outputs[tree[output]]
         except (KeyError, IndexError, TypeError):
@@ -131,7 +133,9 @@ class Lowering:
             source, which = node.args
             part = self.values[source][which]
             if part is None:
-                more = "; `argmax` gives the places of the largest" if source.target is aten.max.dim else ""
+                more = ("; `argmax` gives the places of the largest" if source.target is aten.max.dim else
+                        "; a batch norm that keeps statistics runs once in a forward: put the two batches side by side "
+                        "as one input, or say track_running_stats=False" if source.target in RUNNING else "")
                 raise refusal(node, f"gacc has no result {which} of `{source.target}`{more}")
             return part
         if lost := next((n for n in node.all_input_nodes if self.values[n] is None), None):
@@ -140,14 +144,26 @@ class Lowering:
         first = value[0] if isinstance(value, (tuple, list)) else value
         if not isinstance(first, torch.Tensor):
             raise refusal(node, f"gacc has no `{node.target}`")
+        numbers = [a for a in (*arguments, *named.values())
+                   if isinstance(a, (torch.SymInt, torch.SymFloat, torch.SymBool))]
+        if numbers and node.target not in SIZED:
+            of_data = any(str(s).startswith(("u", "zu")) for a in numbers for s in a.node.expr.free_symbols)
+            raise refusal(node, f"`{node.target}` computes with " + (
+                "a number of Python that is read from a tensor, as by .item(): give the tensor itself" if of_data else
+                "the number of samples, which is known only at the launch; gacc's samples are independent, and the "
+                "loss is their mean by itself"))
+        if (folded := fold(node, arguments, named)) is not None:
+            return folded
         if first.dtype not in TYPES:
             raise refusal(node, f"`{node.target}` makes {str(first.dtype).removeprefix('torch.')}, and gacc computes "
                                 "in f32 (precision= casts), its numbers in i32")
-        if (folded := fold(node, arguments, named)) is not None:
-            return folded
+        if (number := self.number(node)) is not None:
+            return Tensor([repeated(*size) for size in extents(first.shape)], TYPES[first.dtype], constant=number)
         build = OPERATIONS.get(node.target)
         if build is None:
-            raise refusal(node, f"gacc has no `{node.target}`")
+            more = ("; what is drawn outside of dropout is an input, as eps in mean + eps * std"
+                    if node.target in RANDOM else "")
+            raise refusal(node, f"gacc has no `{node.target}`{more}")
         region = self.region
         region.hint, region.dtype, region.boolean = node.name, TYPES[first.dtype], first.dtype is torch.bool
         try:
@@ -162,6 +178,19 @@ class Lowering:
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as why:
             raise refusal(node, f"gacc cannot say this `{node.target}` of these arguments "
                                 f"({type(why).__name__}: {why})") from why
+
+    def number(self, node: fx.Node) -> torch.Tensor | None:
+        """Returns the one number that a pointwise operation makes of numbers; None where it makes several."""
+        if torch.Tag.pointwise not in node.target.tags:
+            return None
+        values = [self.values[n] for n in node.all_input_nodes]
+        constants = [v.constant if isinstance(v, Tensor) else None for v in values]
+        if not constants or any(c is None or c.numel() != 1 for c in constants):
+            return None
+        return node.target(*fx.node.map_arg(node.args, self.scalar), **fx.node.map_arg(node.kwargs, self.scalar))
+
+    def scalar(self, node: fx.Node) -> torch.Tensor:
+        return self.values[node].constant.reshape(()).to(node.meta["val"].dtype)
 
     def yielded(self, node: fx.Node) -> tuple[str, list]:
         x = self.values[node]

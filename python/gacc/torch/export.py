@@ -6,6 +6,7 @@ import functools
 import io
 import linecache
 import logging
+import operator
 import os
 import re
 import sys
@@ -119,7 +120,7 @@ def followed(module: torch.nn.Module) -> Iterator[None]:
 
 # Operations that default_decompositions would take apart.
 KEPT = ("linear", "silu", "mish", "softplus", "rms_norm", "scaled_dot_product_attention", "adaptive_avg_pool2d",
-        "instance_norm")
+        "instance_norm", "stack", "linalg_vector_norm", "std.correction", "adaptive_max_pool1d", "adaptive_max_pool2d")
 
 
 def place_of(node: fx.Node) -> tuple[str, str | None, int | None]:
@@ -154,7 +155,7 @@ def exported(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> tor
                                               dynamic_shapes={name: {0: batch} for name in several}, strict=False)
             table = getattr(torch.export, "default_decompositions", torch._decomp.core_aten_decompositions)()
             for name in KEPT:
-                table.pop(getattr(aten, name).default, None)
+                table.pop(operator.attrgetter(name if "." in name else name + ".default")(aten), None)
             refuse_old_bilinear(program.graph)
             return program.run_decompositions(table)
     except Error:
@@ -175,13 +176,17 @@ def refuse_old_bilinear(graph: fx.Graph) -> None:
 
 @contextlib.contextmanager
 def whole_layers() -> Iterator[None]:
-    """Turns off PyTorch's own kernels of a whole layer, which it takes in eval()."""
-    fast = torch.backends.mha.get_fastpath_enabled()
+    """Turns off PyTorch's own kernels of a whole layer, which it takes in eval(), and its look at the numbers of a
+    mask: one that is not said to be causal is taken as it is."""
+    fast, layers = torch.backends.mha.get_fastpath_enabled(), torch.nn.modules.transformer
+    look = layers._detect_is_causal_mask
     torch.backends.mha.set_fastpath_enabled(False)
+    layers._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
     try:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+        layers._detect_is_causal_mask = look
 
 
 @contextlib.contextmanager

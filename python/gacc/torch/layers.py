@@ -15,7 +15,11 @@ aten = torch.ops.aten
 
 
 @row(aten.embedding.default)
-def embedding(r: Region, table: Tensor, which: Tensor, padding: int = -1, *_: Any) -> Tensor:
+def embedding(r: Region, table: Tensor, which: Tensor, padding: int = -1, by_frequency: bool = False,
+              *_: Any) -> Tensor:
+    if by_frequency:
+        raise Unsupported("scale_grad_by_freq divides gradients by counts over the batch, and gacc's samples are "
+                          "independent")
     count = table.extent(0)
     if which.constant is not None:
         if padding in which.constant:
@@ -60,6 +64,42 @@ def bernoulli(r: Region, x: Tensor, p: float, **_: Any) -> Tensor:
     return r.each("mul", dropout(r, ones, 1 - p)[0], float(p))
 
 
+# --- frames: several images of a sample, whose number is one axis with the batch, as in x.flatten(0, 1)
+
+def unframed(r: Region, x: Tensor) -> tuple[Tensor, list]:
+    """x with the frames of a sample as channels of it, [B, frames C, ...], and what its first axis was."""
+    x = r.real(x)
+    first = x.axes[0]
+    frames = first_frames(first)
+    if len(frames) == len(first) or x.rank < 2:
+        return x, first
+    return r.with_axes(x, [[(B, True)], [*frames, *x.axes[1]], *x.axes[2:]]), first
+
+
+def frames_of(first: list) -> int:
+    return math.prod(n for n, _ in first if n != B)
+
+
+def reframed(y: Tensor, first: list) -> Tensor:
+    channels = y.extent(1) // frames_of(first)
+    return Region.with_axes(y, [first, *axes_of([channels]), *y.axes[2:]])
+
+
+def first_frames(first: list) -> list:
+    return [pair for pair in first if pair[0] != B]
+
+
+def joined(x: Tensor) -> Tensor:
+    """[B, C, frames, H, W] as [B, C, frames H, W]."""
+    return x if x.rank < 5 else Region.with_axes(x, [*x.axes[:2], [*x.axes[2], *x.axes[3]], *x.axes[4:]])
+
+
+def for_each_frame(r: Region, w: Tensor | None, first: list) -> Tensor | None:
+    """Weights of channels, or of a convolution, once for each frame."""
+    count = frames_of(first)
+    return w if w is None or count == 1 else r.real(by_repeating(w, [[(count, False), *w.axes[0]], *w.axes[1:]]))
+
+
 # --- norms
 
 def affine(r: Region, w: Tensor | None, fill: float, count: int) -> str:
@@ -99,11 +139,12 @@ def rms_norm(r: Region, x: Tensor, over: list[int], w: Tensor | None = None, eps
 @row(aten.native_group_norm.default)
 def group_norm(r: Region, x: Tensor, w: Tensor | None, bias: Tensor | None, samples: Any, channels: int, size: Any,
                groups: int, eps: float) -> list:
-    x = r.real(x)
-    shape = r.plain(x)
+    x, first = unframed(r, x)
+    shape, groups = r.plain(x), groups * frames_of(first)
+    w, bias = (for_each_frame(r, v, first) for v in (w, bias))
     y = r.emit("group_norm", [r.shaped(x, shape), affine(r, w, 1.0, shape[1]), affine(r, bias, 0.0, shape[1])],
                ("f32", shape), ("f32", [B, groups, 1]), ("f32", [B, groups, 1]), eps=float(eps), groups=groups)[0]
-    return [Tensor(x.axes, "f32", y, shape), None, None]
+    return [reframed(Tensor(x.axes, "f32", y, shape), first), None, None]
 
 
 @row(aten.instance_norm.default)
@@ -133,7 +174,13 @@ def batch_norm_alone(r: Region, x: Tensor, w: Tensor | None, bias: Tensor | None
 
 
 def by_batch(r: Region, x: Tensor, w: Tensor | None, bias: Tensor | None, eps: float) -> list:
-    x = r.real(x)
+    x, first = unframed(r, x)
+    if frames_of(first) > 1:  # one more axis of what is normalised together
+        frames = r.with_axes(x, [x.axes[0], first_frames(first), reframed(x, first).axes[1], *x.axes[2:]])
+        turn = [0, 2, 1, *range(3, frames.rank)]
+        y, *statistics = by_batch(r, joined(r.real(r.permute(frames, turn))), w, bias, eps)
+        y = r.permute(r.with_axes(y, r.permute(frames, turn).axes), turn)
+        return [r.with_axes(y, [first, *y.axes[2:]]), *statistics]
     shape = r.plain(x)
     channels = shape[1]
     each = ("f32", [channels])
@@ -174,8 +221,9 @@ def as_image(r: Region, x: Tensor) -> tuple[list, int]:
 @row(aten.convolution.default)
 def convolution(r: Region, x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
                 transposed: bool, output_padding: Any, groups: int) -> Tensor:
-    x = r.real(x)
+    x, first = unframed(r, x)
     images, axes = as_image(r, x)
+    w, groups = for_each_frame(r, w, first), groups * frames_of(first)
     weight = [w.extent(i) for i in range(w.rank)]
     weight = weight if axes == 2 else [*weight[:2], 1, weight[2]]
     stride, dilation = ([1] * (2 - axes) + pair(v, axes) for v in (stride, dilation))
@@ -193,12 +241,12 @@ def convolution(r: Region, x: Tensor, w: Tensor, bias: Tensor | None, stride: An
         shape, op = [B, weight[1] * groups, *size], "conv2d.grad"
         attributes["size"] = size
     y = r.emit(op, [r.shaped(x, images), r.shaped(r.real(w), weight)], ("f32", shape), **attributes)
-    out = Tensor([[(B, True)], *axes_of([shape[1], *size[2 - axes:]])], "f32", y, shape)
+    out = reframed(Tensor([[(B, True)], *axes_of([shape[1], *size[2 - axes:]])], "f32", y, shape), first)
     return out if bias is None else r.each("add", out, r.with_axes(bias, [*bias.axes, *[[]] * axes]))
 
 
 def pool(r: Region, op: str, x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> Tensor:
-    x = r.real(x)
+    x, first = unframed(r, x)
     images, axes = as_image(r, x)
     kernel = [1] * (2 - axes) + pair(kernel, axes)
     stride = [1] * (2 - axes) + pair(stride, axes) if stride else kernel
@@ -217,7 +265,7 @@ def pool(r: Region, op: str, x: Tensor, kernel: Any, stride: Any, padding: Any, 
         raise Unsupported("an average with ceil_mode whose last windows are cut short")
     shape = [*images[:2], *size]
     y = r.emit(op, [r.shaped(x, images)], ("f32", shape), kernel=kernel, stride=stride, padding=[*zeros, *after])
-    return Tensor([[(B, True)], *axes_of([shape[1], *size[2 - axes:]])], "f32", y, shape)
+    return reframed(Tensor([[(B, True)], *axes_of([shape[1], *size[2 - axes:]])], "f32", y, shape), first)
 
 
 def mean_pool(r: Region, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil: bool, counted: bool,
@@ -248,6 +296,14 @@ def resized(r: Region, x: Tensor, how: list[Callable], size: Any) -> Tensor:
     return x
 
 
+def largest_of_parts(r: Region, x: Tensor) -> Tensor:
+    size = plain_sizes(r)[2:]
+    given = [x.extent(i) for i in range(x.rank - len(size), x.rank)]
+    if any(n % m for n, m in zip(given, size)):
+        raise Unsupported(f"its parts are not equal: {given} into {size}")
+    return pool(r, "max_pool2d", x, [n // m for n, m in zip(given, size)], (), 0, 1, False)
+
+
 def nearest(r: Region, x: Tensor, scales: Any) -> Tensor:
     """Takes the elements that PyTorch takes of 0, 1, ...: with a scale other ones than for the size it gives."""
     sizes = list(enumerate(plain_sizes(r)))[2:]
@@ -272,6 +328,8 @@ OPERATIONS.update({
         mean_pool(r, x, kernel, stride, padding, ceil, counted, divisor)),
     **{op: lambda r, x, size: resized(r, x, [torch.nn.functional.adaptive_avg_pool1d] * 2, plain_sizes(r)[2:])
        for op in (aten.adaptive_avg_pool2d.default, aten._adaptive_avg_pool2d.default)},
+    **{op: lambda r, x, size: [largest_of_parts(r, x), None]
+       for op in (aten.adaptive_max_pool1d.default, aten.adaptive_max_pool2d.default)},
     aten.upsample_nearest2d.vec: lambda r, x, size, scales: nearest(r, x, scales),
     aten.upsample_nearest1d.vec: lambda r, x, size, scales: nearest(r, x, scales),
     aten.upsample_bilinear2d.vec: lambda r, x, size, corners, scales: resized(

@@ -1,6 +1,7 @@
 """Translations of ATen's operations: arithmetic, comparisons, shapes, sums and products."""
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -57,7 +58,13 @@ for name, (op, turn, negate) in {"eq": ("equal", False, False), "ne": ("not_equa
     for overload in ("Tensor", "Scalar"):
         OPERATIONS[getattr(getattr(aten, name), overload)] = comparison(op, turn, negate)
 OPERATIONS.update({
-    aten.abs.default: lambda r, x: r.each("abs", x, dtype=r.dtype),
+    aten.abs.default: lambda r, x: (r.each("abs", x) if x.dtype == "f32" else
+                                    r.each("maximum", x, negative(r, x), dtype="i32")),
+    aten.sign.default: lambda r, x: r.each("sub", *(
+        r.cast(r.each("greater", *pair, dtype="i32", takes="f32"), "f32") for pair in ((x, 0.0), (0.0, x)))),
+    aten.log2.default: chain(pointwise("log"), lambda r, x: r.each("mul", x, 1 / math.log(2))),
+    aten.log10.default: chain(pointwise("log"), lambda r, x: r.each("mul", x, 1 / math.log(10))),
+    aten.isnan.default: lambda r, x: r.each("not_equal", x, x, dtype="i32", takes=x.dtype),
     aten.neg.default: lambda r, x: negative(r, x),
     aten.rsqrt.default: chain(pointwise("sqrt"), pointwise("reciprocal")),
     aten.log1p.default: chain(lambda r, x: r.each("add", x, 1.0), pointwise("log")),
@@ -79,6 +86,8 @@ OPERATIONS.update({
                     lambda r, x, y: r.each("mul", truth(r, x), truth(r, y), dtype="i32")),
     **dict.fromkeys((aten.logical_or.default, aten.bitwise_or.Tensor),
                     lambda r, x, y: r.each("maximum", truth(r, x), truth(r, y), dtype="i32")),
+    **dict.fromkeys((aten.logical_xor.default, aten.bitwise_xor.Tensor),
+                    lambda r, x, y: r.each("not_equal", truth(r, x), truth(r, y), dtype="i32")),
     aten.where.self: lambda r, c, x, y: r.select(truth(r, c), x, y, r.dtype),
     aten._to_copy.default: lambda r, x, **_: truth(r, x) if r.boolean else r.cast(x, r.dtype),
     **dict.fromkeys((aten.clone.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default),
@@ -93,6 +102,7 @@ OPERATIONS.update({
     **dict.fromkeys((aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default,
                      aten.squeeze.dims, aten.squeeze.dim), lambda r, x, how: r.view(x, r.sizes)),
     aten.permute.default: lambda r, x, order: r.permute(x, [i % x.rank for i in order]),
+    aten.stack.default: lambda r, tensors, dim=0: stacked(r, tensors, dim % (tensors[0].rank + 1)),
     aten.cat.default: lambda r, tensors, dim=0: r.concat(tensors, dim),
     aten.select.int: lambda r, x, dim, i: dropped(r.slice(x, dim, i % x.extent(dim), 1), dim),
     aten.split_with_sizes.default: lambda r, x, sizes, dim=0: [
@@ -106,12 +116,43 @@ OPERATIONS.update({
     aten.max.dim: lambda r, x, dim, keep=False: [r.rows("row_max", x, [dim], keep), None],
     aten.min.dim: lambda r, x, dim, keep=False: [r.rows("row_min", x, [dim], keep), None],
     aten.argmax.default: lambda r, x, dim=None, keep=False: largest(r, x, dim, keep),
+    aten.argmin.default: lambda r, x, dim=None, keep=False: largest(r, negative(r, x), dim, keep),
+    **{op: lambda r, x, dims=None, keep=False, how=how: r.cast(r.rows(
+        how, truth(r, x), dims if isinstance(dims, list) else [] if dims is None else [dims], keep), "i32")
+       for every, how in (("any", "row_max"), ("all", "row_min")) for op in map(
+           getattr(aten, every).__getattr__, ("default", "dim", "dims"))},
+    aten.std.correction: lambda r, x, dims=None, correction=1, keepdim=False: root(
+        r, variance(r, x, dims, correction, keepdim)),
+    aten.var_mean.correction: lambda r, x, dims=None, correction=1, keepdim=False: [
+        variance(r, x, dims, correction, keepdim), mean(r, x, dims, keepdim)],
     aten._softmax.default: lambda r, x, dim, half=False: r.along("softmax", x, dim),
     aten._log_softmax.default: lambda r, x, dim, half=False: r.along("log_softmax", x, dim),
     # products
     **dict.fromkeys((aten.mm.default, aten.bmm.default), lambda r, x, y: r.product(x, y)),
     aten.addmm.default: lambda r, bias, x, w, **_: r.each("add", r.product(x, w), bias),
 })
+
+
+def stacked(r: Region, tensors: list[Tensor], dim: int) -> Tensor:
+    return r.concat([r.with_axes(x, [*x.axes[:dim], [], *x.axes[dim:]]) for x in tensors], dim)
+
+
+def root(r: Region, x: Tensor) -> Tensor:
+    """The square root of what is 0 or more, with the gradient 0 at 0, as PyTorch's norms and deviations have it."""
+    positive = r.each("greater", x, 0.0, dtype="i32", takes="f32")
+    return r.select(positive, r.each("sqrt", r.select(positive, x, 1.0, "f32")), x, "f32")
+
+
+@row(aten.linalg_vector_norm.default)
+def vector_norm(r: Region, x: Tensor, order: float = 2, dims: Any = None, keep: bool = False, **_: Any) -> Tensor:
+    size, dims = x if order == 2 else r.each("abs", x), dims or []
+    if math.isinf(order):
+        return r.rows("row_max" if order > 0 else "row_min", size, dims, keep)
+    if order == 0:
+        return r.rows("row_sum", r.each("not_equal", x, 0.0, dtype="i32", takes="f32"), dims, keep)
+    powers = r.each("square", x) if order == 2 else power(r, size, order)
+    total = r.rows("row_sum", powers, dims, keep)
+    return root(r, total) if order == 2 else power(r, total, 1 / order)
 
 
 def negative(r: Region, x: Tensor) -> Tensor:
@@ -173,6 +214,13 @@ def power(r: Region, x: Tensor, p: float) -> Tensor:
     return r.each("exp", r.each("mul", r.each("log", x), float(p)))
 
 
+@row(aten.pow.Scalar)
+def power_of_number(r: Region, base: float, p: Tensor) -> Tensor:
+    if not base > 0:
+        raise Unsupported(f"its base is {base}; gacc takes numbers above 0")
+    return r.each("exp", r.each("mul", p, math.log(base)))
+
+
 @row(aten.pow.Tensor_Tensor)
 def power_of(r: Region, x: Tensor, p: Tensor) -> Tensor:
     exponents = [] if p.constant is None else sorted(set(p.constant.reshape(-1).tolist()))
@@ -187,13 +235,24 @@ def power_of(r: Region, x: Tensor, p: Tensor) -> Tensor:
 
 @row(aten.clamp.default, aten.clamp.Tensor)
 def clamp(r: Region, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
-    """The gradient of an element on a limit is the element's, as PyTorch has it."""
+    """The gradient of an element on a limit is the element's or 0, as the PyTorch at hand has it."""
     takes = x.dtype
-    if low is not None:
-        x = r.select(r.each("greater", low, x, dtype="i32", takes=takes), low, x, takes)
-    if high is not None:
-        x = r.select(r.each("greater", x, high, dtype="i32", takes=takes), high, x, takes)
-    return x
+
+    def limited(x: Tensor, limit: Any, *order: Any) -> Tensor:
+        beyond = r.each("greater", *order, dtype="i32", takes=takes)
+        if takes == "f32" and not limits_have_gradients():
+            beyond = r.each("maximum", beyond, r.each("equal", x, limit, dtype="i32", takes=takes), dtype="i32")
+        return r.select(beyond, limit, x, takes)
+    x = x if low is None else limited(x, low, low, x)
+    return x if high is None else limited(x, high, x, high)
+
+
+@functools.cache
+def limits_have_gradients() -> bool:
+    x = torch.ones(1, requires_grad=True)
+    with torch.enable_grad():
+        x.clamp(min=1.0).sum().backward()
+    return bool(x.grad)
 
 
 @row(aten.hardtanh.default)
@@ -205,9 +264,9 @@ def hardtanh(r: Region, x: Tensor, low: float = -1.0, high: float = 1.0) -> Tens
 
 @row(aten.elu.default)
 def elu(r: Region, x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
-    below = r.each("neg", r.each("relu", r.each("neg", x)))  # exp of it cannot overflow
-    y = r.each("sub", r.each("exp", r.each("mul", below, float(input_scale))), 1.0)
     positive = r.each("greater", x, 0.0, dtype="i32", takes="f32")
+    below = r.select(positive, 0.0, x, "f32")  # exp of it cannot overflow
+    y = r.each("sub", r.each("exp", r.each("mul", below, float(input_scale))), 1.0)
     return r.select(positive, r.each("mul", x, float(scale)), r.each("mul", y, float(alpha * scale)), "f32")
 
 

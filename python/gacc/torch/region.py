@@ -493,6 +493,7 @@ class Region:
             axes[dim] = [(size, False)] if size > 1 else []
             return self.with_axes(x, axes)
         x = self.real(x)
+        axes = [*x.axes[:dim], axes[dim], *x.axes[dim + 1:]]
         lead, tail = whole_extents(x.axes[:dim]), whole_extents(x.axes[dim + 1:])
         batch = [B] * x.batched()
         operand = self.shaped(x, batch + lead + [all_of] + tail)
