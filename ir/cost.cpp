@@ -36,8 +36,8 @@ Cost cost(const Module& module, const Region& region) {
 int64_t function_calls(const OpView& op) {
   if (op.op.info->lowering != Lowering::pointwise) return 0;
   const ScalarProgram program = record(op);
-  constexpr ScalarOp kCalls[] = {ScalarOp::exp, ScalarOp::log,     ScalarOp::tanh,
-                                 ScalarOp::erf, ScalarOp::uniform, ScalarOp::sample_uniform};
+  constexpr ScalarOp kCalls[] = {ScalarOp::exp, ScalarOp::log, ScalarOp::tanh,    ScalarOp::erf,
+                                 ScalarOp::sin, ScalarOp::cos, ScalarOp::uniform, ScalarOp::sample_uniform};
   const auto calls =
       std::ranges::count_if(program.nodes, [&](const ScalarNode& node) { return contains(kCalls, node.op); });
   return calls * elements(pointwise_domain(op), op.module.micro_batch());

@@ -108,6 +108,8 @@ Scalar exp(Scalar a) { return make(ScalarOp::exp, a); }
 Scalar log(Scalar a) { return make(ScalarOp::log, a); }
 Scalar tanh(Scalar a) { return make(ScalarOp::tanh, a); }
 Scalar erf(Scalar a) { return make(ScalarOp::erf, a); }
+Scalar sin(Scalar a) { return make(ScalarOp::sin, a); }
+Scalar cos(Scalar a) { return make(ScalarOp::cos, a); }
 Scalar floor(Scalar a) { return make(ScalarOp::floor, a); }
 Scalar max(Scalar a, Scalar b) { return make(ScalarOp::max, a, b); }
 Scalar min(Scalar a, Scalar b) { return make(ScalarOp::min, a, b); }

@@ -62,6 +62,8 @@ Scalar exp(Scalar a);
 Scalar log(Scalar a);
 Scalar tanh(Scalar a);
 Scalar erf(Scalar a);
+Scalar sin(Scalar a);
+Scalar cos(Scalar a);
 Scalar floor(Scalar a);
 Scalar max(Scalar a, Scalar b);
 Scalar min(Scalar a, Scalar b);

@@ -403,6 +403,8 @@ const ScalarCost& scalar_cost(ScalarOp op) {
       {ScalarOp::log, {24, {32, 32}, {0, 0}}},
       {ScalarOp::tanh, {32, {50, 14}, {1, 2}}},
       {ScalarOp::erf, {32, {44, 26}, {0, 1}}},
+      {ScalarOp::sin, {24, {27, 27}, {0, 0}}},
+      {ScalarOp::cos, {24, {27, 27}, {0, 0}}},
       {ScalarOp::uniform, {120, {85, 85}, {0, 0}}},
       {ScalarOp::sample_uniform, {120, {85, 85}, {0, 0}}}};
   const auto* found = std::ranges::find(others, op, [](const auto& other) { return other.first; });

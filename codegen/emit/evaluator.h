@@ -236,6 +236,10 @@ class Evaluator {
         return math_.tanh(a[0], accuracy);
       case ScalarOp::erf:
         return math_.erf(a[0], accuracy);
+      case ScalarOp::sin:
+        return math_.sin(a[0]);
+      case ScalarOp::cos:
+        return math_.cos(a[0]);
       case ScalarOp::floor:
         return b_.CreateUnaryIntrinsic(llvm::Intrinsic::floor, a[0]);
       case ScalarOp::max:

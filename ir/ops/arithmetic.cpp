@@ -173,6 +173,28 @@ extern const OpInfo op_log{
     .precision = Precision::f32,
 };
 
+extern const OpInfo op_sin{
+    .name = "sin",
+    .summary =
+        "sine of x; in kernels within 2.3 units in the last place to |x| = 1e5, 5 to 4e6, any of [-1, 1] "
+        "beyond",
+    .infer = infer_float,
+    .formula = unary<sin>,
+    .derivative = [](Scalar x, Scalar dy, const OpView&) { return cos(x) * dy; },
+    .saves = Saves::operands,
+    .precision = Precision::f32,
+};
+
+extern const OpInfo op_cos{
+    .name = "cos",
+    .summary = "cosine of x, as `sin`",
+    .infer = infer_float,
+    .formula = unary<cos>,
+    .derivative = [](Scalar x, Scalar dy, const OpView&) { return -sin(x) * dy; },
+    .saves = Saves::operands,
+    .precision = Precision::f32,
+};
+
 extern const OpInfo op_cast{
     .name = "cast",
     .summary =

@@ -68,6 +68,20 @@ TEST(Device, AttentionAtTheEdges) {
   check_eval(attention_module({3, 1, 515, true, false}, 1), {1}, 2e-5);
 }
 
+// Large numbers, in each quadrant and by their gradients; a power of two keeps the argument exact.
+TEST(Device, Waves) {
+  const Module module = group_module(R"(eval(%x : f32[B,C], %y : f32[B,C]) {
+       %a = mul %x, 4096.0 : f32[B,C]
+       %s = sin %a : f32[B,C]
+       %c = cos %a : f32[B,C]
+       %d = sin.grad %a, %y : f32[B,C]
+       %e = cos.grad %a, %y : f32[B,C]
+       yield metric s %s, metric c %c, metric d %d, metric e %e
+     })",
+                                     "130", "1");
+  check_eval(module, {33}, 1e-6);
+}
+
 // Kernels whose full micro-batch has more than 2^31 elements index with 64 bits.
 TEST(Device, WideIndices) {
   for (const auto& [name, text] : kGroups) {

@@ -111,6 +111,8 @@ TEST(Recorder, EveryOperation) {
   EXPECT_EQ(value([](Scalar a, Scalar) { return log(a); }, 9), std::log(9));
   EXPECT_EQ(value([](Scalar a, Scalar) { return tanh(a); }, 0.5), std::tanh(0.5));
   EXPECT_EQ(value([](Scalar a, Scalar) { return erf(a); }, 0.5), std::erf(0.5));
+  EXPECT_EQ(value([](Scalar a, Scalar) { return sin(a); }, 0.5), std::sin(0.5));
+  EXPECT_EQ(value([](Scalar a, Scalar) { return cos(a); }, 0.5), std::cos(0.5));
   EXPECT_EQ(value([](Scalar a, Scalar) { return floor(a); }, -0.5), -1);
   EXPECT_EQ(value([](Scalar a, Scalar b) { return max(a, b); }, 1, 2), 2);
   EXPECT_EQ(value([](Scalar a, Scalar b) { return min(a, b); }, 1, 2), 1);

@@ -33,6 +33,8 @@ TEST(Values, UnaryOps) {
       {"reciprocal", [](double x) { return 1 / x; }},
       {"exp", [](double x) { return std::exp(x); }},
       {"log", [](double x) { return std::log(x); }},
+      {"sin", [](double x) { return std::sin(x); }},
+      {"cos", [](double x) { return std::cos(x); }},
       {"relu", [](double x) { return x > 0 ? x : 0; }},
       {"tanh", [](double x) { return std::tanh(x); }},
       {"sigmoid", [](double x) { return 1 / (1 + std::exp(-x)); }},

@@ -47,7 +47,8 @@ def chain(*steps: Callable) -> Callable:
 
 
 for name, op in {"exp": "exp", "log": "log", "sqrt": "sqrt", "reciprocal": "reciprocal", "sigmoid": "sigmoid",
-                 "tanh": "tanh", "relu": "relu", "silu": "silu", "erf": "erf"}.items():
+                 "tanh": "tanh", "relu": "relu", "silu": "silu", "erf": "erf",
+                 "sin": "sin", "cos": "cos"}.items():
     OPERATIONS[getattr(aten, name).default] = pointwise(op)
 for name, op in {"add": "add", "sub": "sub", "mul": "mul"}.items():
     for overload in ("Tensor", "Scalar"):
