@@ -74,7 +74,7 @@ struct PlanInput {  // one named input of `step`, `eval` and `predict`; the byte
   bool documents = false;               // numbers of documents, of which a text that goes on is one
   bool probability = false;             // f32: valid values are 0 to 1
   bool normalize_data = false;          // normalize = "data": the training data's statistics
-  std::optional<int64_t> measure_offset{};  // where `measure` does, if the loss depends on it
+  std::optional<int64_t> measure_offset{};  // where `measure` reads it, if the loss depends on it
   std::optional<DType> stored{};            // of f32: the half type to which it is rounded in the arena
   std::vector<std::string> values{};        // i32: the texts that are 0, 1, 2 ... in data
   // f32: columns of texts, by name, each of which is as many elements as it has values.

@@ -76,17 +76,17 @@ def unframed(r: Region, x: Tensor) -> tuple[Tensor, list]:
     return r.with_axes(x, [[(B, True)], [*frames, *x.axes[1]], *x.axes[2:]]), first
 
 
+def first_frames(first: list) -> list:
+    return [pair for pair in first if pair[0] != B]
+
+
 def frames_of(first: list) -> int:
-    return math.prod(n for n, _ in first if n != B)
+    return math.prod(n for n, _ in first_frames(first))
 
 
 def reframed(y: Tensor, first: list) -> Tensor:
     channels = y.extent(1) // frames_of(first)
     return Region.with_axes(y, [first, *axes_of([channels]), *y.axes[2:]])
-
-
-def first_frames(first: list) -> list:
-    return [pair for pair in first if pair[0] != B]
 
 
 def joined(x: Tensor) -> Tensor:
@@ -178,8 +178,9 @@ def by_batch(r: Region, x: Tensor, w: Tensor | None, bias: Tensor | None, eps: f
     if frames_of(first) > 1:  # one more axis of what is normalised together
         frames = r.with_axes(x, [x.axes[0], first_frames(first), reframed(x, first).axes[1], *x.axes[2:]])
         turn = [0, 2, 1, *range(3, frames.rank)]
-        y, *statistics = by_batch(r, joined(r.real(r.permute(frames, turn))), w, bias, eps)
-        y = r.permute(r.with_axes(y, r.permute(frames, turn).axes), turn)
+        turned = r.permute(frames, turn)
+        y, *statistics = by_batch(r, joined(turned), w, bias, eps)
+        y = r.permute(r.with_axes(y, turned.axes), turn)
         return [r.with_axes(y, [first, *y.axes[2:]]), *statistics]
     shape = r.plain(x)
     channels = shape[1]
