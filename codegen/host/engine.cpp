@@ -129,7 +129,7 @@ Status HostEngine::prepare_launch(const ir::OpView& at, const codegen::BodyCall&
   } else if (call.kernel.form == ir::KernelForm::copy) {
     launch.copied = ir::type_bytes(operand_type(at.module, at.region, operands.front()), 1);
   } else if (call.function < 0) {
-    launch.library = make_library_call(at);
+    launch.library = make_library_call(at, pool_.threads());
     if (launch.library == nullptr)
       return Status::error("internal error: `{}` is no library call", launch.name);
   } else {
@@ -224,7 +224,7 @@ void HostEngine::run_task(const Prepared& prepared, const Wave& wave, int64_t ta
     return;
   }
   if (launch.library != nullptr) {
-    if (!launch.library->run(launch.operands.data(), prepared.batch, task))
+    if (!launch.library->run(launch.operands.data(), prepared.batch, task, Pool::current()))
       library_failed_.store(true, std::memory_order_relaxed);
     return;
   }

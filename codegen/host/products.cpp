@@ -1,34 +1,17 @@
 #include "codegen/host/products.h"
 
 #include "codegen/host/ordered_product.h"
-
-#include <dlfcn.h>
-#include <oneapi/dnnl/dnnl.hpp>
+#include "codegen/host/primitive.h"
 
 #include <algorithm>
 #include <array>
 #include <optional>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace gacc::host {
 
 namespace {
-
-// oneDNN's own threading changes bits with the number of threads, so every thread that calls it asks OpenMP
-// for one thread. The setting is per thread. Where oneDNN was built without OpenMP there is nothing to ask.
-void forbid_nested_threads() {
-  using Setter = void (*)(int);
-  static const Setter setter = [] {
-    for (const char* name : {"libgomp.so.1", "libomp.so.5", "libiomp5.so"})
-      if (void* library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD))
-        if (void* symbol = dlsym(library, "omp_set_num_threads")) return reinterpret_cast<Setter>(symbol);
-    return Setter{nullptr};
-  }();
-  static thread_local bool asked = false;
-  if (setter != nullptr && !std::exchange(asked, true)) setter(1);
-}
 
 // Measured with oneDNN 2.6 on the shapes of the MNIST MLP (AVX-512): a tile of 2-3 MFLOP (20 us) keeps 95 %
 // of the untiled rate if it is at least 64 x 128, or all of fewer rows. A product of 1-2 MFLOP gains from one
@@ -47,61 +30,14 @@ constexpr int64_t kLeastRowsToSum = 16, kRun = 128, kMostTerms = 1024;
 
 int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
-const dnnl::engine& cpu() {
-  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  return engine;
-}
-
-// ISAs are sets of bits. ONEDNN_MAX_CPU_ISA=AVX512_CORE leaves this one out.
-bool multiplies_bf16() {
-  constexpr auto wanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  static const bool has = (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
-  return has;
-}
-
-dnnl::matmul::primitive_desc describe(const dnnl::memory::desc& a, const dnnl::memory::desc& b,
-                                      const dnnl::memory::desc& c, bool accumulate) {
-  dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);  // many threads run a primitive at once
-  dnnl::post_ops sum;
-  if (accumulate) sum.append_sum();
-  attributes.set_post_ops(sum);
-#if DNNL_VERSION_MAJOR >= 3
-  return {cpu(), a, b, c, attributes};
-#else
-  return {dnnl::matmul::desc(a, b, c), attributes, cpu()};
-#endif
-}
-
 }  // namespace
 
 struct Gemm::Native {
-  struct Product {
-    dnnl::matmul run;
-    // By thread: A, B, C and the scratch memory. Only the addresses in them change: making one costs the library
-    // as much as a product of 1 MFLOP.
-    std::vector<std::array<dnnl::memory, 4>> memories{};
-  };
   // By whether a tile is the last row's, and the last column's, where that is smaller.
-  std::array<std::optional<Product>, 4> products{};
+  std::array<std::optional<Primitive>, 4> products{};
 
   static size_t place(bool rest_of_rows, bool rest_of_columns) {
     return (rest_of_rows ? 2U : 0U) + (rest_of_columns ? 1U : 0U);
-  }
-
-  // `addresses`: as memories. False when oneDNN refuses.
-  bool run(const Product& product, int thread, const std::array<const void*, 4>& addresses) const {
-    static thread_local const dnnl::stream stream(cpu());
-    constexpr std::array roles{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD};
-    std::array<dnnl_exec_arg_t, 4> arguments{};
-    for (size_t i = 0; i < roles.size(); ++i) {
-      dnnl_memory_t memory = product.memories[static_cast<size_t>(thread)][i].get();
-      if (dnnl_memory_set_data_handle(memory, const_cast<void*>(addresses[i])) != dnnl_success) return false;
-      arguments[i] = {roles[i], memory};
-    }
-    return dnnl_primitive_execute(product.run.get(), stream.get(), static_cast<int>(arguments.size()),
-                                  arguments.data()) == dnnl_success &&
-           dnnl_stream_wait(stream.get()) == dnnl_success;
   }
 };
 
@@ -112,6 +48,10 @@ void Gemm::prepare(int threads) {
   forbid_nested_threads();
   using Kind = dnnl::memory::data_type;
   auto made = std::make_shared<Native>();
+  dnnl::primitive_attr attributes = shared_attributes();
+  dnnl::post_ops sum;
+  if (accumulate) sum.append_sum();
+  attributes.set_post_ops(sum);
   try {
     for (const bool rest_m : {false, true}) {
       for (const bool rest_n : {false, true}) {
@@ -125,18 +65,16 @@ void Gemm::prepare(int threads) {
         const dnnl::memory::desc b({k, columns}, Kind::bf16, stride(transpose_b, b_row()));
         const dnnl::memory::desc c({rows, columns}, result == Element::f32 ? Kind::f32 : Kind::bf16,
                                    stride(false, c_row()));
-        const dnnl::matmul::primitive_desc description = describe(a, b, c, accumulate);
+        const auto description = describe<dnnl::matmul>(attributes, std::tuple(a, b, c));
         const dnnl::memory::desc scratch = description.scratchpad_desc();
         if (std::string_view(description.impl_info_str()).starts_with("ref") ||
             scratch.get_size() > static_cast<size_t>(kScratchBytes))
           return;
-        Native::Product& one = made->products[Native::place(rest_m, rest_n)].emplace(
-            Native::Product{dnnl::matmul(description), {}});
-        for (int thread = 0; thread < threads; ++thread) {
-          auto& memories = one.memories.emplace_back();
-          std::ranges::transform(std::array{a, b, c, scratch}, memories.begin(),
-                                 [](const auto& matrix) { return dnnl::memory(matrix, cpu(), nullptr); });
-        }
+        made->products[Native::place(rest_m, rest_n)].emplace(
+            dnnl::matmul(description),
+            std::vector<Primitive::Argument>{
+                {DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}, {DNNL_ARG_SCRATCHPAD, scratch}},
+            threads);
       }
     }
   } catch (const dnnl::error&) {
@@ -209,9 +147,8 @@ bool Gemm::run(const void* a, const void* b, void* c, int64_t task, const Produc
   const int64_t i = task / across * tile_m, rows = std::min(tile_m, m - i);
   const int64_t j = task % across * tile_n, columns = std::min(tile_n, n - j), c_first = i * c_row() + j;
   if (native != nullptr) {
-    forbid_nested_threads();
-    return native->run(*native->products[Native::place(rows < tile_m, columns < tile_n)], thread.number,
-                       {static_cast<const uint16_t*>(a) + (transpose_a ? i : i * a_row()),
+    return native->products[Native::place(rows < tile_m, columns < tile_n)]->run(
+        thread.number, {static_cast<const uint16_t*>(a) + (transpose_a ? i : i * a_row()),
                         static_cast<const uint16_t*>(b) + (transpose_b ? j * b_row() : j),
                         static_cast<char*>(c) + c_first * (result == Element::f32 ? 4 : 2), thread.scratch});
   }

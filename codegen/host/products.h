@@ -1,4 +1,4 @@
-// Matrix products of the host device, through oneDNN. products.cpp is the only file that includes it.
+// Matrix products of the host device, through oneDNN.
 //
 // A product is cut into output tiles by its shape alone and every tile is computed by one thread from start
 // to end, so its bits depend neither on the number of threads nor on who runs what. The inner dimension is

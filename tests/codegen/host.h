@@ -38,11 +38,11 @@ struct Host {
   void run_library(const ir::Region& region, const BodyCall& call, char* const* operands, int64_t batch,
                    bool backwards) const {
     const auto library =
-        host::make_library_call({module, region, region.ops[call.kernel.members.front().op]});
+        host::make_library_call({module, region, region.ops[call.kernel.members.front().op]}, 1);
     ASSERT_NE(library, nullptr);
     const int64_t tasks = library->tasks(batch);
     for (int64_t i = 0; i < tasks; ++i)
-      EXPECT_TRUE(library->run(operands, batch, backwards ? tasks - 1 - i : i));
+      EXPECT_TRUE(library->run(operands, batch, backwards ? tasks - 1 - i : i, 0));
   }
 };
 
