@@ -14,11 +14,11 @@ const dnnl::engine& cpu();
 // True where the CPU multiplies bf16 itself (AVX512-BF16, AMX).
 bool multiplies_bf16();
 
-// Has the library run what the calling thread makes or runs on that thread alone: its own threading changes bits with
-// the number of threads.
+// Has the library run what the calling thread makes or runs on that thread alone: with threads of its own, bits would
+// follow their number.
 void forbid_nested_threads();
 
-// Describes a primitive P with these attributes: `what` are the arguments of its description, `hint` that of the forward
+// Describes a primitive P with these attributes. `what`: the arguments of its description; `hint`: that of the forward
 // primitive where P is a backward one.
 template <class P, class... What, class... Hint>
 typename P::primitive_desc describe(const dnnl::primitive_attr& attributes, const std::tuple<What...>& what,

@@ -31,7 +31,9 @@ WindowShape window_shape(const ir::OpView& op, const ir::Shape& images, const ir
 }
 
 // Forward: a point is a place; gradient: an element of the images. On the host the windows of max_pool2d that
-// are tiles are read as rows of vectors, and their gradient's points are places as well.
+// are tiles are read as rows of vectors, and their gradient's points are places as well. Where windows overlap a row of
+// that gradient is a plane: each window is searched once, and not by each of its elements. In f32 alone: its sums grow
+// in the result.
 Specialisation describe_pool(const ir::OpView& op, Purpose purpose) {
   const bool gradient = op.op.info->gradient_of != nullptr;
   const ir::OpInfo* forward = gradient ? op.op.info->gradient_of : op.op.info;
@@ -39,6 +41,14 @@ Specialisation describe_pool(const ir::OpView& op, Purpose purpose) {
   const ir::Shape other = op.operand(op.op.operands.size() - 1).shape;
   const WindowShape window = gradient ? window_shape(op, result, other) : window_shape(op, other, result);
   const bool by_window = purpose == Purpose::host && forward == &ir::op_max_pool2d && window.tiles();
+  if (purpose == Purpose::host && forward == &ir::op_max_pool2d && gradient && !by_window &&
+      op.result().dtype == ir::DType::f32) {
+    const int64_t cost = 6 * window.kernel[0] * window.kernel[1] * other[2] * other[3];
+    Specialisation made = point_items(op, purpose, extent_of({result[0], result[1]}), 1,
+                                      static_cast<int>(std::min<int64_t>(cost, 10000)));
+    made.body.shape = CompiledShape(PoolShape{window, PoolShape::kByPlane});
+    return made;
+  }
   const ir::Shape& walked = gradient && by_window ? other : result;
   int64_t cost = 6 * window.kernel[0] * window.kernel[1];
   for (int axis = 0; gradient && !by_window && axis < 2; ++axis)
@@ -46,7 +56,7 @@ Specialisation describe_pool(const ir::OpView& op, Purpose purpose) {
   const Extent rows = extent_of({walked[0], walked[1], walked[2]});
   Specialisation made =
       point_items(op, purpose, rows, walked[3], static_cast<int>(std::min<int64_t>(cost, 10000)));
-  made.body.shape = CompiledShape(PoolShape{window, by_window});
+  made.body.shape = CompiledShape(PoolShape{window, by_window ? PoolShape::kByWindow : 0});
   return made;
 }
 

@@ -7,6 +7,9 @@
 // neighbouring places is one run of the image, whose elements are dealt out to as many vectors as a window
 // has columns. No element is in two windows, so there the gradient's points are places: each stores all
 // elements of its window.
+//
+// Where windows overlap a work item of the host's gradient is a plane: its windows are taken one after the other, and
+// each adds to its largest element.
 #include <limits>
 
 #include "codegen/emit/handwritten/emitters.h"
@@ -42,6 +45,7 @@ class Pooling {
   // (largest: of each whose largest element it is) it gets the gradient.
   void gradient(bool of_largest) {
     if (of_largest && by_window()) return tiles_gradient();
+    if (of_largest && s_.walk == PoolShape::kByPlane) return planes_gradient();
     t_.points([&](Value* row) { begin_row(row, w_.from[0]); },
               [&](const Point& point) {
                 begin_point(point);
@@ -81,7 +85,7 @@ class Pooling {
     Value *value, *step;  // step: row * kernel width + column within the window
   };
 
-  bool by_window() const { return s_.by_window != 0; }
+  bool by_window() const { return s_.walk == PoolShape::kByWindow; }
   int64_t overlap(int axis) const { return (w_.kernel[axis] + w_.stride[axis] - 1) / w_.stride[axis]; }
   Value* lane(int64_t value) { return t_.splat(b_.getInt32(static_cast<uint32_t>(value)), lanes_); }
   Value* both(Value* a, Value* b) { return b == nullptr ? a : b_.CreateAnd(a, b); }
@@ -125,6 +129,30 @@ class Pooling {
             t_.store_runs(2, first_of_run(point, ky), shares, point);
           }
         });
+  }
+
+  // Emits the gradient plane by plane, from zeros.
+  void planes_gradient() {
+    t_.rows([&](Value* row) {
+      plane_ = row, mask_ = nullptr, lanes_ = 1;
+      Value *images = plane(w_.from), *places = plane(w_.to);
+      y_ = t_.word(row);  // gives the lanes their number
+      t_.each(images, b_.CreateAdd(images, t_.index(w_.from[0] * w_.from[1])), t_.index(1),
+              [&](Value* at) { t_.store_one(2, at, real(0)); });
+      t_.each(t_.index(0), t_.index(w_.to[0] * w_.to[1]), t_.index(1), [&](Value* place) {
+        Value *number = t_.word(place), *width = lane(w_.to[1]);
+        const Window window = window_at(b_.CreateUDiv(number, width), b_.CreateURem(number, width));
+        const Best best = largest_inside(window);
+        t_.branch(b_.CreateICmpNE(best.step, lane(-1)), [&] {
+          Value* ky = b_.CreateUDiv(best.step, lane(w_.kernel[1]));
+          Value* kx = b_.CreateURem(best.step, lane(w_.kernel[1]));
+          Value* in = this->number(b_.CreateAdd(window.top, ky), b_.CreateAdd(window.left, kx), w_.from);
+          Value* at = b_.CreateAdd(images, b_.CreateZExt(in, t_.index_type));
+          Value* dy = t_.load_one(1, b_.CreateAdd(places, place));
+          t_.store_one(2, at, b_.CreateFAdd(t_.load_one(2, at), dy));
+        });
+      });
+    });
   }
 
   // A row is (plane, y) of [planes, height].
@@ -233,6 +261,29 @@ class Pooling {
           Value* step = number(ky, kx, w_.kernel);
           return Values{b_.CreateSelect(better, value, best[0]), b_.CreateSelect(better, step, best[1])};
         });
+    return {found[0], found[1]};
+  }
+
+  // The same in one lane: few windows reach over the image's edge, and the others need not ask.
+  Best largest_inside(const Window& window) {
+    const int64_t rows = w_.from[0] - w_.kernel[0], columns = w_.from[1] - w_.kernel[1];
+    if (rows < 0 || columns < 0 || w_.kernel[0] * w_.kernel[1] > kUnrolled) return largest(window);
+    Value* whole =
+        both(b_.CreateICmpULE(window.top, lane(rows)), b_.CreateICmpULE(window.left, lane(columns)));
+    const auto values = [](const Best& best) { return Values{best.value, best.step}; };
+    const Values found = t_.either(
+        whole,
+        [&] {
+          Values all;
+          for (int64_t ky = 0; ky < w_.kernel[0]; ++ky)
+            for (int64_t kx = 0; kx < w_.kernel[1]; ++kx) {
+              Value* at =
+                  number(b_.CreateAdd(window.top, lane(ky)), b_.CreateAdd(window.left, lane(kx)), w_.from);
+              all.push_back(t_.gather(0, plane(w_.from), at, nullptr));
+            }
+          return values(largest_of(all));
+        },
+        [&] { return values(largest(window)); });
     return {found[0], found[1]};
   }
 
