@@ -101,17 +101,24 @@ int main() {  // multiply-adds of 12 independent chains for 0.1 s on one core
 }
 """
 
-# Before a PyTorch worker's own code, which defines update(i), the i-th update.
+# Before a PyTorch worker's own code, which defines update(i), the i-th update: loss() as it is run, its optimizer's way.
 TORCH_HEAD = r"""
 import json, sys, time
 import numpy as np, torch
-threads, warm_up, updates = map(int, sys.argv[1:4])
-arguments = sys.argv[4:]
+threads, warm_up, updates, compiled, half = map(int, sys.argv[1:6])
+arguments = sys.argv[6:]
 torch.set_num_threads(threads)
 torch.manual_seed(0)
+way = {"fused": True} if compiled else {"foreach": True}
+def as_run(loss):
+    loss = torch.compile(loss) if compiled else loss
+    def run(*inputs):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bool(half)):
+            return loss(*inputs)
+    return run
 """
 TORCH_TAIL = r"""
-print(json.dumps(torch.__version__), flush=True)
+print(json.dumps([torch.__version__, torch.__config__.show()]), flush=True)
 done = 0
 for line in sys.stdin:
     times = []
@@ -127,14 +134,14 @@ for line in sys.stdin:
 class Torch:
     """A worker process that stays; `turn` trains `updates` updates and returns their seconds."""
 
-    def __init__(self, name, threads, code, arguments, turns, python, environment):
+    def __init__(self, name, threads, flags, code, arguments, turns, python, environment):
         self.name = name
-        command = [python, "-c", TORCH_HEAD + code + TORCH_TAIL, *map(str, [threads, *turns, *arguments])]
+        command = [python, "-c", TORCH_HEAD + code + TORCH_TAIL, *map(str, [threads, *turns, *flags, *arguments])]
         environment = {**os.environ, **environment, "OMP_NUM_THREADS": str(threads)}
         pipe = subprocess.PIPE
         self.child = subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, env=environment)
-        self.version = json.loads(self.child.stdout.readline() or sys.exit("error: PyTorch does not start"))
-        maps = pathlib.Path(f"/proc/{self.child.pid}/maps").read_text()
+        self.version, built = json.loads(self.child.stdout.readline() or sys.exit("error: PyTorch does not start"))
+        maps = pathlib.Path(f"/proc/{self.child.pid}/maps").read_text() + built
         self.fast_blas = any(word in maps for word in ("openblas", "mkl", "blis"))
 
     def turn(self):
@@ -166,12 +173,13 @@ X, Y = X[order].contiguous(), Y[order].contiguous()
 x, y = torch.empty(micro, *X.shape[1:]), torch.empty(micro, dtype=torch.long)
 """
 IMAGES_TAIL = r"""
+loss = as_run(lambda x, y: torch.nn.functional.cross_entropy(net(x), y) / k)
 def update(number):
     adam.zero_grad(set_to_none=True)
     for i in range(k):
         at = (number * k + i) * micro % samples
         x.copy_(X[at:at + micro]); y.copy_(Y[at:at + micro])
-        (torch.nn.functional.cross_entropy(net(x), y) / k).backward()
+        loss(x, y).backward()
     adam.step()
 """
 
@@ -199,10 +207,14 @@ def build_probe(folder):
 def main(doc, example, settings, goal, turns, torch_code, prepare):
     """turns: (updates of warm-up, timed updates) of each turn. prepare(folder) gives gacc's --data and the arguments of
     torch_code."""
-    options = parser(doc, rounds=5, python="/usr/bin/python3").parse_args()  # a Python with numpy and PyTorch
+    options = parser(doc, rounds=5, python="/usr/bin/python3", bf16=False).parse_args()
     load = os.getloadavg()[0]
-    if subprocess.run([options.python, "-c", "import torch, numpy"], capture_output=True).returncode != 0:
+    compiles = subprocess.run([options.python, "-c", "import torch, numpy; print(hasattr(torch, 'compile'))"],
+                              capture_output=True, text=True).stdout.strip()
+    if not compiles:
         sys.exit(f"error: {options.python} has no PyTorch: nothing to compare with")
+    if options.bf16:
+        settings = {**settings, "precision__compute": "bf16"}
     wide = "avx512f" in pathlib.Path("/proc/cpuinfo").read_text().split()
     forced = {"ATEN_CPU_CAPABILITY": "avx512"} if wide else {}
     with scratch() as folder:
@@ -210,11 +222,13 @@ def main(doc, example, settings, goal, turns, torch_code, prepare):
         data, arguments = prepare(folder)
         probe = build_probe(folder)
         quiet = {**forced, "GOMP_SPINCOUNT": "0"}
-        peer = lambda name, threads, environment: Torch(name, threads, torch_code, arguments, turns, options.python,
-                                                        environment)
+        peer = lambda name, threads, environment, compiled=False: Torch(
+            f"PyTorch{' compiled' * compiled}, {name}", threads, [int(compiled), int(options.bf16)], torch_code,
+            arguments, turns, options.python, environment)
         contenders = [Gacc(threads, artifact, data, turns) for threads in (1, 2)]
-        contenders += [peer("PyTorch, 1 thread", 1, quiet), peer("PyTorch, 2 threads", 2, quiet),
-                       peer("PyTorch, 2 threads, spinning", 2, forced)]
+        contenders += [peer("1 thread", 1, quiet), peer("2 threads", 2, quiet), peer("2 threads, spinning", 2, forced)]
+        if compiles == "True":
+            contenders += [peer("1 thread", 1, quiet, True), peer("2 threads", 2, forced, True)]
         taken = by_turns(options.rounds, lambda one: (probe(), one.turn()), contenders)
     best = max(speed for results in taken.values() for speed, _ in results)
     print(f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} CPUs, AVX-512 {'forced' if wide else 'absent'}, "
