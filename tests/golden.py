@@ -9,10 +9,13 @@ X.gir: a line `// RUN: gacc-opt %s --passes "dce"`, the input, a line `// ----- 
 itself parse and print to the same text; without that line, what comes back is the input but for its lines of comment.
 `// RUN: not gacc-opt ...` expects exit 1 and compares standard error.
 X.toml beside X.expected: `# RUN: gaccc %s ...` (default: --emit ir --stop-after model -o -), standard error then output, in
-which `eval` and `predict` stand as what of `step` is other there, and `measure` as the end of `eval` that it is.
+which `eval` and `predict` stand as what of another region is other there, and `measure` as the end of `eval` that it is.
+An error's excerpt, which has been compared with the input, stands as what it points to: `X.toml:6:9 (0.1): error: ...`.
 `// MATCH: subset` (`# MATCH: subset`): the expected lines occur in this order, others may stand between.
 `// LIKE: Y.gir` (`# LIKE: Y.toml`): expects what the golden Y beside it expects but for these lines, `-` gone and `+` new;
-with `RUN: not`, the errors.
+with `RUN: not`, the errors. `// LIKE: input`: expects the input but for these lines.
+`// FROM: half`: the input is the expected half without the kernels, places and launches that passes add to a module of
+that phase, so it stands once.
 Where such a golden has nothing else, its input is Y's with each `// EDIT: OLD => NEW | OLD => NEW` (`# EDIT: `) made; \n is
 a line's end. `# CLAIM` over `# EDIT: ...` in X.toml with a model of its own, any number of both: a run for each.
 """
@@ -42,6 +45,29 @@ def uncommented(text):
     return re.sub(r"(?m)^ *(?://|#).*\n", "", text)
 
 
+def without_excerpts(errors, source):
+    """The errors, each with the text that it points to in the place of the two lines that show it, where these show the
+    source as it is."""
+    lines = source.splitlines()
+
+    def shortened(match):
+        head, row, column, message, excerpt, mark = match.groups()
+        line, start = lines[int(row) - 1] if int(row) <= len(lines) else "", int(column) - 1
+        shown = line[start:start + len(mark)] if len(mark) <= len(line) - start else ""
+        if not shown or excerpt != f"{int(row):5d} | {line}\n      | {' ' * start}{mark}":
+            return match[0]
+        return f"{head}:{row}:{column} ({shown}): {message}\n"
+    return re.sub(r"(?m)^([^\s:]+):(\d+):(\d+): (.*)\n( +\d+ \| .*\n +\| *(\^~*))\n", shortened, errors)
+
+
+def before_passes(text, phase):
+    """The module without what the passes behind that phase have added: kernels, places, launches."""
+    text = re.sub(r"phase\(\w+\)(?: (?:arena|target)\(\w+\))*", f"phase({phase})", text, count=1)
+    text = re.sub(r" at \d+|(?m:^  set launch\.(?:because|step|update)\b.*\n)", "", text)
+    text = re.sub(r"(?ms)^  \} schedule \{\n.*?^  \}\n", "  }\n", text)
+    return text if phase in ("fused", "recomputed") else re.sub(r" k\(\d+\)", "", text)
+
+
 def edited(text, *edits):
     """The text without its comments, with the first place of each OLD changed."""
     text = uncommented(text)
@@ -65,9 +91,14 @@ class Case:
             self.input += "\n" * (not self.input.endswith("\n"))
             self.expected = uncommented(self.input)
         like = re.search(r"^(?://|#) LIKE: (\S+)$", self.input, re.M)
+        self.of_input = bool(like) and like[1] == "input"
+        like = like if not self.of_input else None
         self.like, self.text, self.edits = Case(self.path.with_name(like[1]), bin) if like else None, self.input, []
         derived = like and not uncommented(self.input).strip()
-        if derived:
+        self.phase = re.search(r"^// FROM: (\w+)$", self.input, re.M)
+        if self.phase:
+            self.text = before_passes(self.expected, self.phase[1])
+        elif derived:
             self.text = edited(self.like.text, *re.findall(r"^(?://|#) EDIT: (.*)$", self.input, re.M))
         else:
             self.edits = re.findall(r"^# (.*)\n# EDIT: (.*)$", self.input, re.M)
@@ -82,8 +113,13 @@ class Case:
     def actual(self):
         """Returns what the expected half should be now: what the tool prints, or how that differs from what another golden expects."""
         self.printed = "".join(f"----- {claim}\n{self.prints(edited(self.text, edit))}" for claim, edit in self.edits) or self.prints(self.text)
+        if self.phase and before_passes(self.printed, self.phase[1]) != self.text:
+            raise ValueError("the passes change more than FROM tells: write the input above the expected half\n" + self.printed)
+        if self.of_input:
+            return changes(uncommented(self.input), self.printed)
         if self.like and not self.fails:
-            return changes(self.like.expected if self.gir else self.like.prints(self.like.text), self.printed)
+            base = self.like.prints(self.like.text)
+            return changes(base, self.printed) if self.gir else changes(beside_step(base), beside_step(self.printed))
         return self.printed if self.gir or self.subset else beside_step(self.printed)
 
     def prints(self, input):
@@ -95,6 +131,7 @@ class Case:
         wrong = self.fails if self.gir else " error: " in errors or errors.startswith("error: ")
         if code != int(wrong):
             raise ValueError(f"exit {code}, expected {int(wrong)}\n{errors}{'' if wrong else out}")
+        errors = without_excerpts(errors, input)
         if not self.gir:
             return errors + out
         return errors if self.fails else out
@@ -145,18 +182,21 @@ def changes(base, text):
 
 
 def beside_step(text):
-    """The text of a module with its other regions as changes of `step`, where that is shorter, or the end of `eval`."""
+    """The text of a module with its regions as changes of an earlier one, where that is shorter, or the end of `eval`."""
     region = re.compile(r"(?ms)^  (step|eval|predict|measure)(\(.*?) \{\n(.*?)^  \}\n")
-    step, evaluated = (next((m[3] for m in region.finditer(text) if m[1] == name), "") for name in ("step", "eval"))
+    bodies = {m[1]: m[3] for m in region.finditer(text)}
+    evaluated = bodies.get("eval", "")
 
     def shortened(match):
         if match[1] == "measure":
             behind = next((name for name in re.findall(r"%[\w.]+", evaluated) if evaluated.endswith(match[3].replace("%predicted", name))), None)
             return f"  measure{match[2]} like the end of eval, behind {behind}\n" if behind else match[0]
-        change = changes(step, match[3])
-        if match[1] == "step" or change.count("\n") > match[3].count("\n") * 3 / 4:
+        others = [name for name in ("step", "eval") if name in bodies and match[1] not in ("step", name)]
+        tried = [(changes(bodies[name], match[3]), name) for name in others]
+        change, other = min(tried, key=lambda one: one[0].count("\n"), default=(match[3], ""))
+        if change.count("\n") > match[3].count("\n") * 3 / 4:
             return match[0]
-        return f"  {match[1]}{match[2]} like step {{\n{change}  }}\n"
+        return f"  {match[1]}{match[2]} like {other} {{\n{change}  }}\n"
     return region.sub(shortened, text)
 
 
