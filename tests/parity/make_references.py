@@ -31,7 +31,7 @@ def main():
             tensors = {}
             for key, (shape, values) in harness.read_safetensors(folder / "oracle/final.safetensors").items():
                 tensors[key] = {"shape": shape, "norm": number(harness.norm(values)), "sketch": [number(v) for v in parity.sketch(values)]}
-            kept = {"sets": case["sets"], "samples": case["samples"], "updates": case["updates"], "data": parity.data_digest(folder),
+            kept = {"sets": case["sets"], "data": parity.data_digest(folder),
                     "initial": harness.tensors_digest(harness.read_safetensors(initial)),
                     "loss": [number(v) for v in ref["loss"]], "grad_norm": [number(v) for v in ref["grad_norm"]], "tensors": tensors}
         text = ",\n".join(f"{json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}" for k, v in kept.items())

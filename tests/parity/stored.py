@@ -13,12 +13,13 @@ from parity import harness
 def compare(case):
     reference = json.loads((parity.REFERENCES / f"{case['name']}.json").read_text())
     remake = "run tests/parity/make_references.py and say in the commit why"
-    harness.expect(reference["sets"] == case["sets"] and reference["samples"] == case["samples"] and
-                   reference["updates"] == case["updates"], f"the case has changed since its reference was made: {remake}")
+    harness.expect(reference["sets"] == case["sets"] and len(reference["loss"]) == case["updates"],
+                   f"the case has changed since its reference was made: {remake}")
     with tempfile.TemporaryDirectory(prefix="gacc-") as name:
         folder = pathlib.Path(name)
         spec, artifact, initial = parity.start(case, folder)
-        harness.expect(parity.data_digest(folder) == reference["data"], f"harness.make_arrays gives other data than it did: {remake}")
+        harness.expect(parity.data_digest(folder) == reference["data"],
+                       f"other samples, or harness.make_arrays gives other data than it did: {remake}")
         found = harness.tensors_digest(harness.read_safetensors(initial))
         harness.expect(found == reference["initial"],
                        f"gacc's initial values are not those the reference started from; if that was meant, {remake}")
