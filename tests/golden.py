@@ -13,11 +13,11 @@ which `eval` and `predict` stand as what of another region is other there, and `
 An error's excerpt, which has been compared with the input, stands as what it points to: `X.toml:6:9 (0.1): error: ...`.
 `// MATCH: subset` (`# MATCH: subset`): the expected lines occur in this order, others may stand between.
 `// LIKE: Y.gir` (`# LIKE: Y.toml`): expects what the golden Y beside it expects but for these lines, `-` gone and `+` new;
-with `RUN: not`, the errors. `// LIKE: input`: expects the input but for these lines.
+with `RUN: not`, the errors. `// LIKE: input`, also beside another LIKE: expects the input but for these lines.
+Where such a golden has nothing else, its input is Y's with each `// EDIT: OLD => NEW | OLD => NEW` (`# EDIT: `) made; \n is
+a line's end. `// CLAIM` over `// EDIT: ...`, any number of both: a run for each, of Y or of the model below.
 `// FROM: half`: the input is the expected half without the kernels, places and launches that passes add to a module of
 that phase, so it stands once.
-Where such a golden has nothing else, its input is Y's with each `// EDIT: OLD => NEW | OLD => NEW` (`# EDIT: `) made; \n is
-a line's end. `# CLAIM` over `# EDIT: ...` in X.toml with a model of its own, any number of both: a run for each.
 """
 import argparse
 import difflib
@@ -90,18 +90,18 @@ class Case:
         elif not separator:
             self.input += "\n" * (not self.input.endswith("\n"))
             self.expected = uncommented(self.input)
-        like = re.search(r"^(?://|#) LIKE: (\S+)$", self.input, re.M)
-        self.of_input = bool(like) and like[1] == "input"
-        like = like if not self.of_input else None
-        self.like, self.text, self.edits = Case(self.path.with_name(like[1]), bin) if like else None, self.input, []
+        likes = re.findall(r"^(?://|#) LIKE: (\S+)$", self.input, re.M)
+        self.of_input = "input" in likes
+        like = next((name for name in likes if name != "input"), None)
+        self.like, self.text = Case(self.path.with_name(like), bin) if like else None, self.input
         derived = like and not uncommented(self.input).strip()
+        self.edits = re.findall(r"^(?://|#) (?!RUN:|LIKE:|EDIT:)(.*)\n(?://|#) EDIT: (.*)$", self.input, re.M)
         self.phase = re.search(r"^// FROM: (\w+)$", self.input, re.M)
         if self.phase:
             self.text = before_passes(self.expected, self.phase[1])
         elif derived:
-            self.text = edited(self.like.text, *re.findall(r"^(?://|#) EDIT: (.*)$", self.input, re.M))
-        else:
-            self.edits = re.findall(r"^# (.*)\n# EDIT: (.*)$", self.input, re.M)
+            each = [] if self.edits else re.findall(r"^(?://|#) EDIT: (.*)$", self.input, re.M)
+            self.text = edited(self.like.text, *each)
         match = re.search(r"^(?://|#) RUN: (.*)$", self.like.input if derived and "RUN: " not in self.input else self.input, re.M)
         if not match and self.gir:
             raise ValueError("no line `// RUN: gacc-opt %s ...`")
@@ -116,7 +116,7 @@ class Case:
         if self.phase and before_passes(self.printed, self.phase[1]) != self.text:
             raise ValueError("the passes change more than FROM tells: write the input above the expected half\n" + self.printed)
         if self.of_input:
-            return changes(uncommented(self.input), self.printed)
+            return changes(uncommented(self.text), self.printed)
         if self.like and not self.fails:
             base = self.like.prints(self.like.text)
             return changes(base, self.printed) if self.gir else changes(beside_step(base), beside_step(self.printed))
