@@ -9,7 +9,8 @@ X.gir: a line `// RUN: gacc-opt %s --passes "dce"`, the input, a line `// ----- 
 itself parse and print to the same text; without that line, what comes back is the input but for its lines of comment.
 `// RUN: not gacc-opt ...` expects exit 1 and compares standard error.
 X.toml beside X.expected: `# RUN: gaccc %s ...` (default: --emit ir --stop-after model -o -), standard error then output, in
-which `eval` and `predict` stand as what of another region is other there, and `measure` as the end of `eval` that it is.
+which `eval` and `predict` stand as what of another region is other there, or as the part of `eval` that `predict` and
+`measure` are.
 An error's excerpt, which has been compared with the input, stands as what it points to: `X.toml:6:9 (0.1): error: ...`.
 `// MATCH: subset` (`# MATCH: subset`): the expected lines occur in this order, others may stand between.
 `// LIKE: Y.gir` (`# LIKE: Y.toml`): expects what the golden Y beside it expects but for these lines, `-` gone and `+` new;
@@ -191,12 +192,15 @@ def beside_step(text):
         if match[1] == "measure":
             behind = next((name for name in re.findall(r"%[\w.]+", evaluated) if evaluated.endswith(match[3].replace("%predicted", name))), None)
             return f"  measure{match[2]} like the end of eval, behind {behind}\n" if behind else match[0]
+        output = re.fullmatch(r"((?:.*\n)*    (%[\w.]+)[, ].*\n)    yield output \2\n", match[3])
+        if match[1] == "predict" and output and evaluated.startswith(output[1]):
+            return f"  predict{match[2]} like eval up to {output[2]}\n"
         others = [name for name in ("step", "eval") if name in bodies and match[1] not in ("step", name)]
         tried = [(changes(bodies[name], match[3]), name) for name in others]
         change, other = min(tried, key=lambda one: one[0].count("\n"), default=(match[3], ""))
         if change.count("\n") > match[3].count("\n") * 3 / 4:
             return match[0]
-        return f"  {match[1]}{match[2]} like {other} {{\n{change}  }}\n"
+        return f"  {match[1]}{match[2]} like {other} {{\n{change}  }}\n" if change else f"  {match[1]}{match[2]} like {other}\n"
     return region.sub(shortened, text)
 
 
