@@ -118,7 +118,7 @@ class Case:
             raise ValueError("the passes change more than FROM tells: write the input above the expected half\n" + self.printed)
         if self.of_input:
             return changes(uncommented(self.text), self.printed)
-        if self.like and not self.fails:
+        if self.like and not self.fails and not self.subset:
             base = self.like.prints(self.like.text)
             return changes(base, self.printed) if self.gir else changes(beside_step(base), beside_step(self.printed))
         return self.printed if self.gir or self.subset else beside_step(self.printed)
