@@ -41,25 +41,6 @@ TEST_F(Kernels, WhatTheyDidIsCounted) {
   EXPECT_LE(more.instructions, 8 * more.longest_warp);  // of eight warps
 }
 
-TEST_F(Kernels, Scan) {
-  std::vector<int> x(200), want(200);
-  int sum = 0;
-  for (size_t i = 0; i < x.size(); ++i) want[i] = sum += x[i] = static_cast<int>(random() % 100);
-  uint64_t in = machine.put(x), out = machine.room<int>(200);
-  machine.run("scan", {1}, {200}, 2 * 200 * 4, false, in, out);
-  EXPECT_EQ(machine.get<int>(out, 200), want);
-}
-
-TEST_F(Kernels, RotateOverTheGrid) {
-  const int n = 6 * 64, rounds = 5;
-  std::vector<int> x(n);
-  for (int i = 0; i < n; ++i) x[static_cast<size_t>(i)] = i;
-  uint64_t px = machine.put(x), py = machine.room<int>(n), counter = machine.put(std::vector<unsigned>{0});
-  machine.run("rotate", {6}, {64}, 0, true, px, py, counter, rounds);
-  auto got = machine.get<int>(py, n);  // an odd number of rounds ends in y
-  for (int i = 0; i < n; ++i) ASSERT_EQ(got[static_cast<size_t>(i)], (i + n - rounds) % n);
-}
-
 TEST_F(Kernels, LastBlockAdds) {
   auto x = floats(10 * 32);
   double want = 0;
