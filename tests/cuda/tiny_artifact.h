@@ -43,7 +43,7 @@ inline Artifact tiny_artifact(int64_t micro_batch, int64_t accumulate, std::stri
       false);
   add("eval", "tiny_sum", {"x", "mark", "eval.loss", "eval.count"}, true);
   add("eval", "tiny_positive", {"x", "mark", "eval.accuracy"}, true);
-  artifact.ptx = kTinyPtx;
+  artifact.ptx = tiny_ptx();
   return artifact;
 }
 
