@@ -7,49 +7,17 @@
 #include <sstream>
 
 #include "codegen/device_code.h"
-#include "frontend/frontend.h"
-#include "passes/pipeline.h"
+#include "tests/compiler/compiled.h"
 
 namespace gacc::codegen {
 namespace {
 
-constexpr const char* kModel = R"([model]
-name = "traps"
-[inputs.x]
-shape = [64]
-[inputs.y]
-dtype = "i32"
-range = 5
-[[layers]]
-type = "linear"
-name = "a"
-features = 96
-activation = "gelu"
-[[layers]]
-type = "layer_norm"
-[[layers]]
-type = "linear"
-name = "b"
-features = 5
-[loss]
-type = "cross_entropy"
-target = "y"
-[optimizer]
-type = "adamw"
-[train]
-micro_batch = 16
-[launch]
-mode = "persistent"
-)";
-
 DeviceCode code_for(std::string_view target) {
-  Diag diag("traps.toml", kModel);
-  std::optional<ir::Module> module = compile_model(kModel, "traps.toml", {}, diag);
-  passes::PipelineOptions options;
-  options.options.target = target;
-  EXPECT_TRUE(module && passes::run_pipeline(*module, options, diag)) << diag.render();
-  if (!module) return {};
-  std::optional<DeviceCode> code = emit_nvptx(*module, target, diag);
+  const std::string model = test::classifier(
+      "64", test::linear(96, "activation = \"gelu\"") + test::layer("layer_norm") + test::linear(7),
+      "type = \"adamw\"", "micro_batch = 16\n[launch]\nmode = \"persistent\"");
+  Diag diag;
+  std::optional<DeviceCode> code = emit_nvptx(test::compiled(model, {}, std::string(target)), target, diag);
   EXPECT_TRUE(code) << diag.render();
   return code ? std::move(*code) : DeviceCode{};
 }

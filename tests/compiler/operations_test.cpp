@@ -7,42 +7,12 @@ namespace gacc {
 namespace {
 
 // With attention, an op of several results.
-constexpr const char* kModel = R"([model]
-name = "m"
-[inputs.x]
-shape = [12, 8]
-[inputs.y]
-dtype = "i32"
-range = 5
-[[layers]]
-type = "attention"
-name = "attn"
-heads = 2
-causal = true
-[[layers]]
-type = "layer_norm"
-name = "norm"
-[[layers]]
-type = "linear"
-name = "fc"
-features = 40
-activation = "gelu"
-[[layers]]
-type = "flatten"
-[[layers]]
-type = "linear"
-name = "out"
-features = 5
-[loss]
-type = "cross_entropy"
-target = "y"
-[train]
-micro_batch = 4
-accumulate = 4
-lanes = 4
-[optimizer]
-type = "adam"
-)";
+const std::string kModel = test::classifier(
+    "12, 8",
+    test::layer("attention", "name = \"attn\"\nheads = 2\ncausal = true") +
+        test::layer("layer_norm", "name = \"norm\"") +
+        test::linear(40, "name = \"fc\"\nactivation = \"gelu\"") + test::layer("flatten") + test::linear(7),
+    "type = \"adam\"", "micro_batch = 4\naccumulate = 4\nlanes = 4");
 
 uint32_t digest(const std::vector<Override>& sets, const std::string& target = "sm_80") {
   return operations_digest(test::compiled(kModel, sets, target));

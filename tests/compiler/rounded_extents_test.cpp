@@ -11,34 +11,9 @@
 namespace gacc {
 namespace {
 
-constexpr const char* kModel = R"([model]
-name = "m"
-[inputs.x]
-shape = [12, 16]
-[inputs.y]
-shape = [12]
-dtype = "i32"
-range = 1001
-[[layers]]
-type = "linear"
-name = "fc"
-features = 24
-activation = "gelu"
-[[layers]]
-type = "linear"
-name = "head"
-features = 1001
-bias = false
-[loss]
-type = "cross_entropy"
-target = "y"
-[train]
-micro_batch = 4
-[optimizer]
-type = "adam"
-[launch]
-mode = "graph"
-)";
+const std::string kModel = test::classifier(
+    "12, 16", test::linear(24, "activation = \"gelu\"") + test::linear(1001, "name = \"head\"\nbias = false"),
+    "type = \"adam\"", "micro_batch = 4\n[launch]\nmode = \"graph\"", "12", 1001);
 
 ir::Module model(const std::string& precision) {
   return test::compiled(kModel, {{"precision.compute", precision}});

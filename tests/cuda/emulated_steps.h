@@ -12,57 +12,15 @@
 
 #include "codegen/device_code.h"
 #include "compiler/plan/plan_of.h"
-#include "frontend/frontend.h"
 #include "ir/text/text.h"
 #include "passes/pipeline.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/half.h"
+#include "tests/compiler/compiled.h"
 
 namespace gacc::test {
 
-// Returns a model file: the input x of `shape`, `layers`, and the cross-entropy with y, classes of 7, of the shape
-// `targets`. `optimizer` is TOML, and `train`, behind which other tables may stand.
-inline std::string classifier(const std::string& shape, const std::string& layers,
-                              const std::string& optimizer, const std::string& train,
-                              const std::string& targets = "") {
-  return fmt::format(R"([model]
-name = "m"
-seed = 3
-[inputs.x]
-shape = [{}]
-[inputs.y]
-shape = [{}]
-dtype = "i32"
-range = 7
-{}
-[loss]
-type = "cross_entropy"
-target = "y"
-[optimizer]
-{}
-[train]
-{}
-)",
-                     shape, targets, layers, optimizer, train);
-}
 const std::string kTwoLaunches = "micro_batch = 8\naccumulate = 2\n";
-
-// Returns TOML of a layer.
-inline std::string layer(const std::string& type, const std::string& keys = "") {
-  return "[[layers]]\ntype = \"" + type + "\"\n" + keys + "\n";
-}
-inline std::string linear(int features, const std::string& keys = "") {
-  return layer("linear", fmt::format("features = {}\n{}", features, keys));
-}
-
-inline ir::Module planned(const std::string& text) {
-  Diag diag("m.toml", text);
-  std::optional<ir::Module> module = compile_model(text, "m.toml", {}, diag);
-  EXPECT_TRUE(module && !diag.failed()) << diag.render();
-  if (!module) return {};
-  EXPECT_TRUE(passes::run_pipeline(*module, {}, diag)) << diag.render();
-  return std::move(*module);
-}
 
 // Returns a scheduled module as it was planned, so that other passes can schedule it.
 inline ir::Module unscheduled(ir::Module module) {

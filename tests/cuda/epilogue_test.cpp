@@ -62,7 +62,7 @@ TEST_F(Epilogues, HaveTheBitsOfTheirLaunches) {
     for (const std::string dtype : {"f32", "f16", "bf16"}) {
       const std::string text =
           model(one.shape, one.body, kGraph + "[precision]\ncompute = \"" + dtype + "\"\nloss_scale = 64\n");
-      const ir::Module module = planned(text);
+      const ir::Module module = compiled(text);
       const std::string target = dtype == "bf16" ? "sm_75" : "sm_80";  // there by multiply-adds
       const Artifact apart = artifact_of(module, false, target), merged = artifact_of(module, true, target);
       EXPECT_TRUE(epilogues(apart, "step").empty());
@@ -81,7 +81,7 @@ TEST_F(Epilogues, HaveTheBitsOfTheirLaunches) {
 // is no function of the elements (layer_norm), or adds to a buffer (every gradient of a weight).
 TEST_F(Epilogues, AreNotForEveryKernel) {
   for (const std::string& after : {layer("dropout", "p = 0.5"), layer("layer_norm")}) {
-    const Artifact merged = artifact_of(planned(model("20", linear(24) + after, kGraph)), true);
+    const Artifact merged = artifact_of(compiled(model("20", linear(24) + after, kGraph)), true);
     EXPECT_TRUE(epilogues(merged, "step").empty()) << after;
   }
 }
@@ -89,7 +89,7 @@ TEST_F(Epilogues, AreNotForEveryKernel) {
 // In a persistent step the kernel is no phase of its own.
 TEST_F(Epilogues, ArePartOfAPersistentStep) {
   const std::string body = linear(24, "activation = \"relu\"") + linear(33, "activation = \"gelu\"");
-  const ir::Module module = planned(model("20", body, "[launch]\nmode = \"persistent\"\n"));
+  const ir::Module module = compiled(model("20", body, "[launch]\nmode = \"persistent\"\n"));
   const Artifact merged = artifact_of(module, true);
   ASSERT_TRUE(program(merged, "step").persistent);
   EXPECT_TRUE(run(artifact_of(module, false)) == run(merged));
@@ -98,8 +98,8 @@ TEST_F(Epilogues, ArePartOfAPersistentStep) {
 // The largest tiles, forward only: what a product is for takes long in the emulator.
 TEST_F(Epilogues, OfLargeTiles) {
   for (const std::string dtype : {"f32", "f16"}) {
-    const ir::Module module = planned(model("160, 8", linear(1280, "activation = \"gelu\""),
-                                            kGraph + "[precision]\ncompute = \"" + dtype + "\"\n", "160"));
+    const ir::Module module = compiled(model("160, 8", linear(1280, "activation = \"gelu\""),
+                                             kGraph + "[precision]\ncompute = \"" + dtype + "\"\n", "160"));
     const Artifact merged = artifact_of(module, true);
     const std::vector<std::string> found = epilogues(merged, "eval");
     ASSERT_EQ(found.size(), 1U);

@@ -22,7 +22,7 @@ using Merge = EmulatedSteps;
 
 TEST_F(Merge, UpdateHasTheBitsOfItsLaunches) {
   for (const char* optimizer : {"type = \"adamw\"", "type = \"lamb\"", "type = \"sgd\"\nmomentum = 0.9"}) {
-    const ir::Module module = planned(model(optimizer, "clip_norm = 0.5\n[launch]\nmode = \"graph\"\n"));
+    const ir::Module module = compiled(model(optimizer, "clip_norm = 0.5\n[launch]\nmode = \"graph\"\n"));
     const Artifact apart = artifact_of(module, false), merged = artifact_of(module, true);
     // Norms, their sums, the scalars, the optimizer; lamb has steps of its own, which take turns in the
     // arena.
@@ -52,7 +52,7 @@ TEST_F(Merge, TheUpdateIsOneKernelWithTheBitsOfItsLaunches) {
   for (const auto& [optimizer, more] : cases) {
     for (const std::string mode : {"auto", "persistent"}) {
       if (mode == "persistent" && more != half) continue;  // "auto" takes the same kernel
-      const ir::Module module = planned(model(optimizer, more + "[launch]\nmode = \"" + mode + "\"\n"));
+      const ir::Module module = compiled(model(optimizer, more + "[launch]\nmode = \"" + mode + "\"\n"));
       const Artifact merged = artifact_of(module, true);
       ASSERT_TRUE(program(merged, "update").persistent) << optimizer;
       EXPECT_TRUE(program(merged, "update").persistent->cooperative);
@@ -64,7 +64,7 @@ TEST_F(Merge, TheUpdateIsOneKernelWithTheBitsOfItsLaunches) {
 
 TEST_F(Merge, PersistentStepHasTheBitsOfItsLaunches) {
   const std::string text = model("type = \"adam\"");
-  const ir::Module module = planned(text + "[launch]\nmode = \"persistent\"\n");
+  const ir::Module module = compiled(text + "[launch]\nmode = \"persistent\"\n");
   Artifact merged = artifact_of(module, true);
   ASSERT_TRUE(program(merged, "step").persistent);
   EXPECT_TRUE(program(merged, "step").persistent->cooperative);
@@ -72,12 +72,12 @@ TEST_F(Merge, PersistentStepHasTheBitsOfItsLaunches) {
   const std::vector<std::byte> expected = run(artifact_of(module, false));
   EXPECT_TRUE(expected == run(merged));
   // "auto" takes it for so small a step.
-  EXPECT_EQ(*planned(text).results.launch_step, "persistent");
+  EXPECT_EQ(*compiled(text).results.launch_step, "persistent");
 }
 
 TEST_F(Merge, APersistentStepThatCannotBeIsAGraphUnlessInsistedOn) {
   options_.gemm = GemmChoice::builtin;
-  Artifact artifact = artifact_of(planned(model("type = \"sgd\"")), true);
+  Artifact artifact = artifact_of(compiled(model("type = \"sgd\"")), true);
   for (PlanProgram& one : artifact.plan.programs)
     if (one.persistent) one.persistent->block = 2048;  // no GPU has such blocks: nor has the update's
   std::unique_ptr<Device> device;
@@ -91,7 +91,7 @@ TEST_F(Merge, APersistentStepThatCannotBeIsAGraphUnlessInsistedOn) {
 }
 
 TEST(Levels, IndependentLaunchesShareOne) {
-  const ir::Module module = planned(model("type = \"adam\""));
+  const ir::Module module = compiled(model("type = \"adam\""));
   const std::vector<std::vector<const ir::CallSite*>> levels = ir::by_level(*module.update.schedule);
   ASSERT_EQ(levels.size(), 4U);     // norms, sums of parts, scalars, adam
   EXPECT_EQ(levels[0].size(), 6U);  // one for each parameter
@@ -108,7 +108,7 @@ TEST(Levels, AStepOfLayersWaitsForDataAlone) {
       for (const int features : {72, 40}) layers += linear(features, "activation = \"" + activation + "\"");
       const std::string train =
           std::string("micro_batch = 32\n") + (half ? "[precision]\ncompute = \"f16\"\n" : "");
-      const ir::Module module = planned(classifier("600", layers + linear(7), "type = \"adam\"", train));
+      const ir::Module module = compiled(classifier("600", layers + linear(7), "type = \"adam\"", train));
       ASSERT_TRUE(module.step.schedule->persistent) << activation;
       EXPECT_EQ(ir::by_level(*module.step.schedule).size(), 3U + 1 + 2 + 1) << activation;
     }

@@ -78,7 +78,7 @@ class Streams : public EmulatedSteps {};
 
 TEST_F(Streams, HaveTheBitsOfOne) {
   for (const std::string compute : {"f32", "f16"}) {
-    const ir::Module module = planned(model(compute));
+    const ir::Module module = compiled(model(compute));
     const Artifact one = artifact_of(module, true, "sm_80", false), two = artifact_of(module, true);
     const auto aside = [](const PlanLaunch& launch) { return launch.stream == 1; };
     EXPECT_TRUE(std::ranges::none_of(program(one, "step").launches, aside));
@@ -97,19 +97,19 @@ std::string hosted(const std::string& budget) {
 
 // The numbers of all buffers are compared by name, for they lie elsewhere.
 TEST_F(Streams, OfStateOnTheHostHaveTheBitsOfOne) {
-  const ir::Module module = planned(hosted("1KiB"));
+  const ir::Module module = compiled(hosted("1KiB"));
   ASSERT_GT(module.host_bytes, 100'000);
   const Artifact one = artifact_of(module, true, "sm_80", false), three = artifact_of(module, true);
   const std::vector<std::byte> bits = run(three);
   EXPECT_TRUE(run(one) == bits);
-  const std::vector<std::byte> none = run(artifact_of(planned(hosted("1GiB")), true));
+  const std::vector<std::byte> none = run(artifact_of(compiled(hosted("1GiB")), true));
   ASSERT_EQ(none.size(), bits.size());
   EXPECT_TRUE(none == bits);
 }
 
 // Whatever works with a slot before its copy came in is named, and so is a copy in that overtakes the one out.
 TEST_F(Streams, AMissingWaitForACopyIsNamed) {
-  Artifact artifact = artifact_of(planned(hosted("1KiB")), true);
+  Artifact artifact = artifact_of(compiled(hosted("1KiB")), true);
   faulty_ = true;
   size_t kernels = 0, copies = 0;
   for (PlanProgram& update : artifact.plan.programs) {

@@ -15,7 +15,7 @@ TEST_F(Workspaces, OneOverALiveValueIsReportedWhenThatIsRead) {
   options_.gemm = GemmChoice::cublas;
   const std::string layers = linear(32, "activation = \"tanh\"") + linear(7);
   Artifact artifact = artifact_of(
-      planned(classifier("400", layers, "type = \"sgd\"", "micro_batch = 8\n[launch]\nmode = \"graph\"\n")),
+      compiled(classifier("400", layers, "type = \"sgd\"", "micro_batch = 8\n[launch]\nmode = \"graph\"\n")),
       true);
   std::vector<PlanLaunch>& launches = artifact.plan.programs[1].launches;
   const auto is_product = [](const PlanLaunch& launch) { return launch.kernel.empty(); };
