@@ -489,43 +489,6 @@ TEST(Digits, ArePureBalancedAndDisjoint) {
   for (int n : count) EXPECT_GT(n, 20);
 }
 
-// A nearest-mean classifier is a weak learner: what it finds is there. 70 % is far from the 10 % of chance.
-TEST(Digits, CanBeLearned) {
-  Plan plan = image_label_plan();
-  plan.inputs[0].shape = {784};
-  plan.inputs[1].range = 10;
-  Dataset train, test;
-  ASSERT_TRUE(load_dataset("synthetic:digits,limit=2000", plan, train));
-  ASSERT_TRUE(load_dataset("synthetic:digits,split=test,limit=500", plan, test));
-  std::vector<double> means(10 * 784), counts(10);
-  auto pixel = [](const Dataset& data, int64_t i) {
-    return static_cast<double>(data.columns[0].bytes[static_cast<size_t>(i)]);
-  };
-  auto label = [](const Dataset& data, int64_t i) {
-    return static_cast<size_t>(data.columns[1].bytes[static_cast<size_t>(i)]);
-  };
-  for (int64_t i = 0; i < 2000; ++i) {
-    counts[label(train, i)] += 1;
-    for (int64_t j = 0; j < 784; ++j)
-      means[label(train, i) * 784 + static_cast<size_t>(j)] += pixel(train, i * 784 + j);
-  }
-  int right = 0;
-  for (int64_t i = 0; i < 500; ++i) {
-    size_t best = 0;
-    double best_distance = 1e300;
-    for (size_t digit = 0; digit < 10; ++digit) {
-      double distance = 0;
-      for (int64_t j = 0; j < 784; ++j) {
-        double d = means[digit * 784 + static_cast<size_t>(j)] / counts[digit] - pixel(test, i * 784 + j);
-        distance += d * d;
-      }
-      if (distance < best_distance) best = digit, best_distance = distance;
-    }
-    right += best == label(test, i);
-  }
-  EXPECT_GT(right, 350);
-}
-
 // Known answers of the Random123 distribution.
 TEST(Philox, GivesTheKnownAnswers) {
   EXPECT_EQ(philox({0, 0, 0, 0}, 0), (PhiloxCounter{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
