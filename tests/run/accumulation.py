@@ -27,16 +27,9 @@ def compare(folder, model):
         expect((other["launches"], other["samples"]) == (accumulate, 100), f"{other['launches']} launches of {other['samples']} samples")
 
 
-def test_mnist_mlp(folder):
-    compare(folder, harness.example("mnist_mlp"))
-
-
-def test_regression(folder):
-    compare(folder, harness.example("regression"))
-
-
-def test_residual_mlp(folder):
-    compare(folder, harness.example("residual_mlp"))
+def test_examples(folder):
+    for name in ("mnist_mlp", "regression", "residual_mlp"):
+        compare(folder, harness.example(name))
 
 
 def test_pain_1_8_ignored_targets_and_smoothing(folder):

@@ -99,23 +99,6 @@ def test_kill_9(folder):
         print(f"{threads} threads, after updates: {killed} kills in {runs} runs", flush=True)
 
 
-def test_any_launch(folder):
-    """Stopped after every launch in turn, in the middle of windows and epochs too, with every tail."""
-    for tail in ("flush", "drop", "carry"):
-        case = Case(folder, samples=41, limits=("--epochs", 2), train__micro_batch=8, train__accumulate=4, train__tail=tail)
-        case.fresh()
-        for launch in range(1, 11 if tail == "drop" else 13):
-            case.go("--launches", launch)
-            expect(read_state(case)["launches"] <= launch, "--launches counts from the beginning of the run")
-        case.go(*case.limits)
-        case.check(tail)
-        case.fresh()
-        for launch in (3, 6, 7, 10):
-            case.go("--launches", launch, "--threads", 1 + launch % 2, "--checkpoint-every", 1)
-        case.go(*case.limits)
-        case.check(f"{tail}, threads changed")
-
-
 def read_state(case):
     raw = (case.checkpoint / "checkpoint").read_bytes()
     size = int.from_bytes(raw[-24:-16], "little")
@@ -262,6 +245,8 @@ def test_refusals(folder):
     refused(["train.accumulate"], train__accumulate=2)
     refused(["train.tail", "carry"], train__tail="carry")
     refused(["optimizer.beta1", "0.5"], optimizer__betas="[0.5,0.999]")
+    refused(['optimizer.type was "adam", and is "lion" now'], optimizer__type="lion")
+    refused(['precision.compute was "f32", and is "f16" now'], precision__compute="f16")
     refused(["fc1.weight", "f32[512, 784]", "f32[64, 784]"], layers__fc1__features=64)
     refused(["what the model computes"], layers__fc1__activation="tanh")
     refused(["model.name", "other"], model__name="other")

@@ -54,28 +54,14 @@ def train(name, folder, because=()):
     expect((folder / "again.safetensors").read_bytes() == (folder / "weights.safetensors").read_bytes(), "load and save change nothing")
 
 
-def test_mnist_mlp(folder):
-    train("mnist_mlp", folder)
+def test_small_networks(folder):
+    for name in harness.EXAMPLE_NAMES:
+        train(name, folder)
 
 
-def test_mnist_mlp_plain(folder):
-    train("mnist_mlp_plain", folder)
-
-
-def test_regression(folder):
-    train("regression", folder)
-
-
-def test_residual_mlp(folder):
-    train("residual_mlp", folder)
-
-
-def test_mixer(folder):
-    train("mixer", folder)
-
-
-def test_shakespeare_gpt(folder):
-    train("shakespeare_gpt", folder)
+def test_sequences(folder):
+    for name in ("mixer", "shakespeare_gpt"):
+        train(name, folder)
 
 
 def test_mnist_cnn(folder):

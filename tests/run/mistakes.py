@@ -119,35 +119,6 @@ def test_files_of_other_kinds(folder):
     expect(done.stderr == "gaccc: error: step.ptx is an artifact already: gacc-exec step.ptx --data SPEC trains with it\n", done.stderr)
 
 
-def test_resume_with_another_optimizer_or_precision(folder):
-    model = folder / "m.toml"
-    model.write_text(harness.classifier("m", [4], 3, '[[layers]]\ntype = "linear"\nfeatures = 3'))
-    data = ["--data", harness.make_data(model, 40, folder), "--checkpoint", folder / "run"]
-    run("gacc-exec", harness.compile_model(model, folder / "step.ptx", optimizer__type="adam"), *data, "--epochs", 1)
-    other = harness.compile_model(model, folder / "other.ptx", optimizer__type="lion")
-    done = run("gacc-exec", other, *data, "--resume", code=1)
-    expect(done.stderr == f'gacc-exec: error: cannot resume from {folder}/run/checkpoint: optimizer.type was "adam", and is "lion" now\n', done.stderr)
-    half = harness.compile_model(model, folder / "half.ptx", optimizer__type="adam", precision__compute="f16")
-    done = run("gacc-exec", half, *data, "--resume", code=1)
-    expect(done.stderr == f'gacc-exec: error: cannot resume from {folder}/run/checkpoint: precision.compute was "f32", and is "f16" now\n', done.stderr)
-
-
-def test_an_input_that_nothing_reads(folder):
-    text = harness.example("regression").read_text()
-    (folder / "m.toml").write_text(text.replace("[[layers]]", "[inputs.extra]\nshape = [3]\n[[layers]]", 1))
-    done = run("gaccc", "m.toml", cwd=folder)
-    line = (folder / "m.toml").read_text().split("[inputs.extra]")[0].count("\n") + 1
-    expect(done.stderr.startswith(f"m.toml:{line}:9: warning: no layer reads the input `extra`, nor does the loss [unused-input]\n"), done.stderr)
-
-
-def test_a_fixed_accumulate_is_named(folder):
-    """A batch cannot be cut when the micro-batch may be chosen and the number of launches may not."""
-    done = run("gaccc", harness.example("mnist_mlp"), "--plan", "--memory", "3MiB", "--set", "train.micro_batch=auto",
-               "--set", "train.accumulate=1", "--set", "train.effective_batch=96", code=1)
-    words = '; train.accumulate is fixed at 1: with train.accumulate = "auto" the micro-batch may be smaller [does-not-fit]'
-    expect(words in done.stderr, done.stderr)
-
-
 def test_help(folder):
     """In groups, at most 100 columns wide, with examples and exit codes."""
     text = run("gacc-exec", "--help").stdout
