@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
 import harness
 import update
-from harness import expect, run, sealed
+from harness import expect, layer, run, sealed
 
 FAKE = os.environ.get("GACC_FAKE_FOLDER", "")
 CASES = [  # what the machine is like, words of the sentence
@@ -122,36 +122,12 @@ def test_emulate_persistent_trains_like_the_cpu(folder):
     compare(folder, "emulate", launch__mode="persistent")
 
 
-SEQUENCE = """[model]
-name = "sequence"
-[inputs.tokens]
-shape = [8]
-dtype = "i32"
-range = 11
-[inputs.next]
-shape = [8]
-dtype = "i32"
-range = 11
-[[layers]]
-type = "embedding"
-vocab = 11
-features = 16
-[[layers]]
-type = "attention"
-heads = 2
-causal = true
-dropout = 0.1
-[[layers]]
-type = "layer_norm"
-[[layers]]
-type = "linear"
-features = 11
-[loss]
-type = "cross_entropy"
-target = "next"
-[optimizer]
-type = "adamw"
-"""
+TOKENS = {"shape": [8], "dtype": "i32", "range": 11}
+SEQUENCE = harness.model_text(
+    layer("embedding", vocab=11, features=16), layer("attention", heads=2, causal=True, dropout=0.1),
+    layer("layer_norm"), layer("linear", features=11),
+    model={"name": "sequence"}, inputs={"tokens": TOKENS, "next": TOKENS},
+    loss={"type": "cross_entropy", "target": "next"}, optimizer={"type": "adamw"})
 
 
 def test_emulate_launch_modes_have_the_same_bits(folder):

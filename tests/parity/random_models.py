@@ -12,7 +12,6 @@ seed gives the same models. The model is evaluated too, with its running statist
 import argparse
 import copy
 import importlib.util
-import json
 import math
 import os
 import pathlib
@@ -31,35 +30,13 @@ BOUNDS = (2e-5, 1e-3, 1e-3)  # losses, gradient norms, weights (norm-wise per te
 FIRST_LOSS = {"f16": 3e-2, "bf16": 2e-1}
 
 
-# ---------------------------------------------------------------- TOML
-def toml(value):
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{k} = {toml(v)}" for k, v in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(toml, value)) + "]"
-    return json.dumps(value) if isinstance(value, str) else repr(value)
-
-
-def layer_lines(layers, path):
-    for layer in layers:
-        yield f"[[{path}]]"
-        yield from (f"{k} = {toml(v)}" for k, v in layer.items() if k != "layers")
-        yield from layer_lines(layer.get("layers", []), path + ".layers")
+def as_text(layer):
+    inner = map(as_text, layer.get("layers", []))
+    return harness.layer(layer["type"], *inner, **{k: v for k, v in layer.items() if k not in ("type", "layers")})
 
 
 def model_text(config):
-    lines = []
-    for table, value in config.items():
-        if table == "layers":
-            lines += layer_lines(value, "layers")
-        elif table == "inputs":
-            for name, keys in value.items():
-                lines += [f"[inputs.{name}]"] + [f"{k} = {toml(v)}" for k, v in keys.items()]
-        else:
-            lines += [f"[{table}]"] + [f"{k} = {toml(v)}" for k, v in value.items()]
-    return "\n".join(lines) + "\n"
+    return harness.model_text(*map(as_text, config["layers"]), **{k: v for k, v in config.items() if k != "layers"})
 
 
 # ---------------------------------------------------------------- models

@@ -4,7 +4,7 @@ import json
 import math
 
 import harness
-from harness import expect, run
+from harness import expect, layer, model_text, run
 
 MODEL = harness.ROOT / "tests/parity/models/attention.toml"
 
@@ -12,29 +12,11 @@ MODEL = harness.ROOT / "tests/parity/models/attention.toml"
 def test_memory_is_linear(folder):
     """Twice the positions, twice the bytes, up to 4,096 and 16,384, for the whole step and for activations alone."""
     model = folder / "long.toml"
-    model.write_text("""
-[model]
-name = "long"
-[inputs.x]
-shape = [1024, 16]
-[inputs.y]
-shape = [1024, 16]
-[[layers]]
-type = "attention"
-name = "a"
-heads = 2
-causal = true
-dropout = 0.1
-[[layers]]
-type = "attention"
-name = "b"
-heads = 4
-[loss]
-type = "mse"
-target = "y"
-[optimizer]
-type = "sgd"
-""")
+    wide = {"shape": [1024, 16]}
+    model.write_text(model_text(
+        layer("attention", name="a", heads=2, causal=True, dropout=0.1), layer("attention", name="b", heads=4),
+        model={"name": "long"}, inputs={"x": wide, "y": wide}, loss={"type": "mse", "target": "y"},
+        optimizer={"type": "sgd"}))
     bytes_of = {}
     for length in (1024, 2048, 4096, 16384):
         plan = run("gaccc", model, "--set", f"inputs.x.shape=[{length},16]", "--set", f"inputs.y.shape=[{length},16]", "--plan", "--json")
@@ -68,20 +50,12 @@ def test_devices_and_threads(folder):
         expect(all(abs(x - y) <= 1e-5 * abs(x) for x, y in zip(a, b)), f"loss and norm {a} on the CPU, {b} emulated")
 
 
-LATER = """
-model = {{ name = "later", seed = 1 }}
-inputs.x = {{ shape = [{length}, {width}] }}
-inputs.y = {{ shape = [{length}, {width}] }}
-loss = {{ type = "mse", target = "y" }}
-optimizer = {{ type = "sgd", lr = 0.1 }}
-train = {{ micro_batch = 1 }}
-precision = {{ compute = "{compute}" }}
-[[layers]]
-type = "attention"
-name = "a"
-heads = 1
-causal = true
-"""
+def later(length, width, compute):
+    shape = {"shape": [length, width]}
+    return model_text(
+        layer("attention", name="a", heads=1, causal=True), model={"name": "later", "seed": 1},
+        inputs={"x": shape, "y": shape}, loss={"type": "mse", "target": "y"}, optimizer={"type": "sgd", "lr": 0.1},
+        train={"micro_batch": 1}, precision={"compute": compute})
 
 
 def test_a_later_position_changes_no_earlier_one(folder):
@@ -91,7 +65,7 @@ def test_a_later_position_changes_no_earlier_one(folder):
 
     # By lanes and teams of threads, with steps and blocks that are not full; by tensor cores.
     for compute, length, width, devices in (("f16", 4, 2, ("cpu", "emulate")), ("f16", 21, 6, ("cpu", "emulate")), ("f32", 13, 4, ("cpu", "emulate")), ("f16", 70, 16, ("cpu", "emulate")), ("bf16", 40, 16, ("emulate",))):
-        (folder / "m.toml").write_text(LATER.format(length=length, width=width, compute=compute))
+        (folder / "m.toml").write_text(later(length, width, compute))
         artifact = harness.compile_model(folder / "m.toml", folder / "m.ptx")
         big = 30000.0 if compute == "f16" else 3e38
         harness.write_safetensors(folder / "w", {"a.qkv.weight": ([3 * width, width], square(width, .5) * 2 + square(width, 4.0)), "a.qkv.bias": ([3 * width], [0.0] * 3 * width),

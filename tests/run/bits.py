@@ -15,10 +15,8 @@ SEED = int(os.environ.get("GACC_SPLITS_SEED", "1"))
 OF_A_MODEL = 8  # splits
 
 
-def layer(kind, name, depth=0, **keys):
-    head = "[[layers" + ".layers" * depth + "]]"
-    return "\n".join([head, f'type = "{kind}"', f'name = "{name}"'] +
-                     [f"{k} = {str(v).lower() if isinstance(v, bool) else repr(v).replace(chr(39), chr(34))}" for k, v in keys.items()])
+def layer(kind, name, *inner, **keys):
+    return harness.layer(kind, *inner, name=name, **keys)
 
 
 def flat(chance):
@@ -38,7 +36,7 @@ def flat(chance):
         if chance.random() < 0.3:
             parts.append(layer("dropout", f"drop{i}", p=0.3))
         if chance.random() < 0.4:
-            parts += [layer("residual", f"res{i}"), layer("linear", "inner", 1, features=features, activation="silu")]
+            parts.append(layer("residual", f"res{i}", layer("linear", "inner", features=features, activation="silu")))
     parts.append(layer("linear", "out", features=out))
     return parts, f'[loss]\ntype = "{kind}"\ntarget = "y"'
 
@@ -66,9 +64,10 @@ def sequences(chance):
     if chance.random() < 0.3:
         attention["dropout"] = 0.2
     for i in range(chance.randint(1, 2)):
-        parts += [layer("residual", f"mix{i}"), layer(norm, "norm", 1), layer("attention", "attn", 1, **attention),
-                  layer("residual", f"mlp{i}"), layer(norm, "norm", 1), layer("linear", "up", 1, features=32, activation="gelu_tanh"),
-                  layer("linear", "down", 1, features=width)]
+        parts += [layer("residual", f"mix{i}", layer(norm, "norm"), layer("attention", "attn", **attention)),
+                  layer("residual", f"mlp{i}", layer(norm, "norm"),
+                        layer("linear", "up", features=32, activation="gelu_tanh"),
+                        layer("linear", "down", features=width))]
     parts += [layer(norm, "norm"), layer("linear", "head", features=30, bias=False, **({"tied": "tok"} if chance.random() < 0.5 else {}))]
     return parts, '[loss]\ntype = "cross_entropy"\ntarget = "y"\nignore_index = -1'
 
@@ -170,5 +169,4 @@ def test_what_cannot_keep_them_is_refused(folder):
     refused(folder, "no divisor of `train.accumulate` 10", train__lanes=4)
 
 
-if __name__ == "__main__":
-    harness.main(globals())
+harness.main(globals())

@@ -8,37 +8,16 @@ import subprocess
 import time
 
 import harness
-from harness import expect, run
+from harness import expect, layer, model_text, run
 
-MODEL = """
-[model]
-name = "table"
-seed = 1
-[inputs.x]
-shape = [3]
-{normalize}
-[inputs.price]
-[[layers]]
-type = "linear"
-features = 1
-[[layers]]
-type = "reshape"
-shape = []
-[loss]
-type = "mse"
-target = "price"
-[train]
-micro_batch = 8
-accumulate = 2
-[optimizer]
-type = "sgd"
-lr = 0.01
-"""
 COLUMNS = ["rooms", "area", "age"]
 
 
-def compiled(folder, normalize='normalize = "data"', **settings):
-    (folder / "m.toml").write_text(MODEL.format(normalize=normalize))
+def compiled(folder, normalize="data", **settings):
+    (folder / "m.toml").write_text(model_text(
+        layer("linear", features=1), layer("reshape", shape=[]), model={"name": "table", "seed": 1},
+        inputs={"x": {"shape": [3], "normalize": normalize}, "price": {}}, loss={"type": "mse", "target": "price"},
+        train={"micro_batch": 8, "accumulate": 2}, optimizer={"type": "sgd", "lr": 0.01}))
     return harness.compile_model(folder / "m.toml", folder / "m.ptx", **settings)
 
 
@@ -118,7 +97,7 @@ def test_statistics_are_kept(folder):
         expect(harness.read_log(log)[0]["normalize"]["x"][name] == got, "the log says others")
     straight = eval_loss(log)[-1]
 
-    by_hand = compiled(folder, f"normalize = {{ mean = {means}, std = {deviations} }}")
+    by_hand = compiled(folder, {"mean": means, "std": deviations})
     run("gacc-exec", by_hand, "--data", spec, "--epochs", 3, "--save", folder / "hand.safetensors")
     expect(harness.read_safetensors(folder / "hand.safetensors") == harness.read_safetensors(weights), "as by hand")
 
@@ -147,33 +126,12 @@ def test_statistics_are_kept(folder):
                       f'{weights}: its metadata "gacc.inputs.x.std" does not fit the input "x" [3]')
 
 
-TOKENS = """
-[model]
-name = "tokens"
-[inputs.x]
-shape = [16]
-dtype = "i32"
-[inputs.y]
-shape = [16]
-dtype = "i32"
-[[layers]]
-type = "embedding"
-vocab = 256
-features = 4
-[[layers]]
-type = "linear"
-features = 256
-[loss]
-type = "cross_entropy"
-target = "y"
-[optimizer]
-type = "sgd"
-"""
-
-
 def test_a_large_file_that_shrinks(folder):
     """It is mapped; that it is shorter all at once is an error, and no signal."""
-    (folder / "m.toml").write_text(TOKENS)
+    tokens = {"shape": [16], "dtype": "i32"}
+    (folder / "m.toml").write_text(model_text(
+        layer("embedding", vocab=256, features=4), layer("linear", features=256), model={"name": "tokens"},
+        inputs={"x": tokens, "y": tokens}, loss={"type": "cross_entropy", "target": "y"}, optimizer={"type": "sgd"}))
     step = harness.compile_model(folder / "m.toml", folder / "step.ptx", train__micro_batch=4)
     data, log = folder / "t.bin", folder / "log.jsonl"
     with open(data, "wb") as file:
@@ -222,5 +180,4 @@ def test_csv_options(folder):
     expect(f"gacc-exec: note: {folder}/f.csv: 1 missing field has its column's mean of training\n" in done.stderr, done.stderr)
 
 
-if __name__ == "__main__":
-    harness.main(globals())
+harness.main(globals())

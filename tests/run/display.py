@@ -10,7 +10,7 @@ import termios
 import threading
 
 import harness
-from harness import expect, run
+from harness import expect, layer, model_text, run
 
 
 def shown(columns, *command):
@@ -91,7 +91,7 @@ def test_weights_that_nothing_trained_are_called_that(folder):
 
 def test_an_epoch_that_counts_nothing_has_no_loss(folder):
     model = folder / "m.toml"
-    model.write_text(harness.classifier("m", [2], 3, '[[layers]]\ntype = "linear"\nfeatures = 3'))
+    model.write_text(harness.classifier("m", [2], 3, layer("linear", features=3)))
     step = harness.compile_model(model, folder / "step.ptx")
     harness.write_npy(folder / "x.npy", array.array("f", [1, 2, 3, 4]), [2, 2])
     harness.write_npy(folder / "y.npy", array.array("i", [-100, -100]), [2])
@@ -102,19 +102,11 @@ def test_an_epoch_that_counts_nothing_has_no_loss(folder):
 def test_units_of_a_normalised_target(folder):
     """mae and rmse are in the target's own units, and the losses are said not to be."""
     model = folder / "m.toml"
-    model.write_text("""
-model = { name = "m", seed = 1, metrics = ["mae", "rmse", "r2"] }
-inputs.x = { shape = [1] }
-inputs.y = { normalize = "data" }
-loss = { type = "mse", target = "y" }
-optimizer = { type = "sgd", lr = 0.1 }
-[[layers]]
-type = "linear"
-features = 1
-[[layers]]
-type = "reshape"
-shape = []
-""")
+    model.write_text(model_text(
+        layer("linear", features=1), layer("reshape", shape=[]),
+        model={"name": "m", "seed": 1, "metrics": ["mae", "rmse", "r2"]},
+        inputs={"x": {"shape": [1]}, "y": {"normalize": "data"}}, loss={"type": "mse", "target": "y"},
+        optimizer={"type": "sgd", "lr": 0.1}))
     step = harness.compile_model(model, folder / "step.ptx")
     (folder / "a.csv").write_text("x,y\n" + "".join(f"{i},{1000 + 100 * i}\n" for i in range(8)))
     data, weights, log = f"csv:{folder}/a.csv,label=y", folder / "w.safetensors", folder / "log"

@@ -6,43 +6,19 @@ import json
 import random
 
 import harness
-from harness import expect, run
+from harness import expect, layer, model_text, run
 
 N = 24  # samples; sample s has a 1 at the elements 0 .. WIDTH-1 of its own row and 0 elsewhere
 WIDTH = 8
+LEARNS_NOTHING = {"loss": {"type": "mse", "target": "y"}, "train": {"micro_batch": 4, "accumulate": 6},
+                  "optimizer": {"type": "sgd", "lr": 0.0}}
 
 # The gradient of `sum` is, element by element, the sum over samples of x times the mask (the target is 1, the start 0,
 # so that every sample's error is -1, and the loss's derivative -2): sample s alone reaches its own elements.
-MODEL = f"""
-[model]
-name = "masks"
-seed = 5
-[inputs.x]
-shape = [{N}, {WIDTH}]
-[inputs.y]
-shape = [1]
-[[layers]]
-type = "dropout"
-name = "drop"
-p = 0.375
-[[layers]]
-type = "flatten"
-[[layers]]
-type = "linear"
-name = "sum"
-features = 1
-bias = false
-init = "zeros"
-[loss]
-type = "mse"
-target = "y"
-[train]
-micro_batch = 4
-accumulate = 6
-[optimizer]
-type = "sgd"
-lr = 0.0
-"""
+MODEL = model_text(
+    layer("dropout", name="drop", p=0.375), layer("flatten"),
+    layer("linear", name="sum", features=1, bias=False, init="zeros"),
+    model={"name": "masks", "seed": 5}, inputs={"x": {"shape": [N, WIDTH]}, "y": {"shape": [1]}}, **LEARNS_NOTHING)
 
 
 def prepare(folder):
@@ -131,30 +107,9 @@ def test_eval(folder):
     expect(masks(folder, model, spec, 4, 6, "--eval", spec, "--eval-every", 1, updates=3) == plain, "an evaluation moves the masks")
 
 
-ATTENTION = """
-[model]
-name = "attends"
-seed = 5
-[inputs.x]
-shape = [9, 16]
-[inputs.y]
-shape = [9, 16]
-[[layers]]
-type = "attention"
-name = "attn"
-heads = 1
-causal = true
-dropout = 0.375
-[loss]
-type = "mse"
-target = "y"
-[train]
-micro_batch = 4
-accumulate = 6
-[optimizer]
-type = "sgd"
-lr = 0.0
-"""
+ATTENTION = model_text(
+    layer("attention", name="attn", heads=1, causal=True, dropout=0.375),
+    model={"name": "attends", "seed": 5}, inputs={"x": {"shape": [9, 16]}, "y": {"shape": [9, 16]}}, **LEARNS_NOTHING)
 
 
 def attention_data(folder):
@@ -200,29 +155,10 @@ def test_attention_on_the_emulator(folder):
             near(found, whole, within, f"emulated in {compute}, {micro_batch} x {accumulate}")
 
 
-CONVOLVES = harness.classifier("convolves", [2, 4, 5], 3, """
-[[layers]]
-type = "conv2d"
-channels = 4
-kernel = 3
-padding = 1
-activation = "gelu"
-[[layers]]
-type = "dropout"
-p = 0.375
-[[layers]]
-type = "conv2d"
-channels = 4
-kernel = 2
-[[layers]]
-type = "dropout"
-p = 0.2
-[[layers]]
-type = "flatten"
-[[layers]]
-type = "linear"
-features = 3
-""", optimizer='type = "sgd"\nlr = 0.0')
+CONVOLVES = harness.classifier("convolves", [2, 4, 5], 3, (
+    layer("conv2d", channels=4, kernel=3, padding=1, activation="gelu"), layer("dropout", p=0.375),
+    layer("conv2d", channels=4, kernel=2), layer("dropout", p=0.2), layer("flatten"),
+    layer("linear", features=3)), optimizer='type = "sgd"\nlr = 0.0')
 
 
 def test_behind_convolutions(folder):
@@ -237,16 +173,6 @@ def test_behind_convolutions(folder):
     near(gradients(folder, model, spec, 7, 4, device="emulate"), whole, 1e-5, "emulated")
     expect(gradients(folder, model, spec, N, 1, recompute__policy="all") == whole, "recompute drops other elements")
     other_masks_are_far(folder, model, spec, whole)
-
-
-def test_attention_resume(folder):
-    """Resumed within the second window."""
-    model, spec = attention_data(folder)
-    straight = gradients(folder, model, spec, 4, 6, updates=2)
-    for device in ("cpu", "emulate"):
-        checkpoint = ["--checkpoint", folder / device]
-        run("gacc-exec", folder / "attends4x6.ptx", "--data", spec, "--no-shuffle", "--device", device, *checkpoint, "--launches", 8)
-        near(gradients(folder, model, spec, 4, 6, *checkpoint, "--resume", device=device, updates=2), straight, 1e-5, f"{device}, resumed")
 
 
 harness.main(globals())

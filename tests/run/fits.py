@@ -194,5 +194,4 @@ def test_a_model_of_eight_billion_parameters_is_answered(folder):
     expect(done.returncode == 0 and "most of it the weights" in done.stdout, done.stdout + done.stderr)
 
 
-if __name__ == "__main__":
-    harness.main(globals())
+harness.main(globals())

@@ -526,5 +526,4 @@ def test_one_target_is_said_once(_):
         raise harness.Failed("the target b was dropped")
 
 
-if __name__ == "__main__":
-    harness.main(globals())
+harness.main(globals())

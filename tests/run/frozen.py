@@ -217,5 +217,4 @@ def test_predictions_in_parts(folder):
     expect(outputs[0] == outputs[1], "other predictions")
 
 
-if __name__ == "__main__":
-    harness.main(globals())
+harness.main(globals())

@@ -439,5 +439,4 @@ def test_transformers_and_peft_compute_what_was_exported(folder):
     expect(code == 1 and "is off by" in said, said)
 
 
-if __name__ == "__main__":
-    harness.main(globals())
+harness.main(globals())

@@ -167,9 +167,38 @@ def updates_of(path):
     return [e for e in read_log(path) if e["event"] == "update"]
 
 
+def toml(value):
+    """A value as a model file writes it."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {toml(each)}" for key, each in value.items()) + " }"
+    return f"[{', '.join(map(toml, value))}]" if isinstance(value, (list, tuple)) else json.dumps(value)
+
+
+def section(head, keys):
+    return "\n".join([head, *(f"{key} = {toml(value)}" for key, value in keys.items())]) + "\n"
+
+
+def layer(type, *inner, **keys):
+    """A layer of a model file as text; `inner`: the layers of a block, as text."""
+    return section("[[layers]]", {"type": type, **keys}) + "".join(inner).replace("[[layers", "[[layers.layers")
+
+
+def model_text(*layers, inputs, **tables):
+    """A model file as text: tables of keys, an input's by its name."""
+    sections = {f"inputs.{name}": keys for name, keys in inputs.items()} | tables
+    return "".join(section(f"[{name}]", keys) for name, keys in sections.items()) + "".join(layers)
+
+
+def tokens_and_next(length, vocabulary):
+    """The inputs of a model of text: `next` has a range, that of tokens follows from it."""
+    shape = {"shape": [length], "dtype": "i32"}
+    return {"tokens": shape, "next": shape | {"range": vocabulary}}
+
+
 def classifier(name, shape, classes, layers, train="micro_batch = 8", optimizer='type = "sgd"', seed=0):
     """A model file as text: the input x of `shape`, `layers` and the cross-entropy with the labels y. The last layer gives
-    `classes` numbers; `layers`, `train` and `optimizer` are TOML."""
+    `classes` numbers; `layers`, one text or several, `train` and `optimizer` are TOML."""
+    layers = "".join(layers)
     return f"""
 [model]
 name = "{name}"
@@ -309,10 +338,17 @@ def make_arrays(model, samples, seed=1, sets=()):
     return arrays
 
 
+def write_arrays(folder, arrays, without=()):
+    """Writes arrays, name -> (values, shape), but for the rows `without` as .npy files; returns the SPEC for --data."""
+    folder.mkdir(exist_ok=True)
+    for name, (values, shape) in arrays.items():
+        width = math.prod(shape[1:])
+        for row in sorted(without, reverse=True):
+            values = values[:row * width] + values[(row + 1) * width:]
+        write_npy(folder / f"{name}.npy", values, [shape[0] - len(without), *shape[1:]])
+    return "npy:" + ",".join(f"{name}={folder / name}.npy" for name in arrays)
+
+
 def make_data(model, samples, folder, seed=1, sets=()):
-    """Writes make_arrays as .npy files into `folder`; returns the SPEC for --data."""
-    parts = []
-    for name, (values, shape) in make_arrays(model, samples, seed, sets).items():
-        write_npy(folder / f"{name}.npy", values, shape)
-        parts.append(f"{name}={folder / name}.npy")
-    return "npy:" + ",".join(parts)
+    """Writes make_arrays; returns the SPEC for --data."""
+    return write_arrays(folder, make_arrays(model, samples, seed, sets))

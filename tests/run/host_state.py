@@ -218,5 +218,4 @@ def test_too_little_is_an_error_that_says_what_would_do(folder):
     expect("which is all that may lie there" in done.stderr, done.stderr)
 
 
-if __name__ == "__main__":
-    harness.main(globals())
+harness.main(globals())

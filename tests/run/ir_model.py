@@ -160,5 +160,4 @@ def test_broken_texts_are_errors(folder):
             raise harness.Failed(f"exit {done.returncode}, the text is {kept}\n{done.stderr}")
 
 
-if __name__ == "__main__":
-    harness.main(globals())
+harness.main(globals())

@@ -76,5 +76,4 @@ def test_ten_updates_of_four_seeds(folder):
         expect(far <= 1e-4, f"seed {seed}: {name} is {far:.1e} away from the calculation by hand")
 
 
-if __name__ == "__main__":
-    harness.main(globals())
+harness.main(globals())

@@ -8,37 +8,12 @@ import re
 import struct
 
 import harness
-from harness import expect, run
+from harness import expect, layer, model_text, run
 
-MODEL = """
-[model]
-name = "lanes"
-seed = 3
-[inputs.x]
-shape = [6]
-[inputs.z]
-shape = []
-dtype = "f32"
-[[layers]]
-type = "linear"
-name = "hidden"
-features = 5
-[[layers]]
-type = "activation"
-fn = "tanh"
-[[layers]]
-type = "linear"
-name = "out"
-features = 1
-[loss]
-type = "mse"
-target = "z"
-[train]
-micro_batch = 4
-[optimizer]
-type = "sgd"
-lr = 0.05
-"""
+MODEL = model_text(
+    layer("linear", name="hidden", features=5), layer("activation", fn="tanh"), layer("linear", name="out", features=1),
+    model={"name": "lanes", "seed": 3}, inputs={"x": {"shape": [6]}, "z": {"shape": [], "dtype": "f32"}},
+    loss={"type": "mse", "target": "z"}, train={"micro_batch": 4}, optimizer={"type": "sgd", "lr": 0.05})
 
 
 def f32(x):
@@ -181,34 +156,12 @@ def test_the_plan_counts_the_nodes(folder):
 def test_the_loss_is_cut_alike_for_any_number_of_ranks(folder):
     """Into how many parts a large vocabulary's loss is cut decides bits: nodes of lanes and slices of moments do not."""
     model = folder / "wide.toml"
-    model.write_text("""
-[model]
-name = "wide"
-[inputs.tokens]
-shape = [400]
-dtype = "i32"
-[inputs.next]
-shape = [400]
-dtype = "i32"
-[[layers]]
-type = "embedding"
-name = "wte"
-vocab = 5000
-features = 1024
-[[layers]]
-type = "linear"
-name = "head"
-features = 5000
-[loss]
-type = "cross_entropy"
-target = "next"
-[train]
-micro_batch = 2
-accumulate = 8
-lanes = 8
-[optimizer]
-type = "adam"
-""")
+    tokens = {"shape": [400], "dtype": "i32"}
+    model.write_text(model_text(
+        layer("embedding", name="wte", vocab=5000, features=1024), layer("linear", name="head", features=5000),
+        model={"name": "wide"}, inputs={"tokens": tokens, "next": tokens},
+        loss={"type": "cross_entropy", "target": "next"}, train={"micro_batch": 2, "accumulate": 8, "lanes": 8},
+        optimizer={"type": "adam"}))
     parts = set()
     for options in ((), ("--ranks", 8), ("--ranks", 8, "--set", "memory.shard=optimizer")):
         parts.add(re.search(r"loss +in (\d+) parts", run("gaccc", model, *options, "--plan").stdout)[1])

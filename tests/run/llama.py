@@ -3,106 +3,42 @@ import json
 import subprocess
 
 import harness
-from harness import expect, run
+from harness import expect, layer, model_text, run
 
 LENGTH, VOCABULARY = 20, 61
 VARIANTS = {
     # SmolLM2 in small
-    "llama": dict(width=72, heads=9, kv_heads=3, rope="{ theta = 1e5 }", norm="rms_norm", bias="false"),
-    "turned_side_by_side": dict(width=48, heads=3, kv_heads=1, rope='{ partial = 0.5, layout = "interleaved" }', norm="layer_norm", bias='"qkv"'),
-    "own_keys": dict(width=32, heads=2, kv_heads=2, rope="{}", norm="rms_norm", bias="true"),
+    "llama": dict(width=72, heads=9, kv_heads=3, rope={"theta": 1e5}, norm="rms_norm", bias=False),
+    "turned_side_by_side": dict(width=48, heads=3, kv_heads=1, rope={"partial": 0.5, "layout": "interleaved"},
+                                norm="layer_norm", bias="qkv"),
+    "own_keys": dict(width=32, heads=2, kv_heads=2, rope={}, norm="rms_norm", bias=True),
     # heads that tensor cores take
-    "wide_heads": dict(width=96, heads=6, kv_heads=2, rope="{}", norm="rms_norm", bias="false"),
-    "partial": dict(width=64, heads=4, kv_heads=1, rope="{ partial = 0.5 }", norm="rms_norm", bias="false"),
+    "wide_heads": dict(width=96, heads=6, kv_heads=2, rope={}, norm="rms_norm", bias=False),
+    "partial": dict(width=64, heads=4, kv_heads=1, rope={"partial": 0.5}, norm="rms_norm", bias=False),
     # as Mistral: a position sees some before it, fewer than there are
-    "windowed": dict(width=64, heads=4, kv_heads=2, rope="{}", norm="rms_norm", bias="false", window=7),
+    "windowed": dict(width=64, heads=4, kv_heads=2, rope={}, norm="rms_norm", bias=False, window=7),
 }
 
 
-def text_of(width, heads, kv_heads, rope, norm, bias, window=LENGTH, more=""):
-    gated = "".join(f"""
-[[layers.layers.layers]]
-type = "linear"
-name = "{name}"
-input = "ln"
-features = {2 * width}
-bias = false
-{activation}""" for name, activation in (("gate", 'activation = "silu"'), ("up", "")))
-    norm = f'type = "{norm}"\n' + ("bias = false" if norm == "layer_norm" else "")
-    return f"""
-[model]
-name = "small-llama"
-seed = 5
-[inputs.tokens]
-shape = [{LENGTH}]
-dtype = "i32"
-[inputs.next]
-shape = [{LENGTH}]
-dtype = "i32"
-range = {VOCABULARY}
-[[layers]]
-type = "embedding"
-name = "embed"
-vocab = {VOCABULARY}
-features = {width}
-init = {{ normal = 0.2 }}
-[[layers]]
-type = "sequential"
-name = "layers"
-repeat = 2
-[[layers.layers]]
-type = "residual"
-name = "mix"
-[[layers.layers.layers]]
-name = "ln"
-{norm}
-[[layers.layers.layers]]
-type = "attention"
-name = "attn"
-heads = {heads}
-kv_heads = {kv_heads}
-causal = true
-bias = {bias}
-rope = {rope}
-window = {window}
-init = {{ normal = 0.2 }}
-[[layers.layers]]
-type = "residual"
-name = "mlp"
-[[layers.layers.layers]]
-name = "ln"
-{norm}
-{gated}
-[[layers.layers.layers]]
-type = "mul"
-name = "gated"
-inputs = ["gate", "up"]
-[[layers.layers.layers]]
-type = "linear"
-name = "down"
-features = {width}
-bias = false
-[[layers]]
-name = "norm"
-{norm}
-[[layers]]
-type = "linear"
-name = "head"
-features = {VOCABULARY}
-tied = "embed"
-bias = false
-[loss]
-type = "cross_entropy"
-target = "next"
-[train]
-micro_batch = 4
-accumulate = 2
-epochs = 9
-[optimizer]
-type = "adamw"
-lr = 3e-3
-eps = 1e-6   # a gradient of rounding's size makes no full step
-{more}"""
+def text_of(width, heads, kv_heads, rope, norm, bias, window=LENGTH):
+    def norm_of(name):
+        return layer(norm, name=name, **({"bias": False} if norm == "layer_norm" else {}))
+
+    def up(name, **keys):
+        return layer("linear", name=name, input="ln", features=2 * width, bias=False, **keys)
+    start = {"normal": 0.2}
+    attention = layer("attention", name="attn", heads=heads, kv_heads=kv_heads, causal=True, bias=bias, rope=rope,
+                      window=window, init=start)
+    mlp = (norm_of("ln"), up("gate", activation="silu"), up("up"), layer("mul", name="gated", inputs=["gate", "up"]),
+           layer("linear", name="down", features=width, bias=False))
+    return model_text(
+        layer("embedding", name="embed", vocab=VOCABULARY, features=width, init=start),
+        layer("sequential", layer("residual", norm_of("ln"), attention, name="mix"),
+              layer("residual", *mlp, name="mlp"), name="layers", repeat=2),
+        norm_of("norm"), layer("linear", name="head", features=VOCABULARY, tied="embed", bias=False),
+        model={"name": "small-llama", "seed": 5}, inputs=harness.tokens_and_next(LENGTH, VOCABULARY),
+        loss={"type": "cross_entropy", "target": "next"}, train={"micro_batch": 4, "accumulate": 2, "epochs": 9},
+        optimizer={"type": "adamw", "lr": 3e-3, "eps": 1e-6})  # a gradient of rounding's size makes no full step
 
 
 def compiled(folder, variant, name="m", **settings):

@@ -5,61 +5,24 @@ import random
 import struct
 
 import harness
-from harness import expect, run
+from harness import expect, layer, model_text, run
 
 T, V, C, H = 6, 40, 16, 32
 
-MODEL = f"""
-[model]
-name = "tiny"
-[inputs.tokens]
-shape = [{T}]
-dtype = "i32"
-[inputs.next]
-shape = [{T}]
-dtype = "i32"
-[[layers]]
-type = "embedding"
-name = "wte"
-vocab = {V}
-features = {C}
-[[layers]]
-type = "sequential"
-name = "h"
-repeat = 2
-trainable = TRAINABLE
-[[layers.layers]]
-type = "layer_norm"
-name = "ln"
-[[layers.layers]]
-type = "attention"
-name = "attn"
-heads = 2
-causal = true
-[[layers.layers]]
-type = "linear"
-name = "fc"
-features = {H}
-activation = "relu"
-[[layers.layers]]
-type = "linear"
-name = "out"
-features = {C}
-[[layers]]
-type = "linear"
-name = "head"
-features = {V}
-tied = "wte"
-bias = false
-[loss]
-type = "cross_entropy"
-target = "next"
-[train]
-micro_batch = 2
-[optimizer]
-type = "adam"
-lr = 1e-2
-"""
+
+def model(trainable=True):
+    tokens = {"shape": [T], "dtype": "i32"}
+    block = (layer("layer_norm", name="ln"), layer("attention", name="attn", heads=2, causal=True),
+             layer("linear", name="fc", features=H, activation="relu"), layer("linear", name="out", features=C))
+    return model_text(
+        layer("embedding", name="wte", vocab=V, features=C),
+        layer("sequential", *block, name="h", repeat=2, trainable=trainable),
+        layer("linear", name="head", features=V, tied="wte", bias=False),
+        model={"name": "tiny"}, inputs={"tokens": tokens, "next": tokens},
+        loss={"type": "cross_entropy", "target": "next"}, train={"micro_batch": 2},
+        optimizer={"type": "adam", "lr": 0.01})
+
+
 TABLE = """
 [load]
 prefix = "model."
@@ -74,8 +37,8 @@ ignore = ["*.mask"]
 """
 
 
-def build(folder, table=TABLE, trainable="true", sets=(), name="step"):
-    (folder / f"{name}.toml").write_text(MODEL.replace("TRAINABLE", trainable) + table)
+def build(folder, table=TABLE, trainable=True, sets=(), name="step"):
+    (folder / f"{name}.toml").write_text(model(trainable) + table)
     artifact = folder / f"{name}.ptx"
     run("gaccc", folder / f"{name}.toml", "-o", artifact, *[w for s in sets for w in ("--set", s)])
     return artifact
@@ -377,35 +340,12 @@ def test_a_head_of_its_own_for_a_tied_model(folder):
         run("gacc-exec", named, "--init-only", "--load", folder / "w.safetensors", "--device", "cpu")
 
 
-ROTARY = """
-[model]
-name = "rotary"
-[inputs.x]
-shape = [12, 16]
-[inputs.y]
-shape = [12, 16]
-[[layers]]
-type = "rms_norm"
-name = "n"
-eps = 1e-6
-[[layers]]
-type = "attention"
-name = "a"
-heads = 4
-kv_heads = 2
-causal = true
-rope = { theta = 10000 }
-[[layers]]
-type = "linear"
-name = "f"
-features = 16
-activation = "silu"
-[loss]
-type = "mse"
-target = "y"
-[optimizer]
-type = "sgd"
-"""
+ROTARY = model_text(
+    layer("rms_norm", name="n", eps=1e-6),
+    layer("attention", name="a", heads=4, kv_heads=2, causal=True, rope={"theta": 10000}),
+    layer("linear", name="f", features=16, activation="silu"),
+    model={"name": "rotary"}, inputs={"x": {"shape": [12, 16]}, "y": {"shape": [12, 16]}},
+    loss={"type": "mse", "target": "y"}, optimizer={"type": "sgd"})
 CONFIG = {"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "hidden_act": "silu", "rms_norm_eps": 1e-6,
           "rope_theta": 10000.0, "rope_scaling": None, "hidden_size": 16, "torch_dtype": "bfloat16", "architectures": ["LlamaForCausalLM"],
           "attention_bias": True, "max_position_embeddings": 64, "tie_word_embeddings": False, "transformers_version": "4.50.0", "bos_token_id": 1}
@@ -466,7 +406,7 @@ def test_a_folder_s_config_is_compared(folder):
 
 def test_the_table_is_checked_when_compiling(folder):
     def wrong(table, *words):
-        (folder / "m.toml").write_text(MODEL.replace("TRAINABLE", "true") + table)
+        (folder / "m.toml").write_text(model() + table)
         done = run("gaccc", folder / "m.toml", "-o", folder / "m.ptx", code=1)
         for word in words:
             expect(word in done.stderr, done.stderr)
@@ -492,7 +432,7 @@ def test_frozen_copies_stay(folder):
     data = tokens(folder)
     write(folder / "w.safetensors", elsewhere())
     for compute in ("f32", "bf16", "f16"):
-        artifact = build(folder, trainable="[false, true]", sets=(f"precision.compute={compute}",))
+        artifact = build(folder, trainable=[False, True], sets=(f"precision.compute={compute}",))
         before = loaded(artifact, folder / "w.safetensors", folder)
         run("gacc-exec", artifact, "--data", data, "--load", folder / "w.safetensors", "--updates", 2, "--save",
             folder / "after.safetensors", "--device", "cpu" if compute == "f32" else "emulate")
@@ -519,5 +459,4 @@ def test_targets_that_count_nothing(folder):
     expect(update["loss"] > 0, update)
 
 
-if __name__ == "__main__":
-    harness.main(globals())
+harness.main(globals())

@@ -4,73 +4,20 @@ import json
 import struct
 
 import harness
-from harness import expect, run
+from harness import expect, layer, model_text, run
 
 LENGTH, WIDTH, VOCABULARY = 10, 24, 29
-MODEL = """
-[model]
-name = "adapted"
-seed = 3
-[inputs.tokens]
-shape = [10]
-dtype = "i32"
-[inputs.next]
-shape = [10]
-dtype = "i32"
-range = 29
-[[layers]]
-type = "embedding"
-name = "embed"
-vocab = 29
-features = 24
-[[layers]]
-type = "sequential"
-name = "h"
-repeat = 2
-[[layers.layers]]
-type = "residual"
-name = "mix"
-[[layers.layers.layers]]
-type = "rms_norm"
-name = "ln"
-[[layers.layers.layers]]
-type = "attention"
-name = "attn"
-heads = 4
-kv_heads = 2
-causal = true
-rope = {}
-[[layers.layers]]
-type = "residual"
-name = "mlp"
-[[layers.layers.layers]]
-type = "linear"
-name = "up"
-features = 40
-activation = "gelu"
-[[layers.layers.layers]]
-type = "linear"
-name = "down"
-features = 24
-[[layers]]
-type = "rms_norm"
-name = "norm"
-[[layers]]
-type = "linear"
-name = "head"
-features = 29
-bias = false
-[loss]
-type = "cross_entropy"
-target = "next"
-[train]
-micro_batch = 2
-accumulate = 4
-[optimizer]
-type = "adamw"
-lr = 1e-2
-weight_decay = 0.1
-"""
+MIX = layer("residual", layer("rms_norm", name="ln"),
+            layer("attention", name="attn", heads=4, kv_heads=2, causal=True, rope={}), name="mix")
+MLP = layer("residual", layer("linear", name="up", features=40, activation="gelu"),
+            layer("linear", name="down", features=WIDTH), name="mlp")
+MODEL = model_text(
+    layer("embedding", name="embed", vocab=VOCABULARY, features=WIDTH),
+    layer("sequential", MIX, MLP, name="h", repeat=2), layer("rms_norm", name="norm"),
+    layer("linear", name="head", features=VOCABULARY, bias=False),
+    model={"name": "adapted", "seed": 3}, inputs=harness.tokens_and_next(LENGTH, VOCABULARY),
+    loss={"type": "cross_entropy", "target": "next"}, train={"micro_batch": 2, "accumulate": 4},
+    optimizer={"type": "adamw", "lr": 0.01, "weight_decay": 0.1})
 PUBLISHED = """
 [load]
 prefix = "model."
@@ -354,36 +301,23 @@ def test_an_adapter_of_a_tied_layer_has_its_own_name(folder):
     harness.one_error(done, "modules_to_save", "embed.weight and head.weight")
 
 
-NORMED = """
-model = { name = "normed", seed = 1 }
-inputs.x = { shape = [3] }
-inputs.y = { shape = [2] }
-loss = { type = "mse", target = "y" }
-optimizer = { type = "sgd", lr = 0.05 }
-train = { micro_batch = 4, epochs = 3 }
-[[layers]]
-type = "linear"
-name = "a"
-features = 4
-lora = { rank = 2, alpha = 4 }
-[[layers]]
-type = "batch_norm"
-name = "b"
-NORM
-[[layers]]
-type = "linear"
-name = "o"
-features = 2
-HEAD
-"""
+def normed(first, norm, last, **train):
+    """Keys of the three layers and of [train]."""
+    return model_text(layer("linear", name="a", features=4, **first), layer("batch_norm", name="b", **norm),
+                      layer("linear", name="o", features=2, **last), model={"name": "normed", "seed": 1},
+                      inputs={"x": {"shape": [3]}, "y": {"shape": [2]}}, loss={"type": "mse", "target": "y"},
+                      optimizer={"type": "sgd", "lr": 0.05}, train={"micro_batch": 4, **train})
+
+
+ADAPTED, TRAINED = {"lora": {"rank": 2, "alpha": 4}}, {"trainable": True}
 
 
 def test_what_is_trained_beside_adapters_goes_with_them(folder):
     """Heads and the statistics of batch norms: PEFT's modules_to_save. A layer that is trained and adapted: its base."""
-    for norm, head, modules in (("", "", None), ("", "trainable = true", ["o"]), ("trainable = true", "trainable = true", ["b", "o"]),
-                                ("", "trainable = true\nlora = { rank = 1 }", None)):
+    for norm, head, modules in (({}, {}, None), ({}, TRAINED, ["o"]), (TRAINED, TRAINED, ["b", "o"]),
+                                ({}, TRAINED | {"lora": {"rank": 1}}, None)):
         model = folder / "m.toml"
-        model.write_text(NORMED.replace("NORM", norm).replace("HEAD", head))
+        model.write_text(normed(ADAPTED, norm, head, epochs=3))
         artifact, spec = harness.compile_model(model, folder / "m.ptx"), harness.make_data(model, 16, folder)
         before = initial(folder, artifact)
         run("gacc-exec", artifact, "--data", spec, "--load", folder / "initial.safetensors", "--save", folder / "w", "--save-adapter", folder / "adapter", "--device", "cpu")
@@ -406,10 +340,9 @@ def test_what_is_trained_beside_adapters_goes_with_them(folder):
 
 def test_a_frozen_batch_norm_is_as_in_evaluations(folder):
     """In PyTorch's terms: the module in eval(), its parameters without a gradient."""
-    for frozen in ("", "trainable = false"):
+    for frozen in ({}, {"trainable": False}):
         model = folder / "m.toml"
-        text = NORMED.replace("NORM", frozen).replace("HEAD", "").replace("epochs = 3", "accumulate = 2")
-        model.write_text(text if not frozen else text.replace("lora = { rank = 2, alpha = 4 }\n", ""))
+        model.write_text(normed({} if frozen else ADAPTED, frozen, {}, accumulate=2))
         artifact, spec = harness.compile_model(model, folder / "m.ptx"), harness.make_data(model, 8, folder)
         weights = initial(folder, artifact)
         for name, values in (("running_mean", [.5, -1, 2, .25]), ("running_var", [.5, 2, 1, 4]), ("weight", [1.5, -1, 2, .5]), ("bias", [.25, 0, -1, 1])):

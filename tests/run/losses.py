@@ -152,5 +152,4 @@ def test_metrics(folder):
                     expect(abs(found - value) <= 1e-5 * abs(value), f"{kind} {name} at {shift} on {device}: {found}, expected {value}")
 
 
-if __name__ == "__main__":
-    harness.main(globals())
+harness.main(globals())

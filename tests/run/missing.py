@@ -10,23 +10,12 @@ import sys
 import tempfile
 
 import harness
-from harness import expect, run, sealed
+from harness import expect, layer, run, sealed
 
-MODEL = harness.classifier("missing", [24], 3, """
-[[layers]]
-name = "fc1"
-type = "linear"
-features = 64
-[[layers]]
-type = "layer_norm"
-[[layers]]
-type = "activation"
-fn = "tanh"
-[[layers]]
-name = "fc2"
-type = "linear"
-features = 3
-""", train="micro_batch = 8\naccumulate = 2\nclip_norm = 1.0", optimizer='type = "adam"\nlr = 0.01')
+MODEL = harness.classifier("missing", [24], 3, (
+    layer("linear", name="fc1", features=64), layer("layer_norm"), layer("activation", fn="tanh"),
+    layer("linear", name="fc2", features=3)), train="micro_batch = 8\naccumulate = 2\nclip_norm = 1.0",
+                           optimizer='type = "adam"\nlr = 0.01')
 ARTIFACTS = {"graph": {"launch__mode": '"graph"'}, "persistent": {"launch__mode": '"persistent"'},
              "f16": {"launch__mode": '"graph"', "precision__compute": '"f16"'}}
 

@@ -29,5 +29,4 @@ def test_minimalloc(folder):
         expect(placed(out, capacity) == len(case.read_text().splitlines()) - 1, f"{case.name}: rows were lost")
 
 
-if __name__ == "__main__":
-    harness.main(globals())
+harness.main(globals())

@@ -9,105 +9,27 @@ import subprocess
 import sys
 
 import harness
-from harness import expect, run
+from harness import expect, layer, model_text, run
 
 ORACLE = harness.ROOT.parent / "shared/oracle"
-MLP = """
-[[layers]]
-type = "linear"
-name = "hidden"
-features = 11
-activation = "gelu"
-[[layers]]
-type = "dropout"
-p = 0.4
-[[layers]]
-type = "linear"
-name = "out"
-features = 5
-"""
-CNN = """
-[[layers]]
-type = "conv2d"
-name = "conv"
-channels = 6
-kernel = 3
-padding = 1
-[[layers]]
-type = "batch_norm"
-name = "norm"
-[[layers]]
-type = "activation"
-fn = "relu"
-[[layers]]
-type = "max_pool2d"
-kernel = 2
-[[layers]]
-type = "dropout"
-p = 0.3
-[[layers]]
-type = "flatten"
-[[layers]]
-type = "linear"
-name = "out"
-features = 4
-"""
+MLP = "".join((layer("linear", name="hidden", features=11, activation="gelu"), layer("dropout", p=0.4),
+               layer("linear", name="out", features=5)))
+CNN = "".join((layer("conv2d", name="conv", channels=6, kernel=3, padding=1), layer("batch_norm", name="norm"),
+               layer("activation", fn="relu"), layer("max_pool2d", kernel=2), layer("dropout", p=0.3), layer("flatten"),
+               layer("linear", name="out", features=4)))
 LENGTH, VOCABULARY = 8, 128
 
 
-def gpt(attention='type = "attention"\nname = "attn"\nheads = 2\ncausal = true', vocabulary=VOCABULARY, last="", predict=""):
+def gpt(attention=layer("attention", name="attn", heads=2, causal=True), vocabulary=VOCABULARY, last="", predict=""):
     """A tiny model of text; `last`: layers before the head."""
-    return f"""
-[model]
-name = "tiny-gpt"
-seed = 3
-[inputs.tokens]
-shape = [{LENGTH}]
-dtype = "i32"
-[inputs.next]
-shape = [{LENGTH}]
-dtype = "i32"
-range = {vocabulary}
-[[layers]]
-type = "embedding"
-name = "wte"
-vocab = {vocabulary}
-features = 16
-[[layers]]
-type = "position_embedding"
-name = "wpe"
-[[layers]]
-type = "sequential"
-name = "h"
-repeat = 2
-[[layers.layers]]
-type = "residual"
-name = "r"
-[[layers.layers.layers]]
-type = "layer_norm"
-name = "ln"
-[[layers.layers.layers]]
-{attention}
-{last}
-[[layers]]
-type = "rms_norm"
-name = "norm"
-[[layers]]
-type = "linear"
-name = "head"
-tied = "wte"
-features = {vocabulary}
-bias = false
-[loss]
-type = "cross_entropy"
-target = "next"
-{predict}
-[train]
-micro_batch = 4
-[optimizer]
-type = "adam"
-lr = 0.01
-"""
+    return model_text(
+        layer("embedding", name="wte", vocab=vocabulary, features=16), layer("position_embedding", name="wpe"),
+        layer("sequential", layer("residual", layer("layer_norm", name="ln"), attention, name="r"), name="h", repeat=2),
+        last, layer("rms_norm", name="norm"), layer("linear", name="head", tied="wte", features=vocabulary, bias=False),
+        predict,
+        model={"name": "tiny-gpt", "seed": 3}, inputs=harness.tokens_and_next(LENGTH, vocabulary),
+        loss={"type": "cross_entropy", "target": "next"}, train={"micro_batch": 4},
+        optimizer={"type": "adam", "lr": 0.01})
 
 
 def trained(folder, model, samples, updates=6, name="m", data=None, **settings):
@@ -175,15 +97,9 @@ def test_outputs_are_those_that_eval_measures(folder):
 def test_labels_cost_no_second_pass(folder):
     """What is printed beside predictions is what --eval prints, by `measure` where the artifact has it: not where sums are cut as a window's are."""
     weighted = harness.classifier("mlp", [7], 5, MLP, "micro_batch = 4", seed=2).replace('target = "y"', 'target = "y"\nclass_weights = [1, 2, 0.5, 1, 3]')
-    regression = """
-model = { name = "r", metrics = ["mae", "rmse", "r2"] }
-inputs.x = { shape = [6] }
-inputs.y = { shape = [2], normalize = "data" }
-layers = [{ type = "linear", features = 2 }]
-optimizer.type = "sgd"
-loss = { type = "mse", target = "y" }
-train.micro_batch = 4
-"""
+    regression = model_text(layer("linear", features=2), model={"name": "r", "metrics": ["mae", "rmse", "r2"]},
+                            inputs={"x": {"shape": [6]}, "y": {"shape": [2], "normalize": "data"}},
+                            optimizer={"type": "sgd"}, loss={"type": "mse", "target": "y"}, train={"micro_batch": 4})
     for text, sets, at_once in ((weighted, {"precision.compute": "f16"}, True), (regression, {"train.accumulate": "2", "train.lanes": "2"}, True),
                                 (regression, {"train.require": "bits"}, False)):
         artifact, weights, data = trained(folder, text, 13, **{key.replace(".", "__"): value for key, value in sets.items()})
@@ -377,17 +293,18 @@ def refused(folder, model, words):
 
 
 def test_other_models_do_not_generate(folder):
-    refused(folder, gpt('type = "attention"\nname = "attn"\nheads = 2'),
+    refused(folder, gpt(layer("attention", name="attn", heads=2)),
             "`attention` makes `h.0.r.attn.heads` of several positions, also of later ones")
-    swap = '[[layers]]\ntype = "permute"\naxes = [1, 0]\n'
-    refused(folder, gpt(last=swap + '[[layers]]\ntype = "linear"\nfeatures = 8\n' + swap), "`permute` makes `permute_0` of several positions")
-    refused(folder, gpt(last=f'[[layers]]\ntype = "flatten"\n[[layers]]\ntype = "linear"\nfeatures = {16 * LENGTH}\n'
-                             f'[[layers]]\ntype = "reshape"\nshape = [{LENGTH}, 16]\n'), "`reshape` makes `flatten_0` of several positions")
+    swap = layer("permute", axes=[1, 0])
+    refused(folder, gpt(last=swap + layer("linear", features=8) + swap),
+            "`permute` makes `permute_0` of several positions")
+    reshaped = layer("flatten") + layer("linear", features=16 * LENGTH) + layer("reshape", shape=[LENGTH, 16])
+    refused(folder, gpt(last=reshaped), "`reshape` makes `flatten_0` of several positions")
     refused(folder, gpt(predict='[predict]\nlayer = "norm"').replace("dtype = \"i32\"\n[inputs.next]", "dtype = \"i32\"\nrange = 9\n[inputs.next]"),
             'it gives what the layer "norm" makes, and the loss takes another')
     refused(folder, harness.classifier("mlp", [7], 5, MLP), 'the input "x" is f32[7], not i32[T]')
-    for last in ('[[layers]]\ntype = "softmax"\n', '[[layers]]\ntype = "activation"\nfn = "gelu"\n', '[[layers]]\ntype = "dropout"\np = 0.5\n',
-                 '[[layers]]\ntype = "concat"\nname = "c"\ninputs = ["wte", "wpe"]\naxis = 1\n[[layers]]\ntype = "linear"\nfeatures = 16\n'):
+    for last in (layer("softmax"), layer("activation", fn="gelu"), layer("dropout", p=0.5),
+                 layer("concat", name="c", inputs=["wte", "wpe"], axis=1) + layer("linear", features=16)):
         (folder / "m.toml").write_text(gpt(last=last))  # these keep positions apart
         artifact = harness.compile_model(folder / "m.toml", folder / "m.ptx")
         run("gacc-exec", artifact, "--init-only", "--save", folder / "w", "--device", "cpu")
@@ -422,22 +339,9 @@ def test_predictions_cost_no_memory(folder):
 
 def wide(features, predict=""):
     """A wide layer that the loss does not depend on: the step has no room for its output."""
-    return harness.classifier("wide", [4], 3, f"""
-[[layers]]
-type = "linear"
-name = "inner"
-features = 64
-[[layers]]
-type = "linear"
-name = "small"
-features = 3
-[[layers]]
-type = "linear"
-name = "wide"
-input = "x"
-features = {features}
-trainable = false
-{predict}""", "micro_batch = 16").replace("[loss]", '[loss]\ninput = "small"')
+    layers = (layer("linear", name="inner", features=64), layer("linear", name="small", features=3),
+              layer("linear", name="wide", input="x", features=features, trainable=False), predict)
+    return harness.classifier("wide", [4], 3, layers, "micro_batch = 16").replace("[loss]", '[loss]\ninput = "small"')
 
 
 def test_as_many_samples_as_fit(folder):
@@ -586,5 +490,4 @@ def test_questions_that_make_no_sense(folder):
         expect(words.replace('"', "`") in done.stderr.replace('"', "`"), f"{words}\n{done.stderr}")
 
 
-if __name__ == "__main__":
-    harness.main(globals())
+harness.main(globals())

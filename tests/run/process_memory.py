@@ -3,23 +3,13 @@ import json
 import re
 
 import harness
-from harness import expect, run
+from harness import expect, layer, run
 
 SLACK = 8 << 20  # bytes: pages that the allocator keeps, and what is touched of a library in one run and not in another
 
-MODEL = harness.classifier("wide", [16], 4, """
-[[layers]]
-type = "linear"
-features = 2048
-activation = "gelu"
-[[layers]]
-type = "linear"
-features = 1024
-activation = "gelu"
-[[layers]]
-type = "linear"
-features = 4
-""", train="micro_batch = 64")
+MODEL = harness.classifier("wide", [16], 4, (
+    layer("linear", features=2048, activation="gelu"), layer("linear", features=1024, activation="gelu"),
+    layer("linear", features=4)), train="micro_batch = 64")
 
 
 def plan_bytes(model, **settings):

@@ -158,5 +158,4 @@ def test_a_check_of_the_step_keeps_to_the_run(folder):
     expect(re.search(r"3 checks passed, 0 failed", done.stdout), done.stdout)
 
 
-if __name__ == "__main__":
-    harness.main(globals())
+harness.main(globals())

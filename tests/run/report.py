@@ -6,7 +6,7 @@ import subprocess
 import xml.etree.ElementTree as xml
 
 import harness
-from harness import expect, run
+from harness import expect, layer, run
 
 SVG = "{http://www.w3.org/2000/svg}"
 LIMIT = 2 << 20  # bytes of a page
@@ -116,31 +116,11 @@ def test_any_name_is_shown_as_it_is(folder):
 
 def deep_model(folder, blocks):
     model = folder / "deep.toml"
-    model.write_text(harness.classifier("deep", [16], 4, f"""
-[[layers]]
-type = "sequential"
-name = "h"
-repeat = {blocks}
-[[layers.layers]]
-type = "residual"
-name = "block"
-[[layers.layers.layers]]
-type = "layer_norm"
-name = "ln"
-[[layers.layers.layers]]
-type = "linear"
-name = "up"
-features = 32
-activation = "gelu"
-[[layers.layers.layers]]
-type = "linear"
-name = "down"
-features = 16
-[[layers]]
-type = "linear"
-name = "out"
-features = 4
-""", optimizer='type = "adamw"'))
+    block = layer("residual", layer("layer_norm", name="ln"),
+                  layer("linear", name="up", features=32, activation="gelu"),
+                  layer("linear", name="down", features=16), name="block")
+    layers = layer("sequential", block, name="h", repeat=blocks) + layer("linear", name="out", features=4)
+    model.write_text(harness.classifier("deep", [16], 4, layers, optimizer='type = "adamw"'))
     return model
 
 

@@ -5,38 +5,7 @@ import math
 import random
 
 import harness
-from harness import expect, run
-
-PASSENGERS = """
-[model]
-name = "passengers"
-seed = 3
-metrics = ["accuracy"]
-[inputs.x]
-shape = [7]
-normalize = "data"
-columns = [{{ name = "sex", values = ["male", "female"] }}, {{ name = "port", values = ["S", "C", "Q"] }}]
-[inputs.fate]
-dtype = "i32"
-values = ["drowned", "saved"]
-[[layers]]
-type = "linear"
-features = 8
-activation = "tanh"
-[[layers]]
-type = "linear"
-features = 2
-[loss]
-type = "cross_entropy"
-target = "fate"
-[predict]
-form = "{form}"
-[train]
-micro_batch = 8
-[optimizer]
-type = "adam"
-lr = 0.02
-"""
+from harness import expect, layer, run
 
 
 def passengers(folder, rows=120):
@@ -54,7 +23,14 @@ def passengers(folder, rows=120):
 
 
 def compiled(folder, form="class"):
-    (folder / "p.toml").write_text(PASSENGERS.format(form=form))
+    columns = [{"name": "sex", "values": ["male", "female"]}, {"name": "port", "values": ["S", "C", "Q"]}]
+    (folder / "p.toml").write_text(harness.model_text(
+        layer("linear", features=8, activation="tanh"), layer("linear", features=2),
+        model={"name": "passengers", "seed": 3, "metrics": ["accuracy"]},
+        inputs={"x": {"shape": [7], "normalize": "data", "columns": columns},
+                "fate": {"dtype": "i32", "values": ["drowned", "saved"]}},
+        loss={"type": "cross_entropy", "target": "fate"}, predict={"form": form}, train={"micro_batch": 8},
+        optimizer={"type": "adam", "lr": 0.02}))
     return harness.compile_model(folder / "p.toml", folder / f"{form}.ptx")
 
 
@@ -151,7 +127,7 @@ def test_two_classes_of_one_output_have_names(folder):
 
 
 def test_arrays_are_split_by_rows(folder):
-    (folder / "m.toml").write_text(harness.classifier("m", [2], 3, '[[layers]]\ntype = "linear"\nfeatures = 3\n'))
+    (folder / "m.toml").write_text(harness.classifier("m", [2], 3, layer("linear", features=3)))
     step = harness.compile_model(folder / "m.toml", folder / "m.ptx")
     data = harness.make_data(folder / "m.toml", 25, folder)
     (folder / "more").mkdir()
@@ -166,5 +142,4 @@ def test_arrays_are_split_by_rows(folder):
     expect("split" in done.stderr, done.stderr)
 
 
-if __name__ == "__main__":
-    harness.main(globals())
+harness.main(globals())

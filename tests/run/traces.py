@@ -62,5 +62,4 @@ def test_profile_needs_launches_and_a_place(folder):
     harness.one_error(done, "nowhere")
 
 
-if __name__ == "__main__":
-    harness.main(globals())
+harness.main(globals())

@@ -212,5 +212,4 @@ def test_the_faulty_rank_is_named(folder):
     ranks.one_error(done, "rank 1", "--recheck: launch 4: fc1.weight[0, 0], which it only reads")
 
 
-if __name__ == "__main__":
-    harness.main(globals())
+harness.main(globals())

@@ -58,5 +58,4 @@ def test_the_page_s_commands_make_an_adapter(folder):
     expect(done.returncode == 0, done.stderr)
 
 
-if __name__ == "__main__":
-    harness.main(globals())
+harness.main(globals())

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import harness
-from harness import expect, run, sealed
+from harness import expect, layer, run, sealed
 
 ALL = ["mnist_mlp", "mnist_mlp_plain", "regression", "residual_mlp", "adam_micro", "schedules"]
 
@@ -35,20 +35,9 @@ def test_every_example_passes(folder):
         expect(sorted(p.name for p in folder.iterdir()) == before, "nothing is written")
 
 
-DROPOUT = harness.classifier("dropped", [12], 3, """
-[[layers]]
-type = "linear"
-features = 32
-activation = "gelu"
-[[layers]]
-type = "dropout"
-p = 0.3
-[[layers]]
-type = "layer_norm"
-[[layers]]
-type = "linear"
-features = 3
-""", train="micro_batch = 8\naccumulate = 3", optimizer='type = "adamw"')
+DROPOUT = harness.classifier("dropped", [12], 3, (
+    layer("linear", features=32, activation="gelu"), layer("dropout", p=0.3), layer("layer_norm"),
+    layer("linear", features=3)), train="micro_batch = 8\naccumulate = 3", optimizer='type = "adamw"')
 
 
 def test_dropout_does_not_depend_on_the_split(folder):
@@ -74,32 +63,21 @@ def test_settings_leave_out_no_check(folder):
     harness.one_error(run("gacc-exec", artifact, "--data", spec, "--verify", code=1), "nothing is counted in the first window")
 
 
-FROZEN = """
-model = { name = "frozen", seed = 1 }
-inputs.x = { shape = [6] }
-inputs.y = { dtype = "i32", range = 3 }
-loss = { type = "cross_entropy", target = "y" }
-optimizer = { type = "sgd", lr = 0.1 }
-train = { micro_batch = 4, accumulate = 2 }
-precision = { compute = "f16" }
-[[layers]]
-type = "linear"
-name = "a"
-features = 8
-activation = "tanh"
-FIRST
-[[layers]]
-type = "linear"
-name = "o"
-features = 3
-"""
+def half_model(*between, micro_batch=4, **first):
+    """In f16; `first`: more keys of the first layer."""
+    return harness.model_text(
+        layer("linear", name="a", features=8, activation="tanh", **first), *between,
+        layer("linear", name="o", features=3), model={"name": "frozen", "seed": 1},
+        inputs={"x": {"shape": [6]}, "y": {"dtype": "i32", "range": 3}},
+        loss={"type": "cross_entropy", "target": "y"}, optimizer={"type": "sgd", "lr": 0.1},
+        train={"micro_batch": micro_batch, "accumulate": 2}, precision={"compute": "f16"})
 
 
 def test_loaded_weights_reach_every_variant(folder):
     """Each artifact has them in places and types of its own: frozen ones are halves, and f32 in the one of check 4."""
-    for first in ("", "trainable = false", "lora = { rank = 2, alpha = 4 }"):
+    for first in ({}, {"trainable": False}, {"lora": {"rank": 2, "alpha": 4}}):
         model = folder / "model.toml"
-        model.write_text(FROZEN.replace("FIRST", first))
+        model.write_text(half_model(**first))
         spec = harness.make_data(model, 16, folder)
         artifact = harness.compile_model(model, folder / "step.ptx")
         run("gacc-exec", artifact, "--init-only", "--seed", 5, "--save", folder / "w", "--device", "cpu")
@@ -112,7 +90,7 @@ def test_loaded_weights_reach_every_variant(folder):
 def test_a_check_that_is_not_judged_may_overflow(folder):
     """A launch of one sample has no variance, and the scale that fits larger ones does not fit it."""
     model = folder / "model.toml"
-    model.write_text(FROZEN.replace("FIRST", '[[layers]]\ntype = "batch_norm"\nname = "b"').replace("micro_batch = 4", "micro_batch = 3"))
+    model.write_text(half_model(layer("batch_norm", name="b"), micro_batch=3))
     spec = harness.make_data(model, 13, folder)
     for seed in range(4):
         artifact = harness.compile_model(model, folder / "step.ptx", model__seed=seed)
@@ -163,22 +141,11 @@ def test_a_launch_with_batch_norm_is_not_split(folder):
     """With K = 1 the plan is exact, and yet parts of its one launch have statistics of their own; and the bias of a
     convolution before group_norm with a group per channel has a gradient that is rounding alone."""
     model = folder / "model.toml"
-    norms = {"batch_norm": "", "group_norm": "groups = 4"}
+    norms = {"batch_norm": {}, "group_norm": {"groups": 4}}
     for norm, keys in norms.items():
-        model.write_text(harness.classifier("norms", [2, 5, 5], 3, f"""
-[[layers]]
-type = "conv2d"
-channels = 4
-kernel = 3
-[[layers]]
-type = "{norm}"
-{keys}
-[[layers]]
-type = "flatten"
-[[layers]]
-type = "linear"
-features = 3
-""", seed=3))
+        layers = (layer("conv2d", channels=4, kernel=3), layer(norm, **keys), layer("flatten"),
+                  layer("linear", features=3))
+        model.write_text(harness.classifier("norms", [2, 5, 5], 3, layers, seed=3))
         spec = harness.make_data(model, 20, folder)
         for precision in ("f32", "f16", "bf16"):
             run("gaccc", model, "-o", folder / "step.ptx", "--set", f"precision.compute={precision}")

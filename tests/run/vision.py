@@ -13,20 +13,13 @@ SETS = dict(train__micro_batch=4, train__accumulate=2, precision__on_nonfinite="
 def data(folder, name, samples=48, without=(), planted=(), unlabelled=()):
     """Real images in file order but those of `without`; the rows `planted` hold a number that normalising makes infinite, `unlabelled` the label -100."""
     arrays = harness.make_arrays(MODEL, samples, 3)
-    (folder / name).mkdir()
-    parts = []
-    for key, (values, shape) in arrays.items():
-        width = math.prod(shape[1:])
-        if key == "image":
-            values = array.array("f", [v / 255 for v in values])
-            for row in planted:
-                values[row * width] = 3e38
-        if key == "label":
-            values = array.array("i", [-100 if row in unlabelled else v for row, v in enumerate(values)])
-        kept = type(values)(values.typecode, [values[r * width + c] for r in range(samples) if r not in without for c in range(width)])
-        harness.write_npy(folder / name / f"{key}.npy", kept, [len(kept) // width, *shape[1:]])
-        parts.append(f"{key}={folder / name / key}.npy")
-    return "npy:" + ",".join(parts)
+    (values, shape), (labels, _) = arrays["image"], arrays["label"]
+    values = array.array("f", [v / 255 for v in values])
+    for row in planted:
+        values[row * math.prod(shape[1:])] = 3e38
+    for row in unlabelled:
+        labels[row] = -100
+    return harness.write_arrays(folder / name, arrays | {"image": (values, shape)}, without)
 
 
 def train(folder, artifact, spec, name, *words):
