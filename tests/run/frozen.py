@@ -1,5 +1,4 @@
 """Frozen matrices in blocks: what they hold, that the function of their numbers is trained, bits, and bytes."""
-import array
 import json
 import math
 import shutil
