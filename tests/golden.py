@@ -115,7 +115,7 @@ class Case:
         """Returns what the expected half should be now: what the tool prints, or how that differs from what another golden expects."""
         self.printed = "".join(f"----- {claim}\n{self.prints(edited(self.text, edit))}" for claim, edit in self.edits) or self.prints(self.text)
         if self.phase and before_passes(self.printed, self.phase[1]) != self.text:
-            raise ValueError("the passes change more than FROM tells: write the input above the expected half\n" + self.printed)
+            raise ValueError("the passes change more than FROM tells: write the input above it\n" + self.printed)
         if self.of_input:
             return changes(uncommented(self.text), self.printed)
         if self.like and not self.fails and not self.subset:
@@ -183,7 +183,7 @@ def changes(base, text):
 
 
 def beside_step(text):
-    """The text of a module with its regions as changes of an earlier one, where that is shorter, or the end of `eval`."""
+    """The text of a module with its regions as changes of an earlier one where that is shorter, or parts of `eval`."""
     region = re.compile(r"(?ms)^  (step|eval|predict|measure)(\(.*?) \{\n(.*?)^  \}\n")
     bodies = {m[1]: m[3] for m in region.finditer(text)}
     evaluated = bodies.get("eval", "")
@@ -200,7 +200,8 @@ def beside_step(text):
         change, other = min(tried, key=lambda one: one[0].count("\n"), default=(match[3], ""))
         if change.count("\n") > match[3].count("\n") * 3 / 4:
             return match[0]
-        return f"  {match[1]}{match[2]} like {other} {{\n{change}  }}\n" if change else f"  {match[1]}{match[2]} like {other}\n"
+        changed = f" {{\n{change}  }}" if change else ""
+        return f"  {match[1]}{match[2]} like {other}{changed}\n"
     return region.sub(shortened, text)
 
 
