@@ -5,11 +5,12 @@ import concurrent.futures
 import json
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import tarfile
 import tempfile
+
+from artifact_ir import ArtifactIr, function_of
 
 from . import cases, files
 
@@ -93,33 +94,31 @@ class Packer:
         path.write_text(model)
         return path
 
-    def compile(self, source, out, settings, target, *options):
-        """Returns what gaccc prints: with no other options, the plan with the estimates of kernels."""
+    def compile(self, source, out, settings, target):
+        """Returns the plan with the estimates of kernels."""
         words = [w for k, v in settings.items() for w in ("--set", f"{k}={v}")]
-        options = options or ("--plan", "--kernels", "--json")
-        done = subprocess.run([self.bin / "gaccc", source, "-o", out, "--target", target, *options, *words],
-                              capture_output=True, text=True)
+        done = subprocess.run([self.bin / "gaccc", source, "-o", out, "--target", target, "--plan", "--kernels", "--json",
+                               *words], capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"gpu-check: {source}: {done.stderr}")
-        return done.stdout
+        return json.loads(done.stdout)
 
     def artifacts(self, name, source, settings, modes):
         """By target and mode: the file, what the plan says of it, and what launches of the graph cost."""
-        graph = {**settings, "launch.mode": "graph"}
-        inputs, launches = step_of(self.compile(source, "-", graph, self.targets[-1], "--emit", "ir"))
         found, costs = {}, None
         for target in self.targets:
             for mode in modes:
                 out = self.work / f"{name}.{mode}.{target}.ptx"
-                plan = json.loads(self.compile(source, out, {**settings, "launch.mode": mode}, target))
+                plan = self.compile(source, out, {**settings, "launch.mode": mode}, target)
+                ir = ArtifactIr(out)
                 update = sum(kernel["seconds"] for kernel in plan["kernels"] if kernel["program"] == "update")
                 found.setdefault(target, {})[mode] = {
                     "file": out.name, "peak": plan["bytes"]["peak"], "accumulate": plan["accumulate"],
                     "window": plan["effective_batch"], "parameters": plan["parameters"],
-                    "inputs": inputs, "flops": plan["flops_per_launch"],
+                    "inputs": ir.inputs(), "flops": plan["flops_per_launch"],
                     "estimate": plan["accumulate"] * plan["step_seconds"] + update}
                 if target == self.targets[-1] and mode == "graph":
-                    costs = launch_costs(launches, plan)
+                    costs = launch_costs([function_of(launch) for launch in ir.launches()], plan)
         return found, costs
 
     def case(self, case, precision):
@@ -164,21 +163,9 @@ class Packer:
                                                  "emulated": one.emulated or self.small}
 
 
-def step_of(ir):
-    """Returns the inputs of a scheduled IR's step, and the kernels that it launches; None stands for a product."""
-    head, lines = re.search(r"^  step\(([^\n]*)\) \{\n.*?^  \} schedule \{\n(.*?)^  \}$", ir, re.M | re.S).groups()
-    inputs = []
-    for name, dtype, extents in re.findall(r"%(\S+) : (\w+)\[([^\]]*)\]", head):
-        known = re.search(rf"^  set inputs\.{name}\.range = (\d+)$", ir, re.M)
-        inputs.append({"name": name, "dtype": "i32" if dtype == "i32" else "f32",
-                       "range": int(known[1]) if known else None,
-                       "shape": [int(extent) for extent in extents.split(",")[1:]]})
-    return inputs, [None if word == "product" else name
-                    for word, name in re.findall(r"^    (kernel|product|merged) (\S+)", lines, re.M)]
-
-
 def launch_costs(launches, plan):
-    """For each launch of the step, COSTS; None where the plan is of another step."""
+    """COSTS of each launch of the step; None where the plan is of another one. `launches` has the names of kernels, and
+    None for a product."""
     planned = [kernel for kernel in plan["kernels"] if kernel["program"] == "step"]
     if [None if one["name"].startswith("product ") else one["name"] for one in planned] != launches:
         return None
