@@ -8,16 +8,14 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/no_copy.h"
 #include "runtime/status.h"
 
 namespace gacc {
 
-class AtomicFile {
+class AtomicFile : NoCopy {
  public:
-  AtomicFile() = default;
   ~AtomicFile();  // an uncommitted file is removed
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
 
   Status open(const std::string& path);
   Status write(std::string_view bytes);
@@ -35,12 +33,9 @@ class AtomicFile {
 
 // A folder of files that is either the old one or the whole new one: made beside it under a temporary name, then put in
 // its place.
-class AtomicFolder {
+class AtomicFolder : NoCopy {
  public:
-  AtomicFolder() = default;
   ~AtomicFolder();  // an uncommitted folder is removed
-  AtomicFolder(const AtomicFolder&) = delete;
-  AtomicFolder& operator=(const AtomicFolder&) = delete;
 
   // Makes the temporary folder. Fails where the old one holds anything but files of the names `own`, which would go
   // with it.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/cuda/libraries.h"
+#include "runtime/no_copy.h"
 #include "runtime/plan.h"
 
 namespace gacc::cuda {
@@ -120,7 +121,7 @@ class CublasLt final : public GemmEngine {
     int64_t workspace_bytes = 0;
     bool warm = false;  // has run
   };
-  struct Choice {
+  struct Choice : NoCopy {
     Choice(const LtLibrary& of, const Product& product)
         : library(of), key(key_of(product)), ragged(product.ragged) {}
     ~Choice() {
@@ -129,8 +130,6 @@ class CublasLt final : public GemmEngine {
       for (void* layout : layouts)
         if (layout) library.layout_destroy(layout);
     }
-    Choice(const Choice&) = delete;
-    Choice& operator=(const Choice&) = delete;
     void forget(Variant& variant) const {
       if (variant.operation) library.operation_destroy(variant.operation);
       variant.operation = nullptr;

@@ -44,23 +44,162 @@ class CudaDevice final : public Device {
   explicit CudaDevice(const Options& options) : options_(options) {}
   ~CudaDevice() override { close(); }
 
-  Status open(const Artifact& artifact);
+  Status open(const Artifact& artifact) {
+    GACC_TRY(driver_.open(options_.driver));
+    if (options_.emulated) GACC_TRY(emulator_.open(driver_));
+    GACC_TRY(choose_gpu(driver_, options_.ordinal, options_.local_rank, options_.emulated, artifact, gpu_));
+    GACC_TRY(driver_.check(driver_.context_retain(&context_, gpu_.handle), "cannot use GPU " + gpu_.name));
+    retained_ = true;
+    GACC_TRY(enter());
+    GACC_TRY(choose_gemm(options_, driver_, gpu_, artifact.plan, gemm_, gemm_note_));
+    if (gemm_) GACC_TRY(use_gemm_choices(options_, gpu_, *gemm_, tuning_, gemm_note_));
+    size_t total = 0;
+    GACC_TRY(driver_.check(driver_.memory_info(&free_before_, &total), "cannot ask for the GPU's memory"));
+    arena_bytes_ = artifact.plan.arena_bytes;
+    if (static_cast<uint64_t>(needed_bytes()) > free_before_)
+      return too_little_memory(gpu_, needed_bytes(), static_cast<int64_t>(free_before_));
+    return {};
+  }
 
   std::string name() const override { return described(kind() + ", "); }
   std::string alike() const override { return described(""); }
   std::string kind() const override {
     return options_.emulated ? "emulate" : fmt::format("cuda:{}", gpu_.ordinal);
   }
-  Status load(const Artifact& artifact) override;
-  Status run(Program program, int64_t batch) override;
+
+  Status load(const Artifact& artifact) override {
+    const Plan& plan = artifact.plan;
+    if (arena_ != 0) return Status::error("internal error: a device loads one artifact");
+    if (plan.arena_bytes != arena_bytes_) return Status::error("internal error: load of another artifact");
+    GACC_TRY(enter());
+    micro_batch_ = plan.micro_batch;
+    std::ranges::transform(kPrograms, most_samples_.begin(),
+                           [&](Program program) { return plan.most_samples(program); });
+    // 1. Memory: the arena, zeroed; on the host the staging halves and the window of reads.
+    GACC_TRY(allocate(arena_, arena_bytes_));
+    int64_t input_bytes = 0;
+    for (const PlanInput& input : plan.inputs) input_bytes += input.bytes(plan.micro_batch) + 256;
+    GACC_TRY(staging_.open(driver_, std::max(kStagingBytes, static_cast<size_t>(input_bytes))));
+    GACC_TRY(window_.open(driver_));
+    GACC_TRY(driver_.check(driver_.stream_create(&stream_, kStreamNonBlocking),
+                           "cannot create a stream on the GPU"));
+    GACC_TRY(lock_state(plan));
+    GACC_TRY(clear(plan));
+    if (options_.emulated) emulator_.declare_live(plan, arena_);
+    // 2. Code, matrix products, and the graphs of a full micro-batch.
+    GACC_TRY(load_module(artifact));
+    GACC_TRY(programs_.load(driver_, module_, artifact, arena_, host_state_, gemm_.get(),
+                            options_.emulated ? &emulator_ : nullptr, gpu_.handle));
+    GACC_TRY(choose_launches(artifact));
+    if (gemm_) GACC_TRY(load_products(plan));
+    graphs_.open(driver_, programs_, stream_);
+    for (const Program program : {Program::step, Program::update, Program::eval, Program::close}) {
+      if (programs_.persistent(program) || programs_.sectioned(program) || programs_.launches(program) == 0)
+        continue;  // one launch, or no graph can have it
+      GACC_TRY(graphs_.add_full(program, micro_batch_));
+    }
+    GACC_TRY(wait());
+    GACC_TRY(measure());
+    loaded_ = true;
+    return {};
+  }
+
+  Status run(Program program, int64_t batch) override {
+    if (!loaded_) return Status::error("internal error: run before load");
+    if (!takes_samples(program)) batch = micro_batch_;
+    const int64_t most = most_samples_[static_cast<size_t>(program)];
+    if (batch < 1 || batch > most)
+      return Status::error("internal error: a run of {} samples, at most {} fit", batch, most);
+    GACC_TRY(enter());
+    window_.forget();
+    Fork one_stream(driver_, stream_);
+    if (programs_.sectioned(program) && !profiler_.is_open() && !flip_.is_set()) {
+      Fork streams(driver_, stream_, copies_[0], copies_[1]);
+      return programs_.launch(program, batch, streams);
+    }
+    if (profiler_.is_open() && !profiler_.full()) {
+      GACC_TRY(programs_.prepare(program, batch, stream_));
+      GACC_TRY(profiler_.mark(stream_));
+      return programs_.launch(program, batch, one_stream, [&](int64_t launch, const std::string& name) {
+        return profiler_.queued(program, launch, name, batch, stream_);
+      });
+    }
+    flip_.begin_run();
+    if (flip_.is_set()) {
+      const auto launches = static_cast<size_t>(programs_.launches(program));
+      GACC_TRY(programs_.prepare(program, batch, stream_));
+      GACC_TRY(flip(0, launches));
+      return programs_.launch(program, batch, one_stream, [&](int64_t launch, const std::string&) {
+        return flip(static_cast<size_t>(launch) + 1, launches);
+      });
+    }
+    // Once, or one launch: not worth a graph.
+    if (program == Program::init || programs_.persistent(program))
+      return programs_.launch(program, batch, one_stream);
+    GraphExec graph = nullptr;
+    bool captured = false;
+    GACC_TRY(graphs_.find(program, batch, graph, captured));
+    if (!graph) {
+      GACC_TRY(programs_.prepare(program, batch, stream_));
+      GACC_TRY(programs_.launch(program, batch, one_stream));
+      return measure();  // a library may have loaded code
+    }
+    if (captured) GACC_TRY(measure());
+    return driver_.check(driver_.graph_launch(graph, stream_), "the GPU does not take a launch");
+  }
+
   Status write(int64_t offset, std::span<const std::byte> bytes) override {
     const ArenaWrite one{offset, bytes};
     return write_all(std::span(&one, 1));
   }
-  Status write_all(std::span<const ArenaWrite> writes) override;
-  Status read(int64_t offset, std::span<std::byte> bytes) override;
+
+  Status write_all(std::span<const ArenaWrite> writes) override {
+    std::vector<Staging::Copy> copies;
+    for (const auto& [offset, bytes] : writes) {
+      if (std::byte* to = on_host(offset, bytes.size())) {  // once nothing works with it
+        GACC_TRY(enter());
+        GACC_TRY(wait());
+        std::ranges::copy(bytes, to);
+        continue;
+      }
+      GACC_TRY(check_range(offset, bytes.size()));
+      copies.push_back({arena_ + static_cast<Pointer>(offset), bytes});
+    }
+    GACC_TRY(enter());
+    window_.forget();
+    return staging_.write(copies, stream_);
+  }
+
+  Status read(int64_t offset, std::span<std::byte> bytes) override {
+    if (const std::byte* from = on_host(offset, bytes.size())) {
+      GACC_TRY(enter());
+      GACC_TRY(wait());
+      std::copy_n(from, bytes.size(), bytes.begin());
+      return {};
+    }
+    GACC_TRY(check_range(offset, bytes.size()));
+    GACC_TRY(enter());
+    return window_.read(arena_, arena_bytes_, offset, bytes, stream_);
+  }
+
   int64_t peak_bytes() const override { return peak_bytes_; }
-  std::string load_note() const override;
+
+  std::string load_note() const override {
+    if (options_.emulated) return gemm_note_;
+    // The products of one kernel are in it, whatever the engine of the other programs is.
+    const bool one_kernel = programs_.persistent(Program::step);
+    return fmt::format(
+        "{}: a micro-batch is one {}{}; {} bytes taken (arena {}, matrix products' workspace {}, code and "
+        "graphs {}), besides the driver's context{}{}{}",
+        name(), one_kernel ? "kernel" : "graph",
+        !gemm_ ? "" : " with " + (one_kernel ? std::string(kBuiltinProducts) : gemm_->name()), peak_bytes_,
+        arena_bytes_, workspace_bytes(), peak_bytes_ - needed_bytes(),
+        host_bytes_ > 0
+            ? fmt::format("; {} bytes of the host's memory locked for optimizer state", host_bytes_)
+            : "",
+        gemm_note_.empty() ? "" : "\n", gemm_note_);
+  }
+
   Status start_profile() override {
     profiler_.open(driver_, options_.emulated ? &emulator_ : nullptr);
     return {};
@@ -68,12 +207,48 @@ class CudaDevice final : public Device {
   std::string gemm_choices() const override {
     return tuning_.choices.products.empty() ? "" : gemm_choices_text(tuning_.choices);
   }
-  Status read_profile(std::vector<Timing>& timings) override;
+
+  Status read_profile(std::vector<Timing>& timings) override {
+    GACC_TRY(enter());
+    GACC_TRY(wait());
+    return profiler_.read(timings);
+  }
+
   std::string profile_unit() const override {
     return options_.emulated ? "warp instructions of the emulator, which has no clock" : "microseconds";
   }
-  Status finish(std::string& reports) override;
-  Status open_link(DeviceLink*& link) override;
+
+  Status finish(std::string& reports) override {
+    reports.clear();
+    if (!options_.emulated || !stream_) return {};
+    GACC_TRY(enter());
+    Status waited = wait();
+    const int64_t count = emulator_.reports(reports);
+    if (count == 0) return waited;
+    return Status::error("the emulator has {} on the artifact's kernels", counted(count, "report"));
+  }
+
+  Status open_link(DeviceLink*& link) override {
+    std::string gpu;
+    for (const int attribute : {kAttributePciDomain, kAttributePciBus, kAttributePciDevice}) {
+      int value = 0;
+      if (options_.emulated) break;
+      GACC_TRY(driver_.check(driver_.device_attribute(&value, attribute, gpu_.handle),
+                             "cannot ask for the GPU's place"));
+      gpu += fmt::format("{}:", value);
+    }
+    const auto enter_and_forget = [this] {
+      window_.forget();
+      return enter();
+    };
+    const NcclPlace place{
+        driver_, stream_, arena_, gpu, options_.emulated ? &emulator_ : nullptr, enter_and_forget, [this] {
+          return measure();
+        }};
+    Status status = open_nccl(place, link_);
+    link = link_.get();
+    return status;
+  }
 
  private:
   std::string described(const std::string& kind) const {
@@ -81,21 +256,181 @@ class CudaDevice final : public Device {
     return fmt::format("{} ({}sm_{}, CUDA {}{})", gpu_.name, kind, gpu_.capability,
                        version_text(gpu_.driver_version), gemm_ ? ", " + gemm_->name() : "");
   }
-  void close();
-  Status enter();
-  Status choose_launches(const Artifact& artifact);
-  Status clear(const Plan& plan);
-  Status lock_state(const Plan& plan);
-  std::byte* on_host(int64_t offset, size_t bytes) const;
-  Status load_module(const Artifact& artifact);
-  Status load_products(const Plan& plan);
-  Status tune_products();
-  Status fill_randomly(Pointer to, int64_t elements, Element type);
-  Status measure();
-  Status wait();
-  Status flip(size_t launch, size_t launches);
-  Status check_range(int64_t offset, size_t bytes) const;
-  Status allocate(Pointer& to, int64_t bytes);
+
+  Status enter() { return driver_.check(driver_.context_set(context_), "cannot use the GPU's context"); }
+
+  // The block for state on the host.
+  Status lock_state(const Plan& plan) {
+    host_bytes_ = plan.host_bytes;
+    if (host_bytes_ == 0) return {};
+    GACC_TRY(lock_host_memory(driver_, host_bytes_, host_state_));
+    std::memset(host_state_, 0, static_cast<size_t>(host_bytes_));
+    for (Stream& stream : copies_)
+      GACC_TRY(driver_.check(driver_.stream_create(&stream, kStreamNonBlocking),
+                             "cannot create a stream on the GPU"));
+    return {};
+  }
+
+  // Null where the bytes do not lie in that block.
+  std::byte* on_host(int64_t offset, size_t bytes) const {
+    const int64_t begin = offset - arena_bytes_;
+    if (host_state_ == nullptr || begin < 0 || begin > host_bytes_) return nullptr;
+    return bytes <= static_cast<size_t>(host_bytes_ - begin) ? host_state_ + begin : nullptr;
+  }
+
+  Status allocate(Pointer& to, int64_t bytes) {
+    const int error = driver_.allocate(&to, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+    if (error != kErrorOutOfMemory) return driver_.check(error, "cannot allocate memory on the GPU");
+    size_t free = 0, total = 0;
+    driver_.memory_info(&free, &total);
+    const int64_t taken = arena_ != 0 ? arena_bytes_ : 0;
+    return too_little_memory(gpu_, taken + bytes, taken + static_cast<int64_t>(free));
+  }
+
+  // The matrix products of full micro-batches: their algorithms, the memory that these work in beside the
+  // arena, and their code, which a library loads when an algorithm first runs. For that they run once where
+  // their operands lie, before anything is there; the arena is then cleared again.
+  Status load_products(const Plan& plan) {
+    GACC_TRY(tune_products());
+    for (const Program program : kAtStart) GACC_TRY(programs_.prepare(program, micro_batch_, stream_));
+    for (size_t stream = 0; stream < workspaces_.size(); ++stream) {
+      const auto number = static_cast<int64_t>(stream);
+      int64_t& bytes = workspace_bytes_[stream];
+      for (const Program program : kAtStart)
+        bytes = std::max(bytes, programs_.workspace_bytes(program, number));
+      if (bytes > 0) GACC_TRY(allocate(workspaces_[stream], bytes));
+      programs_.use_workspace(number, workspaces_[stream]);
+    }
+    for (const Program program : kAtStart) GACC_TRY(programs_.warm_up(program, stream_));
+    return clear(plan);
+  }
+
+  // With --tune-gemm: measures what is not known yet, on random numbers, in a workspace that is given back.
+  Status tune_products() {
+    if (!options_.tune_gemm || gemm_->most_workspace() == 0) return {};
+    GACC_TRY(allocate(tuning_.workspace, gemm_->most_workspace()));
+    tuning_.measure = [this](const auto& launch, double& microseconds) {
+      return time_launch(driver_, stream_, launch, microseconds);
+    };
+    // In the emulator, which has no clock, values that nobody wrote shall stay that.
+    if (!options_.emulated)
+      tuning_.fill = [this](Pointer to, int64_t elements, Element type) {
+        return fill_randomly(to, elements, type);
+      };
+    Status status;
+    for (const Program program : kAtStart)
+      if (status) status = programs_.prepare(program, micro_batch_, stream_);
+    if (status) status = wait();
+    tuning_.measure = nullptr;
+    tuning_.fill = nullptr;
+    driver_.release(std::exchange(tuning_.workspace, 0));
+    return status;
+  }
+
+  Status fill_randomly(Pointer to, int64_t elements, Element type) {
+    const std::vector<std::byte> numbers = random_operand(type, size_t{1} << 19, to);  // over and over
+    auto left = static_cast<size_t>(elements * element_bytes(type));
+    while (left > 0) {
+      const std::span<const std::byte> piece(numbers.data(), std::min(left, numbers.size()));
+      GACC_TRY(staging_.write(to, piece, stream_));
+      to += piece.size();
+      left -= piece.size();
+    }
+    return wait();
+  }
+
+  // Decides whether step and update run as one cooperative kernel each: where the artifact has it, the GPU can run it,
+  // and nobody asked for products that are not in it.
+  Status choose_launches(const Artifact& artifact) {
+    for (const PlanProgram& planned : artifact.plan.programs) {
+      const bool step = planned.name == "step";
+      if (!planned.persistent || (!step && planned.name != "update")) continue;
+      const Status status =
+          step && options_.gemm == GemmChoice::cublas
+              ? Status::error("its matrix products are built in, and --gemm cublas was asked for")
+              : programs_.use_persistent(step ? Program::step : Program::update, module_, planned, artifact);
+      if (!status && planned.persistent_required)
+        return Status::error("the step cannot be one kernel, as `launch.mode = \"persistent\"` wants it: {}",
+                             status.text());
+    }
+    return {};
+  }
+
+  // In the emulator only the buffers: a value that is read before it was written then shows.
+  Status clear(const Plan& plan) {
+    const auto fill = [&](int64_t offset, int64_t bytes) {
+      return driver_.check(
+          driver_.fill_bytes(arena_ + static_cast<Pointer>(offset), 0, static_cast<size_t>(bytes), stream_),
+          "cannot clear the arena");
+    };
+    if (!options_.emulated) return fill(0, arena_bytes_);
+    for (const PlanBuffer& buffer : plan.buffers)
+      if (buffer.room > 0 && buffer.offset < arena_bytes_) GACC_TRY(fill(buffer.offset, buffer.room));
+    return {};
+  }
+
+  // The whole artifact is valid PTX, and so the lines in reports and logs are those of the file.
+  Status load_module(const Artifact& artifact) {
+    const std::string ptx = write_artifact(artifact);
+    std::string log(kLogBytes, '\0');
+    int options[] = {kJitErrorLog, kJitErrorLogBytes};
+    void* values[] = {log.data(), reinterpret_cast<void*>(kLogBytes)};
+    const int error = driver_.module_load(&module_, ptx.c_str(), 2, options, values);
+    if (error == 0) return {};
+    std::string text = driver_.check(error, "the driver does not take the artifact's PTX").text();
+    if (const std::string lines = one_line(log); !lines.empty()) text += ": " + lines;
+    return Status::error(std::move(text));
+  }
+
+  // The memory taken now: other programs on the same GPU count as well, so this never goes below our own figures.
+  Status measure() {
+    size_t free = 0, total = 0;
+    const Status status =
+        driver_.check(driver_.memory_info(&free, &total), "cannot ask for the GPU's memory");
+    const int64_t taken = free < free_before_ ? static_cast<int64_t>(free_before_ - free) : 0;
+    peak_bytes_ = std::max({peak_bytes_, needed_bytes(), options_.emulated ? 0 : taken});
+    return status;
+  }
+
+  Status flip(size_t launch, size_t launches) {
+    std::byte byte{};
+    if (!flip_.is_due(launch, launches) || flip_.byte() >= arena_bytes_) return {};
+    GACC_TRY(read(flip_.byte(), std::span(&byte, 1)));
+    byte = flip_.flipped(byte);
+    return write(flip_.byte(), std::span(&byte, 1));
+  }
+
+  Status check_range(int64_t offset, size_t bytes) const {
+    if (!loaded_) return Status::error("internal error: the device is not loaded");
+    if (offset >= 0 && offset <= arena_bytes_ && bytes <= static_cast<size_t>(arena_bytes_ - offset))
+      return {};
+    return Status::error("internal error: {} bytes at {} are outside the arena of {}", bytes, offset,
+                         arena_bytes_);
+  }
+
+  Status wait() { return driver_.check(driver_.stream_wait(stream_), "the GPU failed"); }
+
+  void close() {
+    if (!retained_) return;
+    driver_.context_set(context_);
+    link_.reset();  // first: what waits for a peer ends
+    if (stream_) driver_.stream_wait(stream_);
+    profiler_.close();
+    graphs_.close();
+    gemm_.reset();
+    staging_.close();
+    window_.close();
+    if (stream_) driver_.stream_destroy(stream_);
+    if (module_) driver_.module_unload(module_);
+    for (const Pointer workspace : workspaces_)
+      if (workspace) driver_.release(workspace);
+    for (const Stream stream : copies_)
+      if (stream) driver_.stream_destroy(stream);
+    if (host_state_) driver_.host_release(host_state_);
+    if (arena_) driver_.release(arena_);
+    driver_.context_release(gpu_.handle);
+  }
+
   int64_t workspace_bytes() const { return workspace_bytes_[0] + workspace_bytes_[1]; }
   int64_t needed_bytes() const { return arena_bytes_ + workspace_bytes(); }
 
@@ -130,360 +465,6 @@ class CudaDevice final : public Device {
   size_t free_before_ = 0;                    // bytes free on the device once the context stood
   int64_t peak_bytes_ = 0;
 };
-
-Status CudaDevice::open(const Artifact& artifact) {
-  GACC_TRY(driver_.open(options_.driver));
-  if (options_.emulated) GACC_TRY(emulator_.open(driver_));
-  GACC_TRY(choose_gpu(driver_, options_.ordinal, options_.local_rank, options_.emulated, artifact, gpu_));
-  GACC_TRY(driver_.check(driver_.context_retain(&context_, gpu_.handle), "cannot use GPU " + gpu_.name));
-  retained_ = true;
-  GACC_TRY(enter());
-  GACC_TRY(choose_gemm(options_, driver_, gpu_, artifact.plan, gemm_, gemm_note_));
-  if (gemm_) GACC_TRY(use_gemm_choices(options_, gpu_, *gemm_, tuning_, gemm_note_));
-  size_t total = 0;
-  GACC_TRY(driver_.check(driver_.memory_info(&free_before_, &total), "cannot ask for the GPU's memory"));
-  arena_bytes_ = artifact.plan.arena_bytes;
-  if (static_cast<uint64_t>(needed_bytes()) > free_before_)
-    return too_little_memory(gpu_, needed_bytes(), static_cast<int64_t>(free_before_));
-  return {};
-}
-
-Status CudaDevice::enter() {
-  return driver_.check(driver_.context_set(context_), "cannot use the GPU's context");
-}
-
-Status CudaDevice::load(const Artifact& artifact) {
-  const Plan& plan = artifact.plan;
-  if (arena_ != 0) return Status::error("internal error: a device loads one artifact");
-  if (plan.arena_bytes != arena_bytes_) return Status::error("internal error: load of another artifact");
-  GACC_TRY(enter());
-  micro_batch_ = plan.micro_batch;
-  std::ranges::transform(kPrograms, most_samples_.begin(),
-                         [&](Program program) { return plan.most_samples(program); });
-  // 1. Memory: the arena, zeroed; on the host the staging halves and the window of reads.
-  GACC_TRY(allocate(arena_, arena_bytes_));
-  int64_t input_bytes = 0;
-  for (const PlanInput& input : plan.inputs) input_bytes += input.bytes(plan.micro_batch) + 256;
-  GACC_TRY(staging_.open(driver_, std::max(kStagingBytes, static_cast<size_t>(input_bytes))));
-  GACC_TRY(window_.open(driver_));
-  GACC_TRY(driver_.check(driver_.stream_create(&stream_, kStreamNonBlocking),
-                         "cannot create a stream on the GPU"));
-  GACC_TRY(lock_state(plan));
-  GACC_TRY(clear(plan));
-  if (options_.emulated) emulator_.declare_live(plan, arena_);
-  // 2. Code, matrix products, and the graphs of a full micro-batch.
-  GACC_TRY(load_module(artifact));
-  GACC_TRY(programs_.load(driver_, module_, artifact, arena_, host_state_, gemm_.get(),
-                          options_.emulated ? &emulator_ : nullptr, gpu_.handle));
-  GACC_TRY(choose_launches(artifact));
-  if (gemm_) GACC_TRY(load_products(plan));
-  graphs_.open(driver_, programs_, stream_);
-  for (const Program program : {Program::step, Program::update, Program::eval, Program::close}) {
-    if (programs_.persistent(program) || programs_.sectioned(program) || programs_.launches(program) == 0)
-      continue;  // one launch, or no graph can have it
-    GACC_TRY(graphs_.add_full(program, micro_batch_));
-  }
-  GACC_TRY(wait());
-  GACC_TRY(measure());
-  loaded_ = true;
-  return {};
-}
-
-// The block for state on the host.
-Status CudaDevice::lock_state(const Plan& plan) {
-  host_bytes_ = plan.host_bytes;
-  if (host_bytes_ == 0) return {};
-  GACC_TRY(lock_host_memory(driver_, host_bytes_, host_state_));
-  std::memset(host_state_, 0, static_cast<size_t>(host_bytes_));
-  for (Stream& stream : copies_)
-    GACC_TRY(driver_.check(driver_.stream_create(&stream, kStreamNonBlocking),
-                           "cannot create a stream on the GPU"));
-  return {};
-}
-
-// Null where the bytes do not lie in that block.
-std::byte* CudaDevice::on_host(int64_t offset, size_t bytes) const {
-  const int64_t begin = offset - arena_bytes_;
-  if (host_state_ == nullptr || begin < 0 || begin > host_bytes_) return nullptr;
-  return bytes <= static_cast<size_t>(host_bytes_ - begin) ? host_state_ + begin : nullptr;
-}
-
-Status CudaDevice::allocate(Pointer& to, int64_t bytes) {
-  const int error = driver_.allocate(&to, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
-  if (error != kErrorOutOfMemory) return driver_.check(error, "cannot allocate memory on the GPU");
-  size_t free = 0, total = 0;
-  driver_.memory_info(&free, &total);
-  const int64_t taken = arena_ != 0 ? arena_bytes_ : 0;
-  return too_little_memory(gpu_, taken + bytes, taken + static_cast<int64_t>(free));
-}
-
-// The matrix products of full micro-batches: their algorithms, the memory that these work in beside the
-// arena, and their code, which a library loads when an algorithm first runs. For that they run once where
-// their operands lie, before anything is there; the arena is then cleared again.
-Status CudaDevice::load_products(const Plan& plan) {
-  GACC_TRY(tune_products());
-  for (const Program program : kAtStart) GACC_TRY(programs_.prepare(program, micro_batch_, stream_));
-  for (size_t stream = 0; stream < workspaces_.size(); ++stream) {
-    const auto number = static_cast<int64_t>(stream);
-    int64_t& bytes = workspace_bytes_[stream];
-    for (const Program program : kAtStart)
-      bytes = std::max(bytes, programs_.workspace_bytes(program, number));
-    if (bytes > 0) GACC_TRY(allocate(workspaces_[stream], bytes));
-    programs_.use_workspace(number, workspaces_[stream]);
-  }
-  for (const Program program : kAtStart) GACC_TRY(programs_.warm_up(program, stream_));
-  return clear(plan);
-}
-
-// With --tune-gemm: measures what is not known yet, on random numbers, in a workspace that is given back.
-Status CudaDevice::tune_products() {
-  if (!options_.tune_gemm || gemm_->most_workspace() == 0) return {};
-  GACC_TRY(allocate(tuning_.workspace, gemm_->most_workspace()));
-  tuning_.measure = [this](const auto& launch, double& microseconds) {
-    return time_launch(driver_, stream_, launch, microseconds);
-  };
-  // In the emulator, which has no clock, values that nobody wrote shall stay that.
-  if (!options_.emulated)
-    tuning_.fill = [this](Pointer to, int64_t elements, Element type) {
-      return fill_randomly(to, elements, type);
-    };
-  Status status;
-  for (const Program program : kAtStart)
-    if (status) status = programs_.prepare(program, micro_batch_, stream_);
-  if (status) status = wait();
-  tuning_.measure = nullptr;
-  tuning_.fill = nullptr;
-  driver_.release(std::exchange(tuning_.workspace, 0));
-  return status;
-}
-
-Status CudaDevice::fill_randomly(Pointer to, int64_t elements, Element type) {
-  const std::vector<std::byte> numbers = random_operand(type, size_t{1} << 19, to);  // over and over
-  auto left = static_cast<size_t>(elements * element_bytes(type));
-  while (left > 0) {
-    const std::span<const std::byte> piece(numbers.data(), std::min(left, numbers.size()));
-    GACC_TRY(staging_.write(to, piece, stream_));
-    to += piece.size();
-    left -= piece.size();
-  }
-  return wait();
-}
-
-// Decides whether step and update run as one cooperative kernel each: where the artifact has it, the GPU can run it,
-// and nobody asked for products that are not in it.
-Status CudaDevice::choose_launches(const Artifact& artifact) {
-  for (const PlanProgram& planned : artifact.plan.programs) {
-    const bool step = planned.name == "step";
-    if (!planned.persistent || (!step && planned.name != "update")) continue;
-    const Status status =
-        step && options_.gemm == GemmChoice::cublas
-            ? Status::error("its matrix products are built in, and --gemm cublas was asked for")
-            : programs_.use_persistent(step ? Program::step : Program::update, module_, planned, artifact);
-    if (!status && planned.persistent_required)
-      return Status::error("the step cannot be one kernel, as `launch.mode = \"persistent\"` wants it: {}",
-                           status.text());
-  }
-  return {};
-}
-
-// In the emulator only the buffers: a value that is read before it was written then shows.
-Status CudaDevice::clear(const Plan& plan) {
-  const auto fill = [&](int64_t offset, int64_t bytes) {
-    return driver_.check(
-        driver_.fill_bytes(arena_ + static_cast<Pointer>(offset), 0, static_cast<size_t>(bytes), stream_),
-        "cannot clear the arena");
-  };
-  if (!options_.emulated) return fill(0, arena_bytes_);
-  for (const PlanBuffer& buffer : plan.buffers)
-    if (buffer.room > 0 && buffer.offset < arena_bytes_) GACC_TRY(fill(buffer.offset, buffer.room));
-  return {};
-}
-
-// The whole artifact is valid PTX, and so the lines in reports and logs are those of the file.
-Status CudaDevice::load_module(const Artifact& artifact) {
-  const std::string ptx = write_artifact(artifact);
-  std::string log(kLogBytes, '\0');
-  int options[] = {kJitErrorLog, kJitErrorLogBytes};
-  void* values[] = {log.data(), reinterpret_cast<void*>(kLogBytes)};
-  const int error = driver_.module_load(&module_, ptx.c_str(), 2, options, values);
-  if (error == 0) return {};
-  std::string text = driver_.check(error, "the driver does not take the artifact's PTX").text();
-  if (const std::string lines = one_line(log); !lines.empty()) text += ": " + lines;
-  return Status::error(std::move(text));
-}
-
-// The memory taken now: other programs on the same GPU count as well, so this never goes below our own figures.
-Status CudaDevice::measure() {
-  size_t free = 0, total = 0;
-  const Status status = driver_.check(driver_.memory_info(&free, &total), "cannot ask for the GPU's memory");
-  const int64_t taken = free < free_before_ ? static_cast<int64_t>(free_before_ - free) : 0;
-  peak_bytes_ = std::max({peak_bytes_, needed_bytes(), options_.emulated ? 0 : taken});
-  return status;
-}
-
-std::string CudaDevice::load_note() const {
-  if (options_.emulated) return gemm_note_;
-  // The products of one kernel are in it, whatever the engine of the other programs is.
-  const bool one_kernel = programs_.persistent(Program::step);
-  return fmt::format(
-      "{}: a micro-batch is one {}{}; {} bytes taken (arena {}, matrix products' workspace {}, code and "
-      "graphs {}), besides the driver's context{}{}{}",
-      name(), one_kernel ? "kernel" : "graph",
-      !gemm_ ? "" : " with " + (one_kernel ? std::string(kBuiltinProducts) : gemm_->name()), peak_bytes_,
-      arena_bytes_, workspace_bytes(), peak_bytes_ - needed_bytes(),
-      host_bytes_ > 0 ? fmt::format("; {} bytes of the host's memory locked for optimizer state", host_bytes_)
-                      : "",
-      gemm_note_.empty() ? "" : "\n", gemm_note_);
-}
-
-Status CudaDevice::run(Program program, int64_t batch) {
-  if (!loaded_) return Status::error("internal error: run before load");
-  if (!takes_samples(program)) batch = micro_batch_;
-  const int64_t most = most_samples_[static_cast<size_t>(program)];
-  if (batch < 1 || batch > most)
-    return Status::error("internal error: a run of {} samples, at most {} fit", batch, most);
-  GACC_TRY(enter());
-  window_.forget();
-  Fork one_stream(driver_, stream_);
-  if (programs_.sectioned(program) && !profiler_.is_open() && !flip_.is_set()) {
-    Fork streams(driver_, stream_, copies_[0], copies_[1]);
-    return programs_.launch(program, batch, streams);
-  }
-  if (profiler_.is_open() && !profiler_.full()) {
-    GACC_TRY(programs_.prepare(program, batch, stream_));
-    GACC_TRY(profiler_.mark(stream_));
-    return programs_.launch(program, batch, one_stream, [&](int64_t launch, const std::string& name) {
-      return profiler_.queued(program, launch, name, batch, stream_);
-    });
-  }
-  flip_.begin_run();
-  if (flip_.is_set()) {
-    const auto launches = static_cast<size_t>(programs_.launches(program));
-    GACC_TRY(programs_.prepare(program, batch, stream_));
-    GACC_TRY(flip(0, launches));
-    return programs_.launch(program, batch, one_stream, [&](int64_t launch, const std::string&) {
-      return flip(static_cast<size_t>(launch) + 1, launches);
-    });
-  }
-  // Once, or one launch: not worth a graph.
-  if (program == Program::init || programs_.persistent(program))
-    return programs_.launch(program, batch, one_stream);
-  GraphExec graph = nullptr;
-  bool captured = false;
-  GACC_TRY(graphs_.find(program, batch, graph, captured));
-  if (!graph) {
-    GACC_TRY(programs_.prepare(program, batch, stream_));
-    GACC_TRY(programs_.launch(program, batch, one_stream));
-    return measure();  // a library may have loaded code
-  }
-  if (captured) GACC_TRY(measure());
-  return driver_.check(driver_.graph_launch(graph, stream_), "the GPU does not take a launch");
-}
-
-Status CudaDevice::flip(size_t launch, size_t launches) {
-  std::byte byte{};
-  if (!flip_.is_due(launch, launches) || flip_.byte() >= arena_bytes_) return {};
-  GACC_TRY(read(flip_.byte(), std::span(&byte, 1)));
-  byte = flip_.flipped(byte);
-  return write(flip_.byte(), std::span(&byte, 1));
-}
-
-Status CudaDevice::check_range(int64_t offset, size_t bytes) const {
-  if (!loaded_) return Status::error("internal error: the device is not loaded");
-  if (offset >= 0 && offset <= arena_bytes_ && bytes <= static_cast<size_t>(arena_bytes_ - offset)) return {};
-  return Status::error("internal error: {} bytes at {} are outside the arena of {}", bytes, offset,
-                       arena_bytes_);
-}
-
-Status CudaDevice::write_all(std::span<const ArenaWrite> writes) {
-  std::vector<Staging::Copy> copies;
-  for (const auto& [offset, bytes] : writes) {
-    if (std::byte* to = on_host(offset, bytes.size())) {  // once nothing works with it
-      GACC_TRY(enter());
-      GACC_TRY(wait());
-      std::ranges::copy(bytes, to);
-      continue;
-    }
-    GACC_TRY(check_range(offset, bytes.size()));
-    copies.push_back({arena_ + static_cast<Pointer>(offset), bytes});
-  }
-  GACC_TRY(enter());
-  window_.forget();
-  return staging_.write(copies, stream_);
-}
-
-Status CudaDevice::read(int64_t offset, std::span<std::byte> bytes) {
-  if (const std::byte* from = on_host(offset, bytes.size())) {
-    GACC_TRY(enter());
-    GACC_TRY(wait());
-    std::copy_n(from, bytes.size(), bytes.begin());
-    return {};
-  }
-  GACC_TRY(check_range(offset, bytes.size()));
-  GACC_TRY(enter());
-  return window_.read(arena_, arena_bytes_, offset, bytes, stream_);
-}
-
-Status CudaDevice::wait() { return driver_.check(driver_.stream_wait(stream_), "the GPU failed"); }
-
-Status CudaDevice::finish(std::string& reports) {
-  reports.clear();
-  if (!options_.emulated || !stream_) return {};
-  GACC_TRY(enter());
-  Status waited = wait();
-  const int64_t count = emulator_.reports(reports);
-  if (count == 0) return waited;
-  return Status::error("the emulator has {} on the artifact's kernels", counted(count, "report"));
-}
-
-Status CudaDevice::open_link(DeviceLink*& link) {
-  std::string gpu;
-  for (const int attribute : {kAttributePciDomain, kAttributePciBus, kAttributePciDevice}) {
-    int value = 0;
-    if (options_.emulated) break;
-    GACC_TRY(driver_.check(driver_.device_attribute(&value, attribute, gpu_.handle),
-                           "cannot ask for the GPU's place"));
-    gpu += fmt::format("{}:", value);
-  }
-  const auto enter_and_forget = [this] {
-    window_.forget();
-    return enter();
-  };
-  const NcclPlace place{
-      driver_, stream_, arena_, gpu, options_.emulated ? &emulator_ : nullptr, enter_and_forget, [this] {
-        return measure();
-      }};
-  Status status = open_nccl(place, link_);
-  link = link_.get();
-  return status;
-}
-
-Status CudaDevice::read_profile(std::vector<Timing>& timings) {
-  GACC_TRY(enter());
-  GACC_TRY(wait());
-  return profiler_.read(timings);
-}
-
-void CudaDevice::close() {
-  if (!retained_) return;
-  driver_.context_set(context_);
-  link_.reset();  // first: what waits for a peer ends
-  if (stream_) driver_.stream_wait(stream_);
-  profiler_.close();
-  graphs_.close();
-  gemm_.reset();
-  staging_.close();
-  window_.close();
-  if (stream_) driver_.stream_destroy(stream_);
-  if (module_) driver_.module_unload(module_);
-  for (const Pointer workspace : workspaces_)
-    if (workspace) driver_.release(workspace);
-  for (const Stream stream : copies_)
-    if (stream) driver_.stream_destroy(stream);
-  if (host_state_) driver_.host_release(host_state_);
-  if (arena_) driver_.release(arena_);
-  driver_.context_release(gpu_.handle);
-}
 
 }  // namespace
 

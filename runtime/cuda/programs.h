@@ -11,12 +11,13 @@
 #include "runtime/cuda/emulator_link.h"
 #include "runtime/cuda/gemm_engine.h"
 #include "runtime/device.h"
+#include "runtime/no_copy.h"
 
 namespace gacc::cuda {
 
 // The streams of a launch. Further ones join the first, or its capture: each waits for launches of the others by
 // events, and at the end the first goes on when they have ended.
-class Fork {
+class Fork : NoCopy {
  public:
   // The driver must outlive this, and this the capture. Without further streams all is queued on the first, and
   // nothing waits.
@@ -24,8 +25,6 @@ class Fork {
       : driver_(driver),
         streams_{first, second ? second : first, third ? third : first},
         forks_(second != nullptr) {}
-  Fork(const Fork&) = delete;
-  Fork& operator=(const Fork&) = delete;
   ~Fork() {
     for (const Event event : events_) driver_.event_destroy(event);
   }

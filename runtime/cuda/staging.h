@@ -4,17 +4,15 @@
 #include <span>
 
 #include "runtime/cuda/cuda_driver.h"
+#include "runtime/no_copy.h"
 
 namespace gacc::cuda {
 
 // Writes through two halves, filled in turn. A half is used again once the copies out of it are done; only
 // then, and only when the host is a whole half ahead of the GPU, does a write wait.
-class Staging {
+class Staging : NoCopy {
  public:
-  Staging() = default;
   ~Staging() { close(); }
-  Staging(const Staging&) = delete;
-  Staging& operator=(const Staging&) = delete;
 
   // Allocates two halves of `half_bytes`. `driver` must outlive this, the context must be current.
   Status open(const Driver& driver, size_t half_bytes);

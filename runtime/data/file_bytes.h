@@ -10,18 +10,17 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/no_copy.h"
 #include "runtime/status.h"
 
 namespace gacc {
 
 constexpr int64_t kLeastMapped = int64_t{16} << 20;  // bytes; smaller files are read
 
-class FileBytes {
+class FileBytes : NoCopy {
  public:
   explicit FileBytes(std::string content) : content_(std::move(content)), text_(content_) {}
   ~FileBytes();
-  FileBytes(const FileBytes&) = delete;
-  FileBytes& operator=(const FileBytes&) = delete;
 
   // The file, mapped if it is a regular one of at least `least` bytes, else read.
   static Result<std::shared_ptr<const FileBytes>> open(const std::string& path, int64_t least = kLeastMapped);

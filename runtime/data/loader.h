@@ -31,8 +31,6 @@ class Loader {
   // Both must outlive the loader. Allocates the buffers for plan.micro_batch samples. May be destroyed at any
   // moment, also in the middle of an epoch.
   Loader(const Dataset& dataset, const Plan& plan);
-  Loader(const Loader&) = delete;
-  Loader& operator=(const Loader&) = delete;
 
   // Begins to deliver the samples `order` (indices into the dataset, any number of them) in batches of
   // `batch_size`, 1 to plan.micro_batch; the last batch is what is left. Whatever was under way is dropped.

@@ -18,6 +18,7 @@
 #include <sstream>
 
 #include "runtime/atomic_file.h"
+#include "runtime/no_copy.h"
 #include "runtime/run/begin.h"
 #include "runtime/run/open_device.h"
 #include "runtime/run/rates.h"
@@ -162,7 +163,13 @@ std::string reason(const std::string& output) {
   return "no reason given";
 }
 
-class Verifier {
+// The figures of a window that update computes, as tensors of one element.
+std::vector<NamedTensor> figures(const WindowOutcome& outcome) {
+  return {{"the window's loss", {}, {outcome.report.loss}},
+          {"the gradient's norm", {}, {outcome.report.norm}}};
+}
+
+class Verifier : NoCopy {
  public:
   Verifier(const Artifact& artifact, const Dataset& data, const VerifyOptions& options)
       : artifact_(artifact), data_(data), options_(options) {}
@@ -170,38 +177,27 @@ class Verifier {
     std::error_code none;
     if (!folder_.empty()) std::filesystem::remove_all(folder_, none);
   }
-  Verifier(const Verifier&) = delete;
-  Verifier& operator=(const Verifier&) = delete;
 
-  Result<VerifyResult> run();
+  Result<VerifyResult> run() {
+    int64_t samples = std::min(data_.samples, plan_.micro_batch * plan_.accumulate);
+    if (emulated()) samples = std::min(samples, kEmulatedSamples);
+    if (samples == 0) return Status::error("--verify: the data has no samples");
+    order_ = epoch_order(data_.samples, options_.seed, 0, options_.shuffle);
+    order_.resize(static_cast<size_t>(samples));
+    sizes_ = even(samples, std::min(plan_.micro_batch, samples));
+    say(fmt::format("verifying {} on {} with {} of {}; deviations are relative to a tensor's norm",
+                    plan_.model, options_.device, samples, counted(data_.samples, "sample")));
+    GACC_TRY(with_session(artifact_, 0, [&](Session& session) { return settle(session); }));
+    for (Status (Verifier::*const check)() :
+         {&Verifier::split, &Verifier::recompute, &Verifier::resume, &Verifier::half})
+      GACC_TRY((this->*check)());
+    say(fmt::format("{} passed, {} failed, {} left out", counted(result_.passed, "check"), result_.failed,
+                    result_.left_out));
+    return result_;
+  }
 
  private:
-  Status split();
-  Status recompute();
-  Status resume();
-  Status half();
-
-  // A temporary folder, removed at the end.
-  Result<std::string> folder();
-  // The model of the artifact's record (Artifact::model), compiled with settings on top of those the artifact was
-  // compiled with. `faulty`: it fails by a fault of gaccc itself, an internal error or a signal.
-  Result<Artifact> compile(const Settings& settings, bool& faulty);
-  // The model with other settings, at the same micro-batch and accumulation whatever memory that takes. Nothing
-  // when there is none, which is said: the check is left out, or has failed where the compiler did.
-  std::optional<Artifact> compile_variant(const std::string& what, Settings settings);
-  Result<WindowOutcome> any_window(const Artifact& artifact, std::span<const int64_t> sizes, float scale);
-  // The same, with a finite gradient of counted elements.
-  Result<WindowOutcome> one_window(const Artifact& artifact, std::span<const int64_t> sizes, float scale);
-  // Calls work(session) with the artifact loaded and initialised on a device of its own, and ends that: what a
-  // checking device found is an error. `scale`: the loss scale; 0: the artifact's. `from`: a checkpoint to begin with.
-  template <class Work>
-  Status with_session(const Artifact& artifact, float scale, Work work,
-                      const CheckpointReader* from = nullptr);
-  // The window of order_, in launches of these sizes (they add up to its samples).
-  Result<WindowOutcome> window(Session& session, const Plan& plan, std::span<const int64_t> sizes);
-  Status settle(Session& session);
   using Buffers = std::vector<std::vector<std::byte>>;
-  Result<Buffers> train_until(int64_t launches, const CheckpointReader* reader, const std::string& file);
   bool emulated() const { return options_.device == "emulate"; }
 
   void say(const std::string& text) { options_.print(text + "\n"); }
@@ -209,8 +205,330 @@ class Verifier {
     say(fmt::format("{}\n  left out: {}", what, why));
     ++result_.left_out;
   }
+
   // Prints the table; a negative bound judges nothing.
-  void judge(const std::vector<Deviation>& table, double bound);
+  void judge(const std::vector<Deviation>& table, double bound) {
+    const auto largest = std::ranges::max_element(table, {}, &Deviation::value);
+    const Deviation worst = largest == table.end() ? Deviation{} : *largest;
+    if (worst.value == 0) say(fmt::format("  all {}: 0", counted(std::ssize(table), "tensor")));
+    for (const Deviation& row : table)
+      if (worst.value > 0)
+        say(fmt::format("  {:<48} {:.2e}{}", row.name, row.value,
+                        bound >= 0 && row.value > bound ? "  <-- past the bound" : ""));
+    if (bound < 0) return;
+    const bool good = worst.value <= bound;
+    result_.passed += good;
+    result_.failed += !good;
+    say(fmt::format("  {}: the largest deviation is {:.2e}{}; the bound is {}", good ? "passed" : "FAILED",
+                    worst.value, worst.value > 0 ? " (" + worst.name + ")" : "",
+                    bound == 0 ? "0, the same bits" : fmt::format("{:.0e}", bound)));
+  }
+
+  // A temporary folder, removed at the end.
+  Result<std::string> folder() {
+    if (!folder_.empty()) return folder_;
+    const char* place = getenv("TMPDIR");
+    std::string name = fmt::format("{}/gacc-verify-XXXXXX", place && *place ? place : "/tmp");
+    if (!mkdtemp(name.data()))
+      return Status::error("cannot make a folder {}: {}", name, std::strerror(errno));
+    return folder_ = name;
+  }
+
+  // The model of the artifact's record (Artifact::model), compiled with settings on top of those the artifact was
+  // compiled with. `faulty`: it fails by a fault of gaccc itself, an internal error or a signal.
+  // Runs gaccc, since the runtime has no compiler of its own.
+  Result<Artifact> compile(const Settings& settings, bool& faulty) {
+    const std::string compiler = options_.compiler_folder + "/gaccc";
+    if (artifact_.model.empty()) return Status::error("the artifact has no record of its model");
+    if (access(compiler.c_str(), X_OK) != 0)
+      return Status::error("{} is not there (Debian package gacc-compiler)", compiler);
+    GACC_TRY(write_file_atomically(GACC_TRY(folder()) + "/model.toml", artifact_.model));
+    const std::string product = folder_ + "/step.ptx", output = folder_ + "/output";
+    std::vector<std::string> words = {compiler,   folder_ + "/model.toml", "-o", product,
+                                      "--target", artifact_.plan.target};
+    // A later --set of a key replaces an earlier one, but is an error where both are given; so only the last.
+    std::vector<std::string> all = artifact_.overrides;
+    for (const auto& [key, value] : settings) {
+      const std::string set = key + "=";
+      std::erase_if(all, [&](const std::string& earlier) { return earlier.starts_with(set); });
+      all.push_back(set + value);
+    }
+    for (const std::string& set : all) words.insert(words.end(), {"--set", set});
+    const int code = GACC_TRY(run_command(words, output));
+    faulty = code >= kCompilerFault;
+    if (code != 0) {
+      std::string why = reason(GACC_TRY(read_file(output)));
+      if (const size_t at = why.find(folder_); at != std::string::npos) why.erase(at, folder_.size() + 1);
+      return Status::error("gaccc gives up with exit {}: {}", code, why);
+    }
+    return options_.open(product);
+  }
+
+  // The model with other settings, at the same micro-batch and accumulation whatever memory that takes. Nothing
+  // when there is none, which is said: the check is left out, or has failed where the compiler did.
+  std::optional<Artifact> compile_variant(const std::string& what, Settings settings) {
+    settings.emplace_back("train.micro_batch", fmt::format("{}", plan_.micro_batch));
+    settings.emplace_back("train.accumulate", fmt::format("{}", plan_.accumulate));
+    // A budget may have cut the loss into more parts than shapes alone would, and these change bits.
+    const std::string chunks = setting(artifact_, "loss.chunks");
+    if (!setting(artifact_, "memory.budget").empty())
+      settings.emplace_back("loss.chunks", chunks.empty() ? "1" : chunks);
+    for (const char* budget : {"memory.budget", "recompute.budget"})
+      if (!setting(artifact_, budget).empty())
+        settings.emplace_back(budget, fmt::format("{}B", kLargestSize));
+    bool faulty = false;
+    Result<Artifact> variant = compile(settings, faulty);
+    if (variant) return variant.take();
+    if (!faulty) {
+      leave_out(what, variant.status().text());
+    } else {
+      say(fmt::format("{}\n  FAILED: {}", what, variant.status().text()));
+      ++result_.failed;
+    }
+    return {};
+  }
+
+  // Calls work(session) with the artifact loaded and initialised on a device of its own, and ends that: what a
+  // checking device found is an error. `scale`: the loss scale; 0: the artifact's. `from`: a checkpoint to begin with.
+  template <class Work>
+  Status with_session(const Artifact& artifact, float scale, Work work,
+                      const CheckpointReader* from = nullptr) {
+    const std::unique_ptr<Device> device =
+        GACC_TRY(open_device(options_.device, options_.device_options, artifact));
+    Session session(*device, artifact.plan);
+    GACC_TRY(session.open(artifact));
+    GACC_TRY(
+        begin(session, artifact.plan,
+              {.seed = options_.seed, .lr = options_.lr, .checkpoint = from, .weights = options_.loaded}));
+    if (scale != 0) GACC_TRY(session.write_state(state::loss_scale, scale));
+    GACC_TRY(tell_length(session, artifact.plan, updates_of_run(artifact.plan, data_.samples, {})));
+    GACC_TRY(work(session));
+    std::string reports;
+    const Status status = device->finish(reports);
+    return status || reports.empty() ? status : Status::error("{}\n{}", status.text(), reports);
+  }
+
+  // The window of order_, in launches of these sizes (they add up to its samples).
+  Result<WindowOutcome> window(Session& session, const Plan& plan, std::span<const int64_t> sizes) {
+    std::vector<std::vector<std::byte>> bytes(plan.inputs.size());
+    size_t done = 0;
+    for (const int64_t size : sizes) {
+      if (options_.interrupted && options_.interrupted()) return Status::error("interrupted");
+      const auto samples = std::span(order_).subspan(done, static_cast<size_t>(size));
+      std::vector<std::span<const std::byte>> inputs;
+      for (size_t i = 0; i < plan.inputs.size(); ++i) {
+        bytes[i].resize(static_cast<size_t>(size * elements_of(plan.inputs[i].shape)) * 4);  // f32 and i32
+        GACC_TRY(data_.gather(i, plan.inputs[i], samples, bytes[i]));
+        inputs.emplace_back(bytes[i]);
+      }
+      GACC_TRY(session.step(inputs, size));
+      done += static_cast<size_t>(size);
+    }
+    WindowOutcome outcome;
+    outcome.gradients = GACC_TRY(session.mean_gradients());
+    outcome.report = GACC_TRY(session.update());
+    outcome.parameters = GACC_TRY(session.parameters());
+    return outcome;
+  }
+
+  // With a dynamic loss scale the first windows overflow until the scale fits: repeats the window until one
+  // is applied.
+  Status settle(Session& session) {
+    if (!plan_.find(state::loss_scale)) return {};
+    for (int tries = 0; tries < kMostTries; ++tries) {
+      scale_ = GACC_TRY(session.read_state<float>(state::loss_scale));
+      GACC_TRY(session.set_ordinal(0));  // with the same masks each time
+      const WindowReport report = GACC_TRY(window(session, plan_, sizes_)).report;
+      if (report.applied || report.sums.count == 0) return {};  // without a count, at any scale
+    }
+    return Status::error("no loss scale was found with which the gradient is finite");
+  }
+
+  Result<WindowOutcome> any_window(const Artifact& artifact, std::span<const int64_t> sizes, float scale) {
+    WindowOutcome outcome;
+    GACC_TRY(with_session(artifact, scale, [&](Session& session) -> Status {
+      outcome = GACC_TRY(window(session, artifact.plan, sizes));
+      return {};
+    }));
+    return outcome;
+  }
+
+  // The same, with a finite gradient of counted elements.
+  Result<WindowOutcome> one_window(const Artifact& artifact, std::span<const int64_t> sizes, float scale) {
+    WindowOutcome outcome = GACC_TRY(any_window(artifact, sizes, scale));
+    if (!outcome.report.finite)
+      return Status::error("--verify: the gradient of the first window is not finite{}{}",
+                           outcome.report.bad_parameter.empty() ? "" : ", first of ",
+                           outcome.report.bad_parameter);
+    if (outcome.report.sums.count == 0)
+      return Status::error(
+          "--verify: nothing is counted in the first window, so there is nothing to compare");
+    return outcome;
+  }
+
+  Status split() {
+    const int64_t samples = static_cast<int64_t>(order_.size());
+    const std::string what =
+        fmt::format("1. one window of {}, split another way", counted(samples, "sample"));
+    const int64_t most = sizes_.front();
+    if (most == 1) {
+      leave_out(what, "a launch has one sample: it cannot be split");
+      return {};
+    }
+    const std::vector<int64_t> others[] = {even(samples, (most + 1) / 2), uneven(samples, most)};
+    say(fmt::format("{}: {} of up to {} samples against {} of up to {} and {} of 1, {} and {}", what,
+                    counted(sizes_.size(), "launch"), most, others[0].size(), (most + 1) / 2,
+                    others[1].size(), most, most - 1));
+    const WindowOutcome reference = GACC_TRY(one_window(artifact_, sizes_, scale_));
+    // With one launch a window the plan is exact whatever its layers are; a part of that launch is not.
+    const bool moves = std::ranges::count(plan_.buffers, BufferRole::change, &PlanBuffer::role) > 0;
+    const bool per_launch = plan_.exact && moves;
+    const bool judged = plan_.exact && !per_launch;
+    std::vector<Deviation> loss, table;
+    for (const std::vector<int64_t>& sizes : others) {
+      // A window that is not judged may also overflow: a batch_norm has no variance in a launch of one sample.
+      const WindowOutcome outcome =
+          GACC_TRY(judged ? one_window(artifact_, sizes, scale_) : any_window(artifact_, sizes, scale_));
+      keep_largest(loss, deviations(figures(outcome), figures(reference), 0));
+      keep_largest(table, deviations(outcome.gradients, reference.gradients, share_floor(plan_.precision)));
+    }
+    table.insert(table.begin(), loss.begin(), loss.end());
+    judge(table, judged ? order_bound(plan_.precision) : -1);
+    if (per_launch) say("  not judged: batch_norm takes its statistics per launch");
+    if (!plan_.exact)
+      say(fmt::format("  not judged: the plan says that an update is not that of the one big batch: {}",
+                      fmt::join(plan_.because, "; ")));
+    return {};
+  }
+
+  Status recompute() {
+    std::string policy = setting(artifact_, "recompute.policy");
+    if (policy.empty()) policy = "none";
+    const std::string other = policy == "none" ? "all" : "none";
+    const std::string what = fmt::format("2. recompute: policy {} against {}", policy, other);
+    // A budget goes with its own policy alone, and as much as there is of it is no recompute.
+    const std::optional<Artifact> variant =
+        compile_variant(what, {{"recompute.policy", policy == "budget" ? policy : other}});
+    if (!variant) return {};
+    say(fmt::format("{}: arenas of {} and {} bytes, two windows", what, plan_.arena_bytes,
+                    variant->plan.arena_bytes));
+    std::vector<Deviation> table;
+    WindowOutcome outcomes[2][2];  // [artifact][window]
+    for (int i = 0; i < 2; ++i) {
+      const Artifact& artifact = i == 0 ? artifact_ : *variant;
+      GACC_TRY(with_session(artifact, scale_, [&](Session& session) -> Status {
+        for (WindowOutcome& outcome : outcomes[i]) outcome = GACC_TRY(window(session, artifact.plan, sizes_));
+        return {};
+      }));
+    }
+    const auto same = [&](const std::vector<NamedTensor>& a, const std::vector<NamedTensor>& b,
+                          const char* of) {
+      if (a.size() != b.size()) return false;
+      std::vector<Deviation> apart = deviations(a, b, 0);
+      for (size_t i = 0; i < a.size(); ++i) {
+        const bool equal =
+            a[i].name == b[i].name && a[i].data.size() == b[i].data.size() &&
+            std::memcmp(a[i].data.data(), b[i].data.data(), a[i].data.size() * sizeof(float)) == 0;
+        if (equal) apart[i].value = 0;
+        if (!equal && apart[i].value == 0) apart[i].value = kInfinity;  // names, -0
+        apart[i].name += of;
+      }
+      table.insert(table.end(), apart.begin(), apart.end());
+      return true;
+    };
+    bool alike = true;
+    for (int w = 0; w < 2; ++w) alike = alike && same(figures(outcomes[1][w]), figures(outcomes[0][w]), "");
+    alike = alike && same(outcomes[1][0].gradients, outcomes[0][0].gradients, " (gradient)");
+    alike = alike && same(outcomes[1][1].parameters, outcomes[0][1].parameters, "");
+    if (!alike) table.push_back({"the list of tensors", kInfinity});
+    judge(table, 0);
+    return {};
+  }
+
+  // The buffers after a run of the training loop up to so many launches in a session of its own, from a checkpoint
+  // where there is one; with a file, its own goes there.
+  Result<Buffers> train_until(int64_t launches, const CheckpointReader* reader, const std::string& file) {
+    Dataset few;  // shares nothing with data_, but is small where it matters
+    const Dataset* data = &data_;
+    TrainOptions options;
+    options.launches = launches;
+    options.length = updates_of_run(plan_, data_.samples, {});
+    options.shuffle = options_.shuffle;
+    options.seed = options_.seed;
+    options.interrupted = options_.interrupted;
+    if (emulated()) {
+      few = data_;
+      few.samples = std::min(few.samples, kEmulatedSamples);
+      if (check_can_update(plan_, few.samples, options)) data = &few;
+    }
+    if (reader != nullptr) {
+      options.resume = &reader->content().train;
+      GACC_TRY(reader->check(plan_, settings_of(artifact_, data_, options)));
+    }
+    Buffers buffers;
+    const auto work = [&](Session& session) -> Status {
+      if (!file.empty()) {
+        options.checkpoint_every = std::numeric_limits<int64_t>::max();
+        options.checkpoint = [&](const TrainState& state) {
+          const Checkpoint checkpoint{
+              settings_of(artifact_, data_, options), {options_.lr, options_.lr}, state, {}};
+          return write_checkpoint(file, checkpoint, plan_, session);
+        };
+      }
+      TrainObserver silent;
+      TrainResult result;
+      GACC_TRY(train(session, plan_, *data, nullptr, options, silent, result));
+      if (result.interrupted) return Status::error("interrupted");
+      for (const PlanBuffer& buffer : plan_.buffers)
+        buffers.push_back(GACC_TRY(session.read_for_checkpoint(buffer)));
+      return {};
+    };
+    GACC_TRY(with_session(artifact_, 0, work, reader));
+    return buffers;
+  }
+
+  Status resume() {
+    const int64_t launches = 2 * plan_.accumulate, part = plan_.accumulate + plan_.accumulate / 2;
+    say(fmt::format("3. resume: {} launches against {}, a checkpoint, and the rest in a new session",
+                    launches, part));
+    const std::string file = GACC_TRY(folder()) + "/checkpoint";
+    const Buffers straight = GACC_TRY(train_until(launches, nullptr, ""));
+    GACC_TRY(train_until(part, nullptr, file));
+    CheckpointReader reader;
+    GACC_TRY(reader.open(file));
+    const Buffers resumed = GACC_TRY(train_until(launches, &reader, ""));
+    std::vector<Deviation> table;
+    for (size_t i = 0; i < straight.size(); ++i) {
+      if (!is_kept(plan_.buffers[i])) continue;
+      const bool same = straight[i] == resumed[i];
+      table.push_back({plan_.buffers[i].name, same ? 0 : kInfinity});
+    }
+    judge(table, 0);
+    return {};
+  }
+
+  Status half() {
+    if (plan_.precision == DType::f32) {
+      leave_out("4. half precision against f32", "this artifact computes in f32");
+      return {};
+    }
+    const std::string what =
+        fmt::format("4. {} against f32: the gradient of one window", dtype_text(plan_.precision));
+    // The keys of a dynamic scale go with one; in f32 a power of two changes no bit.
+    const std::string scale = setting(artifact_, "precision.loss_scale") == "dynamic" ? "dynamic" : "none";
+    const std::optional<Artifact> variant =
+        compile_variant(what, {{"precision.compute", "f32"}, {"precision.loss_scale", scale}});
+    if (!variant) return {};
+    say(what);
+    const WindowOutcome of_half = GACC_TRY(one_window(artifact_, sizes_, scale_));
+    const WindowOutcome of_full = GACC_TRY(one_window(*variant, sizes_, 0));
+    std::vector<Deviation> table = deviations(figures(of_half), figures(of_full), 0);
+    const std::vector<Deviation> gradients =
+        deviations(of_half.gradients, of_full.gradients, share_floor(plan_.precision));
+    table.insert(table.end(), gradients.begin(), gradients.end());
+    judge(table, half_bound(plan_.precision));
+    return {};
+  }
 
   const Artifact& artifact_;
   const Plan& plan_ = artifact_.plan;
@@ -221,342 +539,6 @@ class Verifier {
   std::vector<int64_t> order_, sizes_;  // of the window that is compared
   float scale_ = 0;                     // the loss scale with which its gradient is finite
 };
-
-void Verifier::judge(const std::vector<Deviation>& table, double bound) {
-  const auto largest = std::ranges::max_element(table, {}, &Deviation::value);
-  const Deviation worst = largest == table.end() ? Deviation{} : *largest;
-  if (worst.value == 0) say(fmt::format("  all {}: 0", counted(std::ssize(table), "tensor")));
-  for (const Deviation& row : table)
-    if (worst.value > 0)
-      say(fmt::format("  {:<48} {:.2e}{}", row.name, row.value,
-                      bound >= 0 && row.value > bound ? "  <-- past the bound" : ""));
-  if (bound < 0) return;
-  const bool good = worst.value <= bound;
-  result_.passed += good;
-  result_.failed += !good;
-  say(fmt::format("  {}: the largest deviation is {:.2e}{}; the bound is {}", good ? "passed" : "FAILED",
-                  worst.value, worst.value > 0 ? " (" + worst.name + ")" : "",
-                  bound == 0 ? "0, the same bits" : fmt::format("{:.0e}", bound)));
-}
-
-Result<std::string> Verifier::folder() {
-  if (!folder_.empty()) return folder_;
-  const char* place = getenv("TMPDIR");
-  std::string name = fmt::format("{}/gacc-verify-XXXXXX", place && *place ? place : "/tmp");
-  if (!mkdtemp(name.data())) return Status::error("cannot make a folder {}: {}", name, std::strerror(errno));
-  return folder_ = name;
-}
-
-// Runs gaccc, since the runtime has no compiler of its own.
-Result<Artifact> Verifier::compile(const Settings& settings, bool& faulty) {
-  const std::string compiler = options_.compiler_folder + "/gaccc";
-  if (artifact_.model.empty()) return Status::error("the artifact has no record of its model");
-  if (access(compiler.c_str(), X_OK) != 0)
-    return Status::error("{} is not there (Debian package gacc-compiler)", compiler);
-  GACC_TRY(write_file_atomically(GACC_TRY(folder()) + "/model.toml", artifact_.model));
-  const std::string product = folder_ + "/step.ptx", output = folder_ + "/output";
-  std::vector<std::string> words = {compiler,   folder_ + "/model.toml", "-o", product,
-                                    "--target", artifact_.plan.target};
-  // A later --set of a key replaces an earlier one, but is an error where both are given; so only the last.
-  std::vector<std::string> all = artifact_.overrides;
-  for (const auto& [key, value] : settings) {
-    const std::string set = key + "=";
-    std::erase_if(all, [&](const std::string& earlier) { return earlier.starts_with(set); });
-    all.push_back(set + value);
-  }
-  for (const std::string& set : all) words.insert(words.end(), {"--set", set});
-  const int code = GACC_TRY(run_command(words, output));
-  faulty = code >= kCompilerFault;
-  if (code != 0) {
-    std::string why = reason(GACC_TRY(read_file(output)));
-    if (const size_t at = why.find(folder_); at != std::string::npos) why.erase(at, folder_.size() + 1);
-    return Status::error("gaccc gives up with exit {}: {}", code, why);
-  }
-  return options_.open(product);
-}
-
-std::optional<Artifact> Verifier::compile_variant(const std::string& what, Settings settings) {
-  settings.emplace_back("train.micro_batch", fmt::format("{}", plan_.micro_batch));
-  settings.emplace_back("train.accumulate", fmt::format("{}", plan_.accumulate));
-  // A budget may have cut the loss into more parts than shapes alone would, and these change bits.
-  const std::string chunks = setting(artifact_, "loss.chunks");
-  if (!setting(artifact_, "memory.budget").empty())
-    settings.emplace_back("loss.chunks", chunks.empty() ? "1" : chunks);
-  for (const char* budget : {"memory.budget", "recompute.budget"})
-    if (!setting(artifact_, budget).empty()) settings.emplace_back(budget, fmt::format("{}B", kLargestSize));
-  bool faulty = false;
-  Result<Artifact> variant = compile(settings, faulty);
-  if (variant) return variant.take();
-  if (!faulty) {
-    leave_out(what, variant.status().text());
-  } else {
-    say(fmt::format("{}\n  FAILED: {}", what, variant.status().text()));
-    ++result_.failed;
-  }
-  return {};
-}
-
-template <class Work>
-Status Verifier::with_session(const Artifact& artifact, float scale, Work work,
-                              const CheckpointReader* from) {
-  const std::unique_ptr<Device> device =
-      GACC_TRY(open_device(options_.device, options_.device_options, artifact));
-  Session session(*device, artifact.plan);
-  GACC_TRY(session.open(artifact));
-  GACC_TRY(begin(session, artifact.plan,
-                 {.seed = options_.seed, .lr = options_.lr, .checkpoint = from, .weights = options_.loaded}));
-  if (scale != 0) GACC_TRY(session.write_state(state::loss_scale, scale));
-  GACC_TRY(tell_length(session, artifact.plan, updates_of_run(artifact.plan, data_.samples, {})));
-  GACC_TRY(work(session));
-  std::string reports;
-  const Status status = device->finish(reports);
-  return status || reports.empty() ? status : Status::error("{}\n{}", status.text(), reports);
-}
-
-Result<WindowOutcome> Verifier::window(Session& session, const Plan& plan, std::span<const int64_t> sizes) {
-  std::vector<std::vector<std::byte>> bytes(plan.inputs.size());
-  size_t done = 0;
-  for (const int64_t size : sizes) {
-    if (options_.interrupted && options_.interrupted()) return Status::error("interrupted");
-    const auto samples = std::span(order_).subspan(done, static_cast<size_t>(size));
-    std::vector<std::span<const std::byte>> inputs;
-    for (size_t i = 0; i < plan.inputs.size(); ++i) {
-      bytes[i].resize(static_cast<size_t>(size * elements_of(plan.inputs[i].shape)) * 4);  // f32 and i32
-      GACC_TRY(data_.gather(i, plan.inputs[i], samples, bytes[i]));
-      inputs.emplace_back(bytes[i]);
-    }
-    GACC_TRY(session.step(inputs, size));
-    done += static_cast<size_t>(size);
-  }
-  WindowOutcome outcome;
-  outcome.gradients = GACC_TRY(session.mean_gradients());
-  outcome.report = GACC_TRY(session.update());
-  outcome.parameters = GACC_TRY(session.parameters());
-  return outcome;
-}
-
-// With a dynamic loss scale the first windows overflow until the scale fits: repeats the window until one
-// is applied.
-Status Verifier::settle(Session& session) {
-  if (!plan_.find(state::loss_scale)) return {};
-  for (int tries = 0; tries < kMostTries; ++tries) {
-    scale_ = GACC_TRY(session.read_state<float>(state::loss_scale));
-    GACC_TRY(session.set_ordinal(0));  // with the same masks each time
-    const WindowReport report = GACC_TRY(window(session, plan_, sizes_)).report;
-    if (report.applied || report.sums.count == 0) return {};  // without a count, at any scale
-  }
-  return Status::error("no loss scale was found with which the gradient is finite");
-}
-
-Result<WindowOutcome> Verifier::any_window(const Artifact& artifact, std::span<const int64_t> sizes,
-                                           float scale) {
-  WindowOutcome outcome;
-  GACC_TRY(with_session(artifact, scale, [&](Session& session) -> Status {
-    outcome = GACC_TRY(window(session, artifact.plan, sizes));
-    return {};
-  }));
-  return outcome;
-}
-
-Result<WindowOutcome> Verifier::one_window(const Artifact& artifact, std::span<const int64_t> sizes,
-                                           float scale) {
-  WindowOutcome outcome = GACC_TRY(any_window(artifact, sizes, scale));
-  if (!outcome.report.finite)
-    return Status::error("--verify: the gradient of the first window is not finite{}{}",
-                         outcome.report.bad_parameter.empty() ? "" : ", first of ",
-                         outcome.report.bad_parameter);
-  if (outcome.report.sums.count == 0)
-    return Status::error("--verify: nothing is counted in the first window, so there is nothing to compare");
-  return outcome;
-}
-
-// The figures of a window that update computes, as tensors of one element.
-std::vector<NamedTensor> figures(const WindowOutcome& outcome) {
-  return {{"the window's loss", {}, {outcome.report.loss}},
-          {"the gradient's norm", {}, {outcome.report.norm}}};
-}
-
-Status Verifier::split() {
-  const int64_t samples = static_cast<int64_t>(order_.size());
-  const std::string what = fmt::format("1. one window of {}, split another way", counted(samples, "sample"));
-  const int64_t most = sizes_.front();
-  if (most == 1) {
-    leave_out(what, "a launch has one sample: it cannot be split");
-    return {};
-  }
-  const std::vector<int64_t> others[] = {even(samples, (most + 1) / 2), uneven(samples, most)};
-  say(fmt::format("{}: {} of up to {} samples against {} of up to {} and {} of 1, {} and {}", what,
-                  counted(sizes_.size(), "launch"), most, others[0].size(), (most + 1) / 2, others[1].size(),
-                  most, most - 1));
-  const WindowOutcome reference = GACC_TRY(one_window(artifact_, sizes_, scale_));
-  // With one launch a window the plan is exact whatever its layers are; a part of that launch is not.
-  const bool moves = std::ranges::count(plan_.buffers, BufferRole::change, &PlanBuffer::role) > 0;
-  const bool per_launch = plan_.exact && moves;
-  const bool judged = plan_.exact && !per_launch;
-  std::vector<Deviation> loss, table;
-  for (const std::vector<int64_t>& sizes : others) {
-    // A window that is not judged may also overflow: a batch_norm has no variance in a launch of one sample.
-    const WindowOutcome outcome =
-        GACC_TRY(judged ? one_window(artifact_, sizes, scale_) : any_window(artifact_, sizes, scale_));
-    keep_largest(loss, deviations(figures(outcome), figures(reference), 0));
-    keep_largest(table, deviations(outcome.gradients, reference.gradients, share_floor(plan_.precision)));
-  }
-  table.insert(table.begin(), loss.begin(), loss.end());
-  judge(table, judged ? order_bound(plan_.precision) : -1);
-  if (per_launch) say("  not judged: batch_norm takes its statistics per launch");
-  if (!plan_.exact)
-    say(fmt::format("  not judged: the plan says that an update is not that of the one big batch: {}",
-                    fmt::join(plan_.because, "; ")));
-  return {};
-}
-
-Status Verifier::recompute() {
-  std::string policy = setting(artifact_, "recompute.policy");
-  if (policy.empty()) policy = "none";
-  const std::string other = policy == "none" ? "all" : "none";
-  const std::string what = fmt::format("2. recompute: policy {} against {}", policy, other);
-  // A budget goes with its own policy alone, and as much as there is of it is no recompute.
-  const std::optional<Artifact> variant =
-      compile_variant(what, {{"recompute.policy", policy == "budget" ? policy : other}});
-  if (!variant) return {};
-  say(fmt::format("{}: arenas of {} and {} bytes, two windows", what, plan_.arena_bytes,
-                  variant->plan.arena_bytes));
-  std::vector<Deviation> table;
-  WindowOutcome outcomes[2][2];  // [artifact][window]
-  for (int i = 0; i < 2; ++i) {
-    const Artifact& artifact = i == 0 ? artifact_ : *variant;
-    GACC_TRY(with_session(artifact, scale_, [&](Session& session) -> Status {
-      for (WindowOutcome& outcome : outcomes[i]) outcome = GACC_TRY(window(session, artifact.plan, sizes_));
-      return {};
-    }));
-  }
-  const auto same = [&](const std::vector<NamedTensor>& a, const std::vector<NamedTensor>& b,
-                        const char* of) {
-    if (a.size() != b.size()) return false;
-    std::vector<Deviation> apart = deviations(a, b, 0);
-    for (size_t i = 0; i < a.size(); ++i) {
-      const bool equal =
-          a[i].name == b[i].name && a[i].data.size() == b[i].data.size() &&
-          std::memcmp(a[i].data.data(), b[i].data.data(), a[i].data.size() * sizeof(float)) == 0;
-      if (equal) apart[i].value = 0;
-      if (!equal && apart[i].value == 0) apart[i].value = kInfinity;  // names, -0
-      apart[i].name += of;
-    }
-    table.insert(table.end(), apart.begin(), apart.end());
-    return true;
-  };
-  bool alike = true;
-  for (int w = 0; w < 2; ++w) alike = alike && same(figures(outcomes[1][w]), figures(outcomes[0][w]), "");
-  alike = alike && same(outcomes[1][0].gradients, outcomes[0][0].gradients, " (gradient)");
-  alike = alike && same(outcomes[1][1].parameters, outcomes[0][1].parameters, "");
-  if (!alike) table.push_back({"the list of tensors", kInfinity});
-  judge(table, 0);
-  return {};
-}
-
-// The buffers after a run of the training loop up to so many launches in a session of its own, from a checkpoint
-// where there is one; with a file, its own goes there.
-Result<Verifier::Buffers> Verifier::train_until(int64_t launches, const CheckpointReader* reader,
-                                                const std::string& file) {
-  Dataset few;  // shares nothing with data_, but is small where it matters
-  const Dataset* data = &data_;
-  TrainOptions options;
-  options.launches = launches;
-  options.length = updates_of_run(plan_, data_.samples, {});
-  options.shuffle = options_.shuffle;
-  options.seed = options_.seed;
-  options.interrupted = options_.interrupted;
-  if (emulated()) {
-    few = data_;
-    few.samples = std::min(few.samples, kEmulatedSamples);
-    if (check_can_update(plan_, few.samples, options)) data = &few;
-  }
-  if (reader != nullptr) {
-    options.resume = &reader->content().train;
-    GACC_TRY(reader->check(plan_, settings_of(artifact_, data_, options)));
-  }
-  Buffers buffers;
-  const auto work = [&](Session& session) -> Status {
-    if (!file.empty()) {
-      options.checkpoint_every = std::numeric_limits<int64_t>::max();
-      options.checkpoint = [&](const TrainState& state) {
-        const Checkpoint checkpoint{
-            settings_of(artifact_, data_, options), {options_.lr, options_.lr}, state, {}};
-        return write_checkpoint(file, checkpoint, plan_, session);
-      };
-    }
-    TrainObserver silent;
-    TrainResult result;
-    GACC_TRY(train(session, plan_, *data, nullptr, options, silent, result));
-    if (result.interrupted) return Status::error("interrupted");
-    for (const PlanBuffer& buffer : plan_.buffers)
-      buffers.push_back(GACC_TRY(session.read_for_checkpoint(buffer)));
-    return {};
-  };
-  GACC_TRY(with_session(artifact_, 0, work, reader));
-  return buffers;
-}
-
-Status Verifier::resume() {
-  const int64_t launches = 2 * plan_.accumulate, part = plan_.accumulate + plan_.accumulate / 2;
-  say(fmt::format("3. resume: {} launches against {}, a checkpoint, and the rest in a new session", launches,
-                  part));
-  const std::string file = GACC_TRY(folder()) + "/checkpoint";
-  const Buffers straight = GACC_TRY(train_until(launches, nullptr, ""));
-  GACC_TRY(train_until(part, nullptr, file));
-  CheckpointReader reader;
-  GACC_TRY(reader.open(file));
-  const Buffers resumed = GACC_TRY(train_until(launches, &reader, ""));
-  std::vector<Deviation> table;
-  for (size_t i = 0; i < straight.size(); ++i) {
-    if (!is_kept(plan_.buffers[i])) continue;
-    const bool same = straight[i] == resumed[i];
-    table.push_back({plan_.buffers[i].name, same ? 0 : kInfinity});
-  }
-  judge(table, 0);
-  return {};
-}
-
-Status Verifier::half() {
-  if (plan_.precision == DType::f32) {
-    leave_out("4. half precision against f32", "this artifact computes in f32");
-    return {};
-  }
-  const std::string what =
-      fmt::format("4. {} against f32: the gradient of one window", dtype_text(plan_.precision));
-  // The keys of a dynamic scale go with one; in f32 a power of two changes no bit.
-  const std::string scale = setting(artifact_, "precision.loss_scale") == "dynamic" ? "dynamic" : "none";
-  const std::optional<Artifact> variant =
-      compile_variant(what, {{"precision.compute", "f32"}, {"precision.loss_scale", scale}});
-  if (!variant) return {};
-  say(what);
-  const WindowOutcome of_half = GACC_TRY(one_window(artifact_, sizes_, scale_));
-  const WindowOutcome of_full = GACC_TRY(one_window(*variant, sizes_, 0));
-  std::vector<Deviation> table = deviations(figures(of_half), figures(of_full), 0);
-  const std::vector<Deviation> gradients =
-      deviations(of_half.gradients, of_full.gradients, share_floor(plan_.precision));
-  table.insert(table.end(), gradients.begin(), gradients.end());
-  judge(table, half_bound(plan_.precision));
-  return {};
-}
-
-Result<VerifyResult> Verifier::run() {
-  int64_t samples = std::min(data_.samples, plan_.micro_batch * plan_.accumulate);
-  if (emulated()) samples = std::min(samples, kEmulatedSamples);
-  if (samples == 0) return Status::error("--verify: the data has no samples");
-  order_ = epoch_order(data_.samples, options_.seed, 0, options_.shuffle);
-  order_.resize(static_cast<size_t>(samples));
-  sizes_ = even(samples, std::min(plan_.micro_batch, samples));
-  say(fmt::format("verifying {} on {} with {} of {}; deviations are relative to a tensor's norm", plan_.model,
-                  options_.device, samples, counted(data_.samples, "sample")));
-  GACC_TRY(with_session(artifact_, 0, [&](Session& session) { return settle(session); }));
-  for (Status (Verifier::*const check)() :
-       {&Verifier::split, &Verifier::recompute, &Verifier::resume, &Verifier::half})
-    GACC_TRY((this->*check)());
-  say(fmt::format("{} passed, {} failed, {} left out", counted(result_.passed, "check"), result_.failed,
-                  result_.left_out));
-  return result_;
-}
 
 }  // namespace
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "runtime/blocks.h"
+#include "runtime/no_copy.h"
 #include "runtime/reports.h"
 #include "runtime/safetensors.h"
 #include "runtime/session/arena.h"
@@ -39,7 +40,7 @@ bool ends_training(const Plan& plan, const WindowReport& report);
 // The sentence about it. `what` was found of the gradients, where more is known than the report says.
 std::string why_training_ends(const Plan& plan, const WindowReport& report, std::string what = "");
 
-class Session {
+class Session : NoCopy {
  public:
   // All must outlive the session. With `exchange` it runs the lanes of its rank, else all.
   Session(Device& device, const Plan& plan, RankExchange* exchange = nullptr)
@@ -48,8 +49,6 @@ class Session {
         update_(arena_, exchange),
         window_(arena_, update_, exchange),
         evaluation_(arena_, exchange) {}
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
 
   // Once: checks that the plan has the buffers a session needs, and loads the artifact on the device. Waits.
   Status open(const Artifact& artifact);

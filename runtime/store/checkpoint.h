@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "runtime/data/dataset.h"
+#include "runtime/no_copy.h"
 #include "runtime/reports.h"
 #include "runtime/session/session.h"
 
@@ -53,12 +54,9 @@ struct Checkpoint {
 };
 
 // A folder with a checkpoint, reserved for this process: another run that names the same folder is refused.
-class CheckpointFolder {
+class CheckpointFolder : NoCopy {
  public:
-  CheckpointFolder() = default;
   ~CheckpointFolder();
-  CheckpointFolder(const CheckpointFolder&) = delete;
-  CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
   // Makes the folder if need be, and removes what a killed run has left half-written in it.
   Status open(const std::string& path);

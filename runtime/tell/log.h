@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/data/data_facts.h"
+#include "runtime/no_copy.h"
 #include "runtime/plan.h"
 #include "runtime/reports.h"
 #include "runtime/status.h"
@@ -45,12 +46,9 @@ std::string check_line(std::string_view file, int64_t samples, double difference
 // A resumed run continues the log of the run before: the file (F, or F.partial of a run that was killed) that
 // begins with the bytes written until the checkpoint. What comes after them is cut off, so that in the end
 // the log is that of a run without a break. A file that does not begin so is another run's: a new log begins.
-class LogFile {
+class LogFile : NoCopy {
  public:
-  LogFile() = default;
   ~LogFile();  // closes it; a new file without a line is removed
-  LogFile(const LogFile&) = delete;
-  LogFile& operator=(const LogFile&) = delete;
 
   Status open(const std::string& path, std::optional<LogPosition> resume = {});
   bool continues() const { return continues_; }  // another run's log

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/no_copy.h"
 #include "runtime/status.h"
 
 namespace gacc {
@@ -18,12 +19,9 @@ struct Scalar {
 
 // One file of a run, DIR/events.out.tfevents.SECONDS.HOST.PID. It only grows, and every event is written at
 // once: TensorBoard may read along, and a run that is killed, or finds the disk full, leaves whole events.
-class EventFile {
+class EventFile : NoCopy {
  public:
-  EventFile() = default;
   ~EventFile();  // without close() and without a figure nothing is left
-  EventFile(const EventFile&) = delete;
-  EventFile& operator=(const EventFile&) = delete;
 
   // Makes the folder if need be, and begins a file. `resume`: the last step that stays; TensorBoard then
   // forgets what earlier files of the folder say of later ones.
