@@ -97,8 +97,8 @@ class Packer:
     def compile(self, source, out, settings, target):
         """Returns the plan with the estimates of kernels."""
         words = [w for k, v in settings.items() for w in ("--set", f"{k}={v}")]
-        done = subprocess.run([self.bin / "gaccc", source, "-o", out, "--target", target, "--plan", "--kernels", "--json",
-                               *words], capture_output=True, text=True)
+        command = [self.bin / "gaccc", source, "-o", out, "--target", target, "--plan", "--kernels", "--json", *words]
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"gpu-check: {source}: {done.stderr}")
         return json.loads(done.stdout)
