@@ -1,15 +1,11 @@
 #include "compiler/open_artifact.h"
 
-#include <optional>
-#include <string_view>
-#include <utility>
-
 #include "codegen/plan_launches.h"
 #include "compiler/plan/plan_of.h"
 #include "ir/text/text.h"
 #include "ir/verify.h"
 #include "passes/analysis/check_plan.h"
-#include "passes/schedule/check_schedule.h"
+#include "passes/schedule/schedule.h"
 
 namespace gacc {
 

@@ -1,22 +1,17 @@
 // gacc-opt: reads textual IR, runs passes (perhaps none, which only checks it), prints textual IR. The door that
 // golden tests and curious people use.
-#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <iterator>
 #include <sstream>
-#include <string>
-#include <vector>
 
 #include "codegen/device_code.h"
 #include "compiler/compile_step.h"
 #include "ir/op_info.h"
-#include "ir/text/ops_markdown.h"
 #include "ir/text/text.h"
 #include "ir/verify.h"
 #include "passes/analysis/check_plan.h"
-#include "passes/pipeline.h"
 #include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"
 #include "tools/command_line.h"

@@ -1,11 +1,6 @@
-#include "compiler/plan/operations.h"
-
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <string>
-#include <vector>
 
+#include "compiler/plan/plan_of.h"
 #include "ir/op_info.h"
 #include "ir/text/text.h"
 #include "runtime/atomic_file.h"

@@ -1,12 +1,8 @@
 #include "compiler/plan/plan_of.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
-#include "compiler/plan/operations.h"
 #include "ir/cost.h"
-#include "ir/kernel.h"
 #include "ir/positions.h"
 #include "ir/row_pitch.h"
 #include "ir/schema/rate_schedule.h"

@@ -1,9 +1,6 @@
 #include "compiler/plan/show.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -105,15 +102,7 @@ nlohmann::ordered_json bytes_json(const PlanBytes& bytes) {
           {"lower_bound", bytes.lower_bound}, {"host", bytes.host}};
 }
 
-}  // namespace
-
-std::string count_text(int64_t count) {  // 567434 -> "567,434"
-  std::string text = std::to_string(count);
-  for (int at = static_cast<int>(text.size()) - 3; at > 0; at -= 3)
-    text.insert(static_cast<size_t>(at), 1, ',');
-  return text;
-}
-
+// Returns what a run predicts, where that is less than a micro-batch; else "".
 std::string predictions_text(const Plan& plan) {
   const PlanPredict& predict = plan.predict;
   if (predict.needs > 0)
@@ -124,6 +113,15 @@ std::string predictions_text(const Plan& plan) {
                        predict.parts(), count_text(predict.rows), count_text(predict.shape[0]));
   if (predict.batch == plan.micro_batch) return "";
   return fmt::format("of {} at once, for which the peak has room", ir::counted(predict.batch, "sample"));
+}
+
+}  // namespace
+
+std::string count_text(int64_t count) {  // 567434 -> "567,434"
+  std::string text = std::to_string(count);
+  for (int at = static_cast<int>(text.size()) - 3; at > 0; at -= 3)
+    text.insert(static_cast<size_t>(at), 1, ',');
+  return text;
 }
 
 nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module,

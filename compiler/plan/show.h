@@ -1,7 +1,6 @@
 // The two forms in which `gaccc --plan` shows a plan.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
-#include <string>
 
 #include "compiler/plan/plan_of.h"
 #include "passes/recompute.h"
@@ -17,7 +16,5 @@ std::string plan_text(const Plan& plan, const ir::Module& module,
                       const passes::RecomputeReport& recompute = {});
 // Returns "567,434".
 std::string count_text(int64_t count);
-// Returns what a run predicts, where that is less than a micro-batch; else "".
-std::string predictions_text(const Plan& plan);
 
 }  // namespace gacc

@@ -1,11 +1,8 @@
 // docs/ops.md: one section per op, all from the table.
-#include "ir/text/ops_markdown.h"
-
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "ir/op_info.h"
 #include "ir/operand_count.h"
+#include "ir/text/text.h"
 
 namespace gacc::ir {
 

@@ -1,5 +1,3 @@
-#include "passes/schedule/check_schedule.h"
-
 #include <fmt/ranges.h>
 
 #include "ir/schedule/launch_order.h"

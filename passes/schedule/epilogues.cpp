@@ -6,7 +6,6 @@
 
 #include "ir/dependence.h"
 #include "ir/product.h"
-#include "ir/region_facts.h"
 #include "kernels/specialisation.h"
 #include "passes/pass.h"
 

@@ -1,6 +1,5 @@
 // Pass `levels`: every launch gets the first level in which it can run, when each level begins after the one
 // before it has ended. What a product does has none: the product waits for both.
-#include <utility>
 
 #include "passes/pass.h"
 #include "passes/schedule/schedule.h"

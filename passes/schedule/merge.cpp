@@ -3,12 +3,8 @@
 //   update, and closing a lane   all kernels of a level; the launches are sorted by level for that
 //   step                         neighbours that would each leave most of a GPU idle, such as the second
 //                                halves of column sums; the order of the launches stays
-#include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <string>
-#include <utility>
 
 #include "ir/host_state.h"
 #include "kernels/gemm.h"

@@ -1,19 +1,16 @@
 // Shared by the passes over schedules.
 #pragma once
-#include <string>
-#include <vector>
-
 #include "ir/dependence.h"
 #include "ir/region_facts.h"
+#include "kernels/program.h"
 
 namespace gacc::passes {
 
-// Runs all of the passes here, in their order, on a planned module; false and a diagnostic as passes do.
-[[nodiscard]] bool schedule(ir::Module& module, const std::string& target, Diag& diag);
-
-// Compares the functions, operands, extents, grids, blocks, tiles and shared memory of a schedule with those
-// of its kernels: "", or one sentence about the first call that differs. The module verifies.
+// Returns "" where the functions, operands, extents, grids, blocks, tiles and shared memory of a schedule are those
+// of its kernels, and its launches wait as the streams want it; else one sentence about the first that differs (R29).
+// The module verifies. `program` is the module's for its target.
 std::string check_schedule(const ir::Module& module);
+std::string check_schedule(const ir::Module& module, const kernels::ModuleKernels& program);
 
 // Finds which launches of a region must keep their order: products do what they do besides. Kernels are numbered
 // as in `facts`.

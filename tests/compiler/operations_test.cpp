@@ -1,5 +1,5 @@
 // What tells a checkpoint's model from another one: the digest of what a step computes.
-#include "compiler/plan/operations.h"
+#include "compiler/plan/plan_of.h"
 
 #include "tests/compiler/compiled.h"
 
