@@ -1,9 +1,7 @@
-// See published_source.h.
 #include "compiler/published_source.h"
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "runtime/atomic_file.h"

@@ -1,7 +1,5 @@
-// See config_json.h.
 #include "frontend/config_json.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <limits>

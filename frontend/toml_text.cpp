@@ -1,4 +1,3 @@
-// See toml_text.h.
 #include "frontend/toml_text.h"
 
 #include <fmt/ranges.h>

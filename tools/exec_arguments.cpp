@@ -1,6 +1,5 @@
 #include "tools/exec_arguments.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -13,7 +12,6 @@
 
 #include "ir/schema/optimizer.h"
 #include "ir/schema/rate_schedule.h"
-#include "runtime/artifact.h"
 #include "runtime/data/spec.h"
 #include "runtime/store/checkpoint.h"
 #include "runtime/tell/log.h"
@@ -87,9 +85,6 @@ std::vector<std::string> the_saved(const std::string& path) {
   return {path.substr(0, std::max<size_t>(path.find_last_not_of('/') + 1, path.empty() ? 0 : 1))};
 }
 std::vector<std::string> the_source(const std::string& path) { return {source_of(path)}; }
-std::vector<std::string> the_data(const std::string& spec) { return data_files(spec); }
-std::vector<std::string> the_log(const std::string& path) { return log_files(path); }
-std::vector<std::string> the_checkpoint(const std::string& folder) { return checkpoint_files(folder); }
 std::vector<std::string> the_events(const std::string& folder) {
   return {folder.empty() ? "" : folder + "/events.out.tfevents"};
 }
@@ -360,10 +355,10 @@ std::vector<OptionRow> option_table(Arguments& to) {
        reads(the_source), compared, {}, always},
 
       {"Data", "--data", &to.data, any("SPEC"), "training data",
-       reads(the_data), compared, {}, {train, init_only, predict, verify}},
+       reads(data_files), compared, {}, {train, init_only, predict, verify}},
       {"Data", "--eval", &to.eval, any("SPEC"),
        "data evaluated after every epoch and at the end;\nwithout --data: evaluates once and ends",
-       reads(the_data), compared, {}, {train, evaluate}},
+       reads(data_files), compared, {}, {train, evaluate}},
       {"Data", "--no-shuffle", &to.no_shuffle, flag, "take the samples in file order",
        no_file(), compared, {}, {train, init_only, verify}},
 
@@ -458,7 +453,7 @@ std::vector<OptionRow> option_table(Arguments& to) {
 
       {"Checkpoints", "--checkpoint", &to.checkpoint, any("FOLDER"),
        "folder for the full state of the run, written after every\nepoch, at the end and on Ctrl-C",
-       to.resume ? updates(the_checkpoint) : writes(the_checkpoint), given, {},
+       to.resume ? updates(checkpoint_files) : writes(checkpoint_files), given, {},
        {train, evaluate, predict, generate}},
       {"Checkpoints", "--checkpoint-every", &to.train.checkpoint_every, count(1),
        "write it after every N updates instead of epochs", no_file(), same, {"--checkpoint"}, {train}},
@@ -467,7 +462,7 @@ std::vector<OptionRow> option_table(Arguments& to) {
        no_file(), compared, {"--checkpoint"}, {train, evaluate, predict, generate}},
 
       {"Output", "--log", &to.log, any("FILE"), "write one JSON object a line",
-       writes(the_log), own, {}, {train, init_only, evaluate}},
+       writes(log_files), own, {}, {train, init_only, evaluate}},
       {"Output", "--log-hash", &to.log_hash, flag,
        "with each update's line a SHA-256 of the weights, for\nscripts/compare-logs",
        no_file(), same, {"--log"}, {train}},

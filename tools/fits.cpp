@@ -1,20 +1,13 @@
 // See fits.h. Each way to train is compiled once for a micro-batch and a window; budgets share that, and the searches.
 #include "tools/fits.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <array>
-#include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "compiler/plan/show.h"
 #include "ir/text/size_text.h"
 #include "kernels/machine.h"
-#include "passes/analysis/step_graph.h"
 #include "passes/plan_memory.h"
-#include "passes/recompute.h"
 
 namespace gacc {
 
@@ -308,18 +301,16 @@ std::optional<CompileTrouble> find_fits(const FitsRequest& request, Fits& fits) 
 
 namespace {
 
-std::string gib_text(int64_t bytes) { return ir::short_size_text(bytes); }
-
 constexpr size_t kCells = 4;  // of a card: batch, peak, recompute, window
 std::array<std::string, kCells> cells_of(const FitsCard& card, const Fits& fits) {
   std::array<std::string, kCells> cells;
   if (card.fits) {
     cells[0] = fmt::format("{} x {}", card.found.micro_batch, card.found.accumulate);
-    cells[1] = gib_text(card.found.arena);
-    if (card.found.host > 0) cells[1] += fmt::format(" + {}", gib_text(card.found.host));
+    cells[1] = ir::short_size_text(card.found.arena);
+    if (card.found.host > 0) cells[1] += fmt::format(" + {}", ir::short_size_text(card.found.host));
     cells[2] = card.found.overhead > 0 ? fmt::format("+{:.1f} %", 100 * card.found.overhead) : "none";
   } else {
-    cells = {"-", fmt::format("> {}", gib_text(card.least)), "-", ""};
+    cells = {"-", fmt::format("> {}", ir::short_size_text(card.least)), "-", ""};
   }
   if (card.context && fits.positions)
     cells[3] =
@@ -339,7 +330,7 @@ std::vector<std::vector<std::string>> rows_of(const Fits& fits) {
     return fitting == adapters.end() ? *adapters.back() : **fitting;
   };
   std::vector<std::vector<std::string>> rows = {{""}, {"card"}};
-  for (const int64_t card : fits.cards) rows.push_back({gib_text(card)});
+  for (const int64_t card : fits.cards) rows.push_back({ir::short_size_text(card)});
   for (const FitsWay& way : fits.ways) {
     if (!way.refused.empty() || (way.adapters && &way != adapters.front())) continue;
     std::vector<std::string> head = {"batch", "peak", "recompute", fits.positions ? "window" : ""};
@@ -364,8 +355,8 @@ std::string least_text(const FitsWay& way) {
                                                    {way.values, way.largest}};
   const auto most = std::ranges::max_element(parts, {}, &std::pair<int64_t, std::string>::first);
   return fmt::format("  {}: {} at least, most of it {}: weights {}, gradients and state {}, values {} ({})\n",
-                     way.name, gib_text(least), most->second, gib_text(way.weights), gib_text(way.state),
-                     gib_text(way.values), way.largest);
+                     way.name, ir::short_size_text(least), most->second, ir::short_size_text(way.weights),
+                     ir::short_size_text(way.state), ir::short_size_text(way.values), way.largest);
 }
 
 }  // namespace

@@ -144,7 +144,7 @@ const std::vector<const DataSource*>& all_sources() {
 
 Result<Spec> parse_spec(std::string_view text) { return Reader(text).read(); }
 
-std::vector<std::string> data_files(std::string_view text) {
+std::vector<std::string> data_files(const std::string& text) {
   std::vector<std::string> files;
   const Result<Spec> spec = parse_spec(text);
   if (!spec) return files;

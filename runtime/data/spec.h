@@ -2,12 +2,7 @@
 // comma, while ':' and '=' are fine: a NAME=FILE is cut at its first '='. What a kind takes is in the table
 // of data sources (source.h); each takes `,limit=N` for the first N samples too.
 #pragma once
-#include <cstdint>
 #include <map>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "runtime/status.h"
@@ -33,7 +28,7 @@ struct Spec {
 Result<Spec> parse_spec(std::string_view text);
 
 // Every file that the data source may read, for training and for testing. None of a text that is no SPEC.
-std::vector<std::string> data_files(std::string_view text);
+std::vector<std::string> data_files(const std::string& text);
 
 // "csv:FILE[,label=COLUMN]..."
 std::string spec_form(const DataSource& source);
