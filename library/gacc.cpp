@@ -247,7 +247,7 @@ Answer check_step(const gacc_session& session, const char* call) {
         "{}: schedule.total is \"run\": gacc_session_expect (Python: updates=) says how many updates the run "
         "makes",
         call);
-  if (session.session->launches() < session.plan.accumulate) return {};
+  if (session.session->window().launches() < session.plan.accumulate) return {};
   return wrong_call("{}: the window has its {}: gacc_session_update ends it", call,
                     counted(session.plan.accumulate, "launch"));
 }
@@ -453,12 +453,12 @@ gacc_error gacc_session_step(gacc_session* session, const gacc_array* arrays, si
 int64_t gacc_session_launches(gacc_session* session) {
   if (session == nullptr) return 0;
   const std::lock_guard lock(session->mutex);
-  return session->session->launches();
+  return session->session->window().launches();
 }
 
 gacc_error gacc_session_update(gacc_session* session, gacc_window* window) {
   return with_session(session, "gacc_session_update", true, [&](gacc_session& run) -> Answer {
-    if (run.session->launches() == 0)
+    if (run.session->window().launches() == 0)
       return wrong_call("gacc_session_update: the window has no launch: gacc_session_step makes one");
     const WindowReport report = GACC_TRY(after(run, update_window(*run.session, run.plan)));
     if (window != nullptr) *window = to_c(report);
@@ -626,8 +626,8 @@ gacc_error gacc_session_checkpoint(gacc_session* session, const char* folder) {
     checkpoint.settings.insert(checkpoint.settings.begin(), kNoPosition);
     checkpoint.rate = {run.plan.lr, run.plan.lr};
     const bool opens_again = run.plan.lanes > 1;  // read_for_checkpoint
-    checkpoint.train.window_launches = opens_again ? 0 : run.session->launches();
-    checkpoint.train.window_samples = opens_again ? 0 : run.session->samples();
+    checkpoint.train.window_launches = opens_again ? 0 : run.session->window().launches();
+    checkpoint.train.window_samples = opens_again ? 0 : run.session->window().samples();
     checkpoint.data = to_metadata(run.facts);
     return write_checkpoint(place.file(), checkpoint, run.plan, *run.session);
   });

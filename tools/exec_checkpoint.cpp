@@ -59,7 +59,7 @@ Status RunCheckpoint::check(Artifact& artifact, const Dataset& data, const Train
 
 Status RunCheckpoint::write(Session& session, const Plan& plan, const TrainState& state, const Beside& beside,
                             Progress& progress) {
-  const bool inside = opening_ && session.launches() > 0;
+  const bool inside = opening_ && session.window().launches() > 0;
   const Checkpoint checkpoint{settings_,
                               rate_,
                               state,

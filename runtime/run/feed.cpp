@@ -27,13 +27,13 @@ Result<std::optional<WindowReport>> Feed::take(InputBytes inputs, int64_t sample
     return std::optional<WindowReport>();
   }
   GACC_TRY(session_.step(inputs, samples));
-  return close(rules_.within_epoch(session_.launches()));
+  return close(rules_.within_epoch(session_.window().launches()));
 }
 
 Result<std::optional<WindowReport>> Feed::end_epoch() {
   left_out_ = false;
-  return close(session_.launches() == 0 ? WindowRules::Next::launch
-                                        : rules_.at_epoch_end(session_.launches()));
+  return close(session_.window().launches() == 0 ? WindowRules::Next::launch
+                                                 : rules_.at_epoch_end(session_.window().launches()));
 }
 
 Result<std::optional<WindowReport>> Feed::close(WindowRules::Next next) {

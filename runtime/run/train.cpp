@@ -100,7 +100,7 @@ class Trainer {
   Status run() {
     const Status status = run_to_end();
     static_cast<TrainCounts&>(result_) = at_;
-    result_.open_launches = session_.launches();
+    result_.open_launches = session_.window().launches();
     result_.best = at_.best;
     result_.seconds = clock_.seconds();
     return status;
@@ -127,7 +127,7 @@ class Trainer {
     while ((epoch_to_end() || !limit_reached()) && !interrupted()) GACC_TRY(run_epoch());
     GACC_TRY(interruption_.agree());  // of a window that a limit has left open
     GACC_TRY(checkpoint());
-    if (options_.keep_gradients && session_.launches() > 0 && !left_window()) {
+    if (options_.keep_gradients && session_.window().launches() > 0 && !left_window()) {
       GACC_TRY(session_.finish_lanes());
       result_.gradients = GACC_TRY(session_.mean_gradients());
     }
@@ -154,7 +154,7 @@ class Trainer {
   // Unless the last one still says how things are. With several lanes the one of an open window is of its start.
   Status checkpoint() {
     if (!options_.checkpoint) return {};
-    const bool inside = plan_.lanes > 1 && session_.launches() > 0;
+    const bool inside = plan_.lanes > 1 && session_.window().launches() > 0;
     if (!inside) complete_state();
     const TrainState& state = inside ? opening_ : at_;
     const std::tuple now{state.launches, state.epochs, state.evaluation_due};
@@ -164,8 +164,8 @@ class Trainer {
   }
 
   void complete_state() {
-    at_.window_launches = session_.launches();
-    at_.window_samples = session_.samples();
+    at_.window_launches = session_.window().launches();
+    at_.window_samples = session_.window().samples();
     at_.seconds = clock_.seconds();
   }
 
@@ -174,9 +174,11 @@ class Trainer {
     const auto order = epoch_order(data_.samples, options_.seed, at_.epochs, options_.shuffle);
     const int64_t launches = rules_.launches_per_epoch();
     std::vector<int64_t> mine;
-    for (int64_t launch = at_.position, in_window = session_.launches(); launch < launches; ++launch) {
+    for (int64_t launch = at_.position, in_window = session_.window().launches(); launch < launches;
+         ++launch) {
       const auto first = order.begin() + launch * plan_.micro_batch;
-      if (session_.has_launch(in_window)) mine.insert(mine.end(), first, first + rules_.batch(launch));
+      if (session_.window().has_launch(in_window))
+        mine.insert(mine.end(), first, first + rules_.batch(launch));
       in_window = rules_.after(launch, in_window + 1) == WindowRules::Next::launch ? in_window + 1 : 0;
     }
     return mine;
@@ -202,7 +204,7 @@ class Trainer {
   }
 
   Status run_launch() {
-    if (session_.launches() == 0) {
+    if (session_.window().launches() == 0) {
       at_.window_start = training_seconds();
       if (plan_.lanes > 1) {
         complete_state();
@@ -211,7 +213,8 @@ class Trainer {
       }
     }
     const int64_t samples = rules_.batch(at_.position);
-    if (!session_.has_launch(session_.launches()) || (interruption_.several() && interruption_.heard())) {
+    if (!session_.window().has_launch(session_.window().launches()) ||
+        (interruption_.several() && interruption_.heard())) {
       // Another rank's; or of a window that all will leave, so it does not matter that this one is not whole.
       const int64_t next = std::min((at_.position + 1) * plan_.micro_batch, data_.samples);
       GACC_TRY(session_.skip(samples, at_.epochs * data_.samples + next));
@@ -225,7 +228,7 @@ class Trainer {
     at_.samples += samples;
     at_.epoch.samples += samples;
     GACC_TRY(observer_.launched({at_.epoch.epoch, at_.launches, at_.samples}));
-    const WindowRules::Next next = rules_.after(launch, session_.launches());
+    const WindowRules::Next next = rules_.after(launch, session_.window().launches());
     return next == WindowRules::Next::launch ? Status() : close_window(next == WindowRules::Next::update);
   }
 
@@ -287,7 +290,7 @@ class Trainer {
       const auto first = order.begin() + at % launches * plan_.micro_batch;
       const int64_t samples = rules_.batch(at % launches);
       const int64_t ordinal = at / launches * data_.samples + at % launches * plan_.micro_batch;
-      if (!session_.has_launch(number - 1)) {
+      if (!session_.window().has_launch(number - 1)) {
         GACC_TRY(session_.skip(samples, ordinal + samples));
         continue;
       }
@@ -331,7 +334,7 @@ class Trainer {
   }
 
   Status finish_epoch() {
-    if (session_.launches() > 0) {  // carry: the window stays open
+    if (session_.window().launches() > 0) {  // carry: the window stays open
       if (Status status = interruption_.agree(); !status || left_window()) return status;
       const WindowSums sums = GACC_TRY(session_.sums());
       count_sums(sums);

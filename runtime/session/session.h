@@ -55,8 +55,6 @@ class Session : NoCopy {
   // Fills the parameters from the seed and clears everything else. Does not wait.
   Status init(uint64_t seed, float lr);
 
-  // True where this session makes the window's launch of that position.
-  bool has_launch(int64_t position) const { return window_.has_launch(position); }
   // Forward and backward of `samples` samples (1 to micro_batch); adds to the window. Does not wait.
   Status step(InputBytes inputs, int64_t samples);
   // Counts a launch that another rank makes. Does not wait.
@@ -76,9 +74,9 @@ class Session : NoCopy {
   }
   const RecheckCounts& rechecked() { return arena_.recheck().counts(); }
 
-  // The window so far. All but the first two wait.
-  int64_t launches() const { return window_.launches(); }
-  int64_t samples() const { return window_.samples(); }
+  // The window so far: its launches and samples, and which launches this session makes.
+  const OpenWindow& window() const { return window_; }
+  // Its sums. Waits, as the next two do.
   Result<WindowSums> sums() { return window_.sums(); }
   // The mean gradient (sum / count, unscaled) of every trained parameter, under the parameter's name, sorted
   // by name; zeros when nothing was counted.

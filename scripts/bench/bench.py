@@ -101,7 +101,7 @@ int main() {  // multiply-adds of 12 independent chains for 0.1 s on one core
 }
 """
 
-# Before a PyTorch worker's own code, which defines update(i), the i-th update: loss() as it is run, its optimizer's way.
+# Before a PyTorch worker's own code, which defines update(i), the i-th update.
 TORCH_HEAD = r"""
 import json, sys, time
 import numpy as np, torch

@@ -46,7 +46,7 @@ TEST_F(SessionTest, a_window_is_the_mean_over_all_that_was_counted) {
   EXPECT_EQ(device.at("w"), 8);  // from the seed
   ASSERT_TRUE(step({1, 2, 3, 4}));
   ASSERT_TRUE(step({5, 100}, {0, -1}));
-  EXPECT_EQ(session.launches(), 2);
+  EXPECT_EQ(session.window().launches(), 2);
   std::vector<NamedTensor> gradients = session.mean_gradients().take();
   ASSERT_EQ(gradients.size(), 1u);  // not of the frozen one
   EXPECT_EQ(gradients[0].name, "w");
@@ -60,7 +60,7 @@ TEST_F(SessionTest, a_window_is_the_mean_over_all_that_was_counted) {
   EXPECT_FLOAT_EQ(report.norm, std::sqrt(18.0f));
   EXPECT_EQ(report.lr, 0.5f);
   EXPECT_EQ(device.at("w"), 6.5f);
-  EXPECT_EQ(session.launches(), 0);
+  EXPECT_EQ(session.window().launches(), 0);
 }
 
 TEST_F(SessionTest, nothing_counted_makes_no_update) {
@@ -83,7 +83,7 @@ TEST_F(SessionTest, dropping_clears_every_accumulator) {
   EXPECT_EQ(device.at("w.grad", 1), 0);
   EXPECT_EQ(device.at("loss.sum"), 0);
   EXPECT_EQ(device.at<int32_t>("loss.count"), 0);
-  EXPECT_EQ(session.launches(), 0);
+  EXPECT_EQ(session.window().launches(), 0);
 }
 
 TEST_F(SessionTest, the_first_bad_gradient_is_named) {
