@@ -16,7 +16,6 @@
 #include "codegen/host/library.h"
 #include "codegen/host/primitive.h"
 #include "codegen/host/products.h"
-#include "ir/ops/image_window.h"
 #include "kernels/gemm.h"
 #include "kernels/handwritten/calls.h"
 
@@ -159,7 +158,7 @@ class Convolution final : public LibraryCall {
   }
 
   int64_t tasks(int64_t batch) const override {
-    return blocks_ * (part_ > 0 ? parts_ : (batch + samples_ - 1) / samples_);
+    return blocks_ * (part_ > 0 ? parts_ : kernels::ceil_divide(batch, samples_));
   }
 
   bool run(char* const* operands, int64_t batch, int64_t task, int thread) const override {
@@ -208,12 +207,12 @@ class Convolution final : public LibraryCall {
     const int64_t uncut = grouped ? 0 : in ? shape.out * shape.places() : shape.in * shape.pixels();
     int64_t most = 0, least = 0;
     for (int64_t blocks = 1; blocks == 1 || channels % (blocks * kBlockStep) == 0; blocks *= 2) {
-      const int64_t lots = part_ > 0 ? parts_ : std::min(micro_batch, (wanted + blocks - 1) / blocks);
-      const int64_t tasks = std::min(lots * blocks, wanted),
-                    laid = lots * weight_size_ + blocks * micro_batch * uncut;
+      const int64_t lots = part_ > 0 ? parts_ : std::min(micro_batch, kernels::ceil_divide(wanted, blocks));
+      const int64_t tasks = std::min(lots * blocks, wanted);
+      const int64_t laid = lots * weight_size_ + blocks * micro_batch * uncut;
       if (tasks < most || (tasks == most && laid >= least)) continue;
       most = tasks, least = laid;
-      blocks_ = blocks, samples_ = (micro_batch + lots - 1) / lots;
+      blocks_ = blocks, samples_ = kernels::ceil_divide(micro_batch, lots);
     }
   }
 

@@ -30,6 +30,33 @@ constexpr int64_t kLeastRowsToSum = 16, kRun = 128, kMostTerms = 1024;
 
 int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
+// [rows, columns] from element `first` on, whose rows lie `step` elements apart, as f32: the matrix itself, or of a
+// half type a copy without gaps, in `copy`.
+HostMatrix as_f32(Element type, const void* from, int64_t first, int64_t rows, int64_t columns, int64_t step,
+                  float* copy) {
+  if (type == Element::f32) return {static_cast<const float*>(from) + first, step};
+  for (int64_t row = 0; row < rows; ++row)
+    widen(half_type(type), static_cast<const uint16_t*>(from) + first + row * step, copy + row * columns,
+          columns);
+  return {copy, columns};
+}
+
+// The reverse of a half type: rounds a matrix without gaps.
+void round_rows(Element type, const float* from, int64_t rows, int64_t columns, void* to, int64_t first,
+                int64_t step) {
+  for (int64_t row = 0; row < rows; ++row)
+    narrow(half_type(type), from + row * columns, static_cast<uint16_t*>(to) + first + row * step, columns);
+}
+
+// One product on the calling thread: c[m, n] (+)= a[m, k] @ b[k, n]; rows of c lie `step` elements apart. False when
+// oneDNN refuses.
+[[nodiscard]] bool multiply(const ProductSize& size, const HostMatrix& a, const HostMatrix& b, float* c,
+                            int64_t step, bool accumulate) {
+  forbid_nested_threads();
+  return dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', size.m, size.n, size.k, 1.0f, a.data,
+                    a.step, b.data, b.step, accumulate ? 1.0f : 0.0f, c, step) == dnnl_success;
+}
+
 }  // namespace
 
 struct Gemm::Native {
@@ -103,28 +130,6 @@ void Gemm::cut() {
     halve(rows && (!columns || 2 * tile_m >= tile_n));
   }
   while (needs_scratch() && tile_m + tile_n > kMostTileSides) halve(tile_m > tile_n);
-}
-
-HostMatrix as_f32(Element type, const void* from, int64_t first, int64_t rows, int64_t columns, int64_t step,
-                  float* copy) {
-  if (type == Element::f32) return {static_cast<const float*>(from) + first, step};
-  for (int64_t row = 0; row < rows; ++row)
-    widen(half_type(type), static_cast<const uint16_t*>(from) + first + row * step, copy + row * columns,
-          columns);
-  return {copy, columns};
-}
-
-void round_rows(Element type, const float* from, int64_t rows, int64_t columns, void* to, int64_t first,
-                int64_t step) {
-  for (int64_t row = 0; row < rows; ++row)
-    narrow(half_type(type), from + row * columns, static_cast<uint16_t*>(to) + first + row * step, columns);
-}
-
-bool multiply(const ProductSize& size, const HostMatrix& a, const HostMatrix& b, float* c, int64_t step,
-              bool accumulate) {
-  forbid_nested_threads();
-  return dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', size.m, size.n, size.k, 1.0f, a.data,
-                    a.step, b.data, b.step, accumulate ? 1.0f : 0.0f, c, step) == dnnl_success;
 }
 
 bool Gemm::sums_runs() const { return ordered && accumulate && rows_of_sample >= kLeastRowsToSum; }

@@ -72,20 +72,9 @@ struct HostMatrix {
   int64_t step;
   bool transposed = false;  // as a factor
 };
-// [rows, columns] from element `first` on, whose rows lie `step` elements apart, as f32: the matrix itself, or
-// of a half type a copy without gaps, in `copy`.
-HostMatrix as_f32(Element type, const void* from, int64_t first, int64_t rows, int64_t columns, int64_t step,
-                  float* copy);
-// The reverse of a half type: rounds a matrix without gaps.
-void round_rows(Element type, const float* from, int64_t rows, int64_t columns, void* to, int64_t first,
-                int64_t step);
 
 struct ProductSize {
   int64_t m = 0, n = 0, k = 0;
 };
-// One product on the calling thread: c[m, n] (+)= a[m, k] @ b[k, n]; rows of c lie `step` elements apart. False
-// when oneDNN refuses.
-[[nodiscard]] bool multiply(const ProductSize& size, const HostMatrix& a, const HostMatrix& b, float* c,
-                            int64_t step, bool accumulate = false);
 
 }  // namespace gacc::host

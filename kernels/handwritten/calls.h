@@ -59,9 +59,9 @@ struct WindowShape {
 };
 struct PoolShape {
   WindowShape window;
-  int64_t
-      walk;  // on the host: kByWindow, a point is a window and not an element; kByPlane, a row is a plane; else 0
-  static constexpr int64_t kByWindow = 1, kByPlane = 2;
+  int64_t walk;                            // 0 but for some of the host's max_pool2d
+  static constexpr int64_t kByWindow = 1;  // a point is a window, and not an element
+  static constexpr int64_t kByPlane = 2;   // a row is a plane
 };
 // Returns the geometry of an op with a window (ir/ops/image_window.h).
 WindowShape window_shape(const ir::OpView& op, const ir::Shape& images, const ir::Shape& places);

@@ -40,23 +40,24 @@ Specialisation describe_pool(const ir::OpView& op, Purpose purpose) {
   const ir::Shape& result = op.result().shape;
   const ir::Shape other = op.operand(op.op.operands.size() - 1).shape;
   const WindowShape window = gradient ? window_shape(op, result, other) : window_shape(op, other, result);
-  const bool by_window = purpose == Purpose::host && forward == &ir::op_max_pool2d && window.tiles();
-  if (purpose == Purpose::host && forward == &ir::op_max_pool2d && gradient && !by_window &&
-      op.result().dtype == ir::DType::f32) {
-    const int64_t cost = 6 * window.kernel[0] * window.kernel[1] * other[2] * other[3];
-    Specialisation made = point_items(op, purpose, extent_of({result[0], result[1]}), 1,
-                                      static_cast<int>(std::min<int64_t>(cost, 10000)));
-    made.body.shape = CompiledShape(PoolShape{window, PoolShape::kByPlane});
-    return made;
+  int64_t walk = 0;
+  if (purpose == Purpose::host && forward == &ir::op_max_pool2d) {
+    if (window.tiles())
+      walk = PoolShape::kByWindow;
+    else if (gradient && op.result().dtype == ir::DType::f32)
+      walk = PoolShape::kByPlane;
   }
-  const ir::Shape& walked = gradient && by_window ? other : result;
+  const ir::Shape& walked = gradient && walk == PoolShape::kByWindow ? other : result;
+  const bool planes = walk == PoolShape::kByPlane;
   int64_t cost = 6 * window.kernel[0] * window.kernel[1];
-  for (int axis = 0; gradient && !by_window && axis < 2; ++axis)
+  for (int axis = 0; planes && axis < 2; ++axis) cost *= window.to[axis];
+  for (int axis = 0; gradient && walk == 0 && axis < 2; ++axis)
     cost *= (window.kernel[axis] + window.stride[axis] - 1) / window.stride[axis];
-  const Extent rows = extent_of({walked[0], walked[1], walked[2]});
-  Specialisation made =
-      point_items(op, purpose, rows, walked[3], static_cast<int>(std::min<int64_t>(cost, 10000)));
-  made.body.shape = CompiledShape(PoolShape{window, by_window ? PoolShape::kByWindow : 0});
+  const Extent rows =
+      planes ? extent_of({walked[0], walked[1]}) : extent_of({walked[0], walked[1], walked[2]});
+  Specialisation made = point_items(op, purpose, rows, planes ? 1 : walked[3],
+                                    static_cast<int>(std::min<int64_t>(cost, 10000)));
+  made.body.shape = CompiledShape(PoolShape{window, walk});
   return made;
 }
 

@@ -140,13 +140,13 @@ class Pooling {
       t_.each(images, b_.CreateAdd(images, t_.index(w_.from[0] * w_.from[1])), t_.index(1),
               [&](Value* at) { t_.store_one(2, at, real(0)); });
       t_.each(t_.index(0), t_.index(w_.to[0] * w_.to[1]), t_.index(1), [&](Value* place) {
-        Value *number = t_.word(place), *width = lane(w_.to[1]);
-        const Window window = window_at(b_.CreateUDiv(number, width), b_.CreateURem(number, width));
+        Value *word = t_.word(place), *width = lane(w_.to[1]);
+        const Window window = window_at(b_.CreateUDiv(word, width), b_.CreateURem(word, width));
         const Best best = largest_inside(window);
         t_.branch(b_.CreateICmpNE(best.step, lane(-1)), [&] {
           Value* ky = b_.CreateUDiv(best.step, lane(w_.kernel[1]));
           Value* kx = b_.CreateURem(best.step, lane(w_.kernel[1]));
-          Value* in = this->number(b_.CreateAdd(window.top, ky), b_.CreateAdd(window.left, kx), w_.from);
+          Value* in = number(b_.CreateAdd(window.top, ky), b_.CreateAdd(window.left, kx), w_.from);
           Value* at = b_.CreateAdd(images, b_.CreateZExt(in, t_.index_type));
           Value* dy = t_.load_one(1, b_.CreateAdd(places, place));
           t_.store_one(2, at, b_.CreateFAdd(t_.load_one(2, at), dy));
