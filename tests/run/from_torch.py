@@ -161,6 +161,7 @@ def test_refusals_name_the_line(_):
         refused(function, "batch", "from_torch.py")
     refused(lambda x: x.flip(0), "batch")
     refused(lambda x: x.reshape(2, -1), "")
+    refused(lambda x: x[:, 4:].exp().mean(1), "empty")
     refused(lambda x: x if x.sum() > 0 else -x, "torch.export cannot follow")
     refused(lambda x: x[x[:, 0] > 0], "")
     refused(lambda x: x.double(), "float64")
@@ -171,7 +172,7 @@ def test_refusals_name_the_line(_):
     refused(lambda x: (x, x), "output=")
     refused(lambda x: (x * 2).long(), "floats")
     for function in (lambda x: x / x.shape[0], lambda x: x + x.size(0), lambda x: torch.where(x > 0.1 * x.shape[0], x, 0), lambda x: x * x.numel() ** -0.5,
-                     lambda x: torch.add(x, x, alpha=x.shape[0]), lambda x: x[torch.arange(x.shape[0]), 0]):
+                     lambda x: torch.add(x, x, alpha=x.shape[0])):
         refused(function, "the number of samples", "from_torch.py")
     class Item(One):
         def forward(self, x):
@@ -228,6 +229,7 @@ def test_operations(_):
         "bases": lambda x: 2 ** x + torch.log2(x.abs() + 1) - torch.log10(x.abs() + 1) + torch.nan_to_num(x),
         "moments": lambda x: torch.cat(torch.var_mean(x.view(-1, 3, 4), -1), -1) + torch.cat([torch.linalg.vector_norm(x, p, -1, True) for p in (0.5, 1, 2, 3, float("inf"), -float("inf"))], 1),
         "norms of zeros": lambda x: F.normalize((x * 0).view(-1, 3, 4), dim=-1) + x.view(-1, 3, 4) + (x * 0).std(1)[:, None, None] + (x * 0).norm(dim=1)[:, None, None],
+        "empty parts": lambda x: torch.cat([x[:, 3:3], x, x[:, 12:]], 1) * x[torch.arange(x.shape[0]), 2][:, None],
         "elu of zeros": lambda x: F.elu(x * 0) + F.selu(x * 0),
         "limits": lambda x: (x * 0).clamp(0, 1) + (x * 0 + 1).clamp(max=1) + x,
         "largest of parts": lambda x: F.adaptive_max_pool1d(x.view(-1, 2, 6), 3) + F.adaptive_max_pool2d(x.view(-1, 2, 2, 3), 1).flatten(2),
@@ -273,6 +275,23 @@ def test_masks_of_a_transformer(_):
     torch.optim.SGD(wanted.parameters(), SGD["lr"], momentum=SGD["momentum"]).step()
     worst, where = apart(ours, wanted.state_dict())
     expect(worst <= 1e-6, f"{where} {worst:.1e} off")
+
+
+def test_masks_of_segments_by_the_samples_numbers(_):
+    """As transformers makes them. A lower triangle becomes gacc's causal attention, with each head of keys once."""
+    class Net(One):
+        def forward(self, x):
+            rows, columns, samples = torch.arange(6)[:, None], torch.arange(6), torch.arange(x.shape[0])[:, None, None, None]
+            segments = (torch.arange(6).expand(x.shape[0], -1).diff(dim=1, prepend=torch.zeros(x.shape[0], 1)) > self.function).cumsum(1)
+            mask = (columns <= rows) & ~(segments[samples, rows] != segments[samples, columns])
+            q = (x * self.weight).view(-1, 6, 2, 1).transpose(1, 2)
+            k, v = (y[:, :, None].expand(-1, -1, 2, -1, -1).flatten(1, 2) for y in ((q + 1)[:, :1], q[:, 1:].tanh()))
+            return F.scaled_dot_product_attention(q, k, v, mask).flatten(1) + x[torch.arange(x.shape[0]), -1][:, None]
+    for whole in (True, False):
+        learns_as_pytorch("segments", net := Net(1 if whole else 0.5), net)
+        source = gacc.from_torch(net, {"x": torch.randn(3, 12)}, loss="mse", target="y", optimizer=SGD).source
+        expect(("causal" in source and "kv_heads = 1" in source) == whole, source)
+    refused(lambda x: x + torch.arange(x.shape[0])[:, None], "numbers of the samples")
 
 
 def test_gradients_end_where_pytorch_ends_them(_):

@@ -29,7 +29,8 @@ RUNNING = {aten._native_batch_norm_legit_functional.default, aten._native_batch_
 RANDOM = {aten.rand.default, aten.randn.default, aten.rand_like.default, aten.randn_like.default,
           aten.bernoulli.p, aten.native_dropout.default, aten.empty.memory_format,
           aten.empty_permuted.default, aten.empty_like.default, aten.randint.low, aten.randperm.default}
-SIZED = {aten.slice.Tensor, aten.slice_scatter.default, aten.native_group_norm.default}  # which take the batch's size
+SIZED = {aten.arange.start_step, aten.slice.Tensor, aten.slice_scatter.default,
+         aten.native_group_norm.default}  # which take the batch's size
 BITWISE = {aten.bitwise_not.default, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_xor.Tensor}
 TYPES = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32", torch.bool: "i32"}
 
@@ -152,7 +153,7 @@ class Lowering:
                 "a number of Python that is read from a tensor, as by .item(): give the tensor itself" if of_data else
                 "the number of samples, which is known only at the launch; gacc's samples are independent, and the "
                 "loss is their mean by itself"))
-        if (folded := fold(node, arguments, named)) is not None:
+        if (folded := self.folded(node)) is not None:
             return folded
         if first.dtype not in TYPES:
             raise refusal(node, f"`{node.target}` makes {str(first.dtype).removeprefix('torch.')}, and gacc computes "
@@ -178,6 +179,27 @@ class Lowering:
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as why:
             raise refusal(node, f"gacc cannot say this `{node.target}` of these arguments "
                                 f"({type(why).__name__}: {why})") from why
+
+    def folded(self, node: fx.Node) -> Any:
+        """Returns the result where it is known without parameters and data, else None."""
+        given = [self.values[n] for n in node.all_input_nodes]
+        if node.target in RANDOM or any(not isinstance(x, Tensor) or x.constant is None for x in given):
+            return None
+        batched = any(x.batched() for x in given)
+
+        def computed(samples: int) -> Any:
+            def whole(n: fx.Node) -> torch.Tensor:
+                return whole_constant(self.values[n], samples).to(n.meta["val"].dtype)
+            return node.target(*fx.node.map_arg(node.args, whole), **fx.node.map_arg(node.kwargs, whole))
+        try:
+            if not batched:
+                return torch.utils._pytree.tree_map(known, computed(0))
+            value = node.meta["val"]
+            if not isinstance(value, torch.Tensor):
+                return None
+            return same_for_each(extents(value.shape), computed(2), computed(3))
+        except Unsupported:
+            return None
 
     def number(self, node: fx.Node) -> torch.Tensor | None:
         """Returns the one number that a pointwise operation makes of numbers; None where it makes several."""
@@ -206,24 +228,17 @@ class Lowering:
         return operand, shape
 
 
-def fold(node: fx.Node, arguments: Any, named: Any) -> Any:
-    """The result where it is known without parameters and data, else None."""
-    given: list = []
-    fx.node.map_aggregate((arguments, named), lambda a: given.append(a))
-    if node.target in RANDOM or any(isinstance(a, torch.SymInt) for a in given):
+def same_for_each(sizes: list[tuple[int, bool]], two: torch.Tensor, three: torch.Tensor) -> Tensor | None:
+    """A constant repeated by the batch, of its numbers for two samples and for three; None where samples differ."""
+    batch = [i for i, (_, batched) in enumerate(sizes) if batched]
+    if len(batch) != 1 or sizes[batch[0]][0] != 1:
         return None
-    tensors = [a for a in given if isinstance(a, Tensor)]
-    if any(a.constant is None or a.batched() for a in tensors):
+    one = two.narrow(batch[0], 0, 1)
+    if not all(torch.equal(one.expand_as(x), x) for x in (two, three)):
         return None
-
-    def numbers(a: Any) -> Any:
-        return whole_constant(a) if isinstance(a, Tensor) else a
-
-    try:
-        out = node.target(*fx.node.map_aggregate(arguments, numbers), **fx.node.map_aggregate(named, numbers))
-    except Unsupported:
-        return None
-    return known(out) if isinstance(out, torch.Tensor) else [known(o) for o in out]
+    x = known(one)
+    x.axes[batch[0]] = repeated(1, True)
+    return x
 
 
 def check_parameter(name: str, value: torch.Tensor) -> None:

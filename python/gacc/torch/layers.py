@@ -349,6 +349,10 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
     matrix of probabilities. Else by two products and a softmax."""
     width, queries, keys = q.extent(-1), q.extent(-2), k.extent(-2)
     scale = 1 / math.sqrt(width) if scale is None else scale
+    mask, is_causal = said_shorter(mask, is_causal, queries, keys)
+    few = [without_repeats(x) for x in (k, v)]
+    if few[0].rank == few[1].rank == 4 and few[0].extent(1) == few[1].extent(1) < k.extent(1):
+        (k, v), enable_gqa = few, True
     heads = [x.extent(1) if x.rank == 4 else 1 for x in (q, k, v)]
     shared = heads[0] // heads[1] if heads[1] and heads[0] % heads[1] == 0 else 0
     together = (mask is None and queries == keys and v.extent(-1) == width and q.rank in (3, 4) and shared
@@ -393,6 +397,27 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
     if dropout_p:
         weights = dropout(r, weights, dropout_p)[0]
     return r.product(weights, v)
+
+
+def without_repeats(x: Tensor) -> Tensor:
+    """Each head once, where neighbouring ones are the same."""
+    if x.rank != 4 or x.axes[1] != sorted(x.axes[1], key=lambda extent: not extent[1]):
+        return x
+    return Region.with_axes(x, [x.axes[0], [extent for extent in x.axes[1] if extent[1]], *x.axes[2:]])
+
+
+def said_shorter(mask: Tensor | None, is_causal: bool, queries: int, keys: int) -> tuple[Tensor | None, bool]:
+    """The mask and whether the attention is causal: without the mask where it is a constant that hides nothing, or all
+    behind each position."""
+    if mask is None or mask.constant is None or mask.constant.numel() not in (1, queries * keys):
+        return mask, is_causal
+    seen = mask.constant != 0 if mask.dtype == "i32" else mask.constant == 0
+    if mask.dtype == "f32" and (mask.constant[~seen] > LEAST).any():
+        return mask, is_causal
+    seen = seen.expand(queries, keys) if seen.numel() == 1 else seen.reshape(queries, keys)
+    if seen.all():
+        return None, is_causal
+    return (None, True) if torch.equal(seen, torch.ones_like(seen).tril()) else (mask, is_causal)
 
 
 def grouped(r: Region, x: Tensor, times: int) -> Tensor:

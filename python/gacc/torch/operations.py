@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from .region import EMPTY, OPERATIONS, Region, dropped, row, truth
-from .tensor import B, Tensor, Unsupported, extents, numbers, whole_constant
+from .region import OPERATIONS, Region, dropped, row, truth
+from .tensor import B, SAMPLES, Tensor, Unsupported, extents, numbers, whole_constant
 
 aten = torch.ops.aten
 
@@ -316,10 +316,8 @@ def slice_of(r: Region, x: Tensor, dim: int = 0, begin: Any = None, end: Any = N
     if all_of(x, dim, begin, end, step):
         return x
     chosen = range(x.extent(dim))[begin:end:step]
-    if not chosen:
-        raise Unsupported(EMPTY)
-    if step == 1:
-        return r.slice(x, dim, chosen[0], len(chosen))
+    if step == 1 or not chosen:
+        return r.slice(x, dim, chosen.start, len(chosen))
     # Every `step`-th: one column of rows of `step`.
     dim %= x.rank
     if x.extent(dim) % step == 0 and len(chosen) == x.extent(dim) // step:
@@ -367,9 +365,21 @@ def pad(r: Region, x: Tensor, amounts: list[int], value: float = 0) -> Tensor:
     return x
 
 
+@row(aten.arange.start_step)
+def sample_numbers(r: Region, begin: Any, end: Any, step: Any = 1, **_: Any) -> Tensor:
+    """By these each sample finds its own row, as in the masks of `transformers`."""
+    if r.sizes != [(1, True)] or (begin, step) != (0, 1):
+        raise Unsupported("it counts more or fewer than the samples of a batch")
+    return Tensor([[(B, True)]], "i32", SAMPLES)
+
+
 @row(aten.index.Tensor)
 def index(r: Region, x: Tensor, indices: list) -> Tensor:
     given = [(dim, i) for dim, i in enumerate(indices) if i is not None]
+    if given[0][1].operand == SAMPLES and x.axes[0] in ([(B, True)], [(B, False)]):
+        del given[0]  # each sample of its own row
+    if not given:
+        return r.view(x, r.sizes)
     for _, i in given:
         numbers(i)  # which refuses what is no constant
     first, count = given[0][0], len(given)

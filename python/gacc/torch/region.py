@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .._library import Error
-from .tensor import B, Tensor, Unsupported, can_index, in_memory, known, merged, refined, split, whole_extents
+from .tensor import B, SAMPLES, Tensor, Unsupported, can_index, in_memory, known, merged, refined, split, whole_extents
 
 EMPTY = "it takes no element of an axis, and no tensor of gacc's is empty"
 LEAST = -3e38  # stands for -inf, which no text of the IR can say
@@ -146,9 +146,13 @@ class Region:
 
     def read(self, x: Tensor) -> str:
         """The operand; a constant becomes a number or a frozen parameter."""
+        if x.operand == SAMPLES:
+            raise Unsupported("it computes with the numbers of the samples in a batch; gacc's samples are independent")
         if x.constant is None:
             return x.operand
         value = x.constant
+        if value.numel() == 0:
+            raise Unsupported(EMPTY)
         if value.numel() == 1:
             x.shape = []
             return literal(value.reshape(-1)[0].item(), x.dtype)
@@ -355,7 +359,7 @@ class Region:
             return x
         if x.constant is not None:
             return Tensor(x.axes, dtype, constant=x.constant.to(torch.float32 if dtype == "f32" else torch.int32))
-        return Tensor(x.axes, dtype, self.emit("cast", [x.operand], (dtype, x.shape), to=dtype), x.shape)
+        return Tensor(x.axes, dtype, self.emit("cast", [self.read(x)], (dtype, x.shape), to=dtype), x.shape)
 
     def select(self, condition: Tensor, yes: Any, no: Any, dtype: str) -> Tensor:
         parts = [condition, *(self.light(self.cast(x, dtype)) for x in (yes, no) if isinstance(x, Tensor))]
@@ -442,7 +446,7 @@ class Region:
         return len(back) == len(by) and [by[i] for i in back] == sorted(by)
 
     def concat(self, tensors: list[Tensor], dim: int) -> Tensor:
-        tensors = [x for x in tensors if not (x.rank == 1 and x.axes[0] == [(0, True)])]
+        tensors = [x for x in tensors if [(0, True)] not in x.axes]
         if len(tensors) == 1:
             return tensors[0]
         dim %= tensors[0].rank
@@ -481,8 +485,9 @@ class Region:
         all_of = x.extent(dim)
         if size == all_of:
             return x
-        if size < 1:
-            raise Unsupported(EMPTY)
+        if size < 1:  # which may only be joined to others
+            axes = [[(0, True)] if i == dim else [(n, False) for n, _ in axis] for i, axis in enumerate(x.axes)]
+            return Tensor(axes, x.dtype, constant=torch.empty(0))
         axes = list(x.axes)
         axes[dim] = [(size, True)] if size > 1 else []
         if x.constant is not None:
@@ -513,7 +518,7 @@ class Region:
             else:
                 runs.append([i, 1])
         if not runs:
-            raise Unsupported(EMPTY)
+            return self.slice(x, dim, 0, 0)
         if len(runs) == 1:
             return self.slice(x, dim, *runs[0])
         if len(runs) <= 8 or x.dtype != "f32":

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 B = "B"  # the batch, among extents
+SAMPLES = "samples"  # the operand of arange(batch): each sample's own number
 
 
 class Unsupported(Exception):
@@ -166,12 +167,13 @@ def known(value: torch.Tensor) -> Tensor:
     return Tensor(axes_of(list(value.shape)), "f32" if value.dtype.is_floating_point else "i32", constant=value)
 
 
-def whole_constant(x: Tensor) -> torch.Tensor:
-    """The numbers of a constant without the batch, with what is repeated."""
+def whole_constant(x: Tensor, samples: int = 0) -> torch.Tensor:
+    """The numbers of a constant with what is repeated, also by a batch of that many samples."""
     there = [math.prod(n for n, real in axis if real) for axis in x.axes]
-    if x.batched() or any(0 < sum(real for _, real in axis) < len(axis) for axis in x.axes):
+    if x.batched() and not samples or any(0 < sum(real for _, real in axis) < len(axis) for axis in x.axes):
         raise Unsupported("a constant is repeated")
-    return x.constant.reshape(there).expand([math.prod(n for n, _ in axis) for axis in x.axes])
+    return x.constant.reshape(there).expand(
+        [math.prod(samples if n == B else n for n, _ in axis) for axis in x.axes])
 
 
 def numbers(x: Tensor) -> list[int]:
