@@ -169,7 +169,8 @@ def test_refusals_name_the_line(_):
     refused(lambda x: x, "uint8", x=torch.zeros(4, 4, dtype=torch.uint8))
     refused(None, "float64", "module.float()", module=One(lambda x: x).double())
     refused(None, "meta", module=One(lambda x: x).to("meta"))
-    refused(lambda x: (x, x), "output=")
+    refused(lambda x: {"a": x, "b": x * 2, "cache": object()}, "2 tensors", "output= one of 'a', 'b'")
+    refused(lambda x: object(), "gives object")
     refused(lambda x: (x * 2).long(), "floats")
     for function in (lambda x: x / x.shape[0], lambda x: x + x.size(0), lambda x: torch.where(x > 0.1 * x.shape[0], x, 0), lambda x: x * x.numel() ** -0.5,
                      lambda x: torch.add(x, x, alpha=x.shape[0])):
@@ -265,7 +266,7 @@ def test_masks_of_a_transformer(_):
 
         def forward(self, x):
             out = self.head(self.layers(x, x, tgt_mask=nn.Transformer.generate_square_subsequent_mask(5)))
-            return (out, out * 2) if self.training else out
+            return (out, out * 2, object()) if self.training else out
     net, x, y = Decoder(), torch.randn(4, 5, 8), torch.randn(4, 5, 3)
     run = session(gacc.from_torch(net, {"x": x}, loss="mse", target="y", optimizer=SGD, output=0))
     run.step(x=x, y=y)

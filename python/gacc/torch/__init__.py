@@ -39,7 +39,7 @@ class Lowering:
     """One exported program as a region."""
 
     def __init__(self, program: torch.export.ExportedProgram, buffers: Buffers, frozen: set[str], owners: dict,
-                 output: int | str | None, names: list[str]):
+                 names: list[str]):
         """`names`: what the step calls the inputs, in their order."""
         self.names = iter(names)
         self.program, self.buffers, self.frozen, self.owners = program, buffers, frozen, owners
@@ -48,11 +48,10 @@ class Lowering:
         graph = program.graph
         results = next(n for n in graph.nodes if n.op == "output").args[0]
         specs = program.graph_signature.output_specs
-        outputs = [n for n, spec in zip(results, specs) if spec.kind.name == "USER_OUTPUT"]
+        output = next(n for n, spec in zip(results, specs) if spec.kind.name == "USER_OUTPUT")
         self.check_mutations(zip(results, specs))
-        chosen = self.chosen(outputs, output)
         self.running = {n.args[i] for n in graph.nodes if n.target in RUNNING for i in (3, 4)}
-        wanted, waiting = set(), [chosen, *(n for n in graph.nodes if n.target in RUNNING)]
+        wanted, waiting = set(), [output, *(n for n in graph.nodes if n.target in RUNNING)]
         while waiting:
             node = waiting.pop()
             if node not in wanted:
@@ -67,7 +66,7 @@ class Lowering:
                 self.values[node] = self.result(node)
             elif node.op == "get_attr" and node in wanted:
                 raise refusal(node, f"`{node.target}` is part of the program, and gacc's are straight-line code")
-        self.output, self.shape = self.yielded(chosen)
+        self.output, self.shape = self.yielded(output)
 
     def check_mutations(self, results: Any) -> None:
         for node, spec in results:
@@ -77,17 +76,6 @@ class Lowering:
             if source.target in RUNNING or str(spec.target).endswith("num_batches_tracked"):
                 continue
             raise refusal(node, f"the forward changes `{spec.target}`; gacc knows running statistics of batch norms")
-
-    def chosen(self, outputs: list, output: int | str | None) -> fx.Node:
-        tree = torch.utils._pytree.tree_unflatten(list(range(len(outputs))), self.program.call_spec.out_spec)
-        if len(outputs) == 1 and (output is None or tree == 0):  # eval() may give one tensor of several
-            return outputs[0]
-        try:
-            return outputs[tree[output]]
-        except (KeyError, IndexError, TypeError):
-            names = list(tree) if isinstance(tree, Mapping) else list(range(len(outputs)))
-            raise Error(f"the forward gives {len(outputs)} tensors, and the loss takes one: say output= one of "
-                        f"{', '.join(map(repr, names))}") from None
 
     def placeholder(self, node: fx.Node, spec: Any) -> Tensor | None:
         kind, name = spec.kind.name, spec.target
@@ -336,9 +324,9 @@ def text_of(module: torch.nn.Module, inputs: Mapping[str, Any], *, target: str |
     modes = {m: m.training for m in module.modules()}
     buffers = Buffers(known_as)
     try:
-        step = Lowering(exported(module, forward), buffers, frozen, owners, output, names)
+        step = Lowering(exported(module, forward, output), buffers, frozen, owners, names)
         module.eval()
-        evaluated = Lowering(exported(module, forward), buffers, frozen, owners, output, names)
+        evaluated = Lowering(exported(module, forward, output), buffers, frozen, owners, names)
     finally:
         for m, training in modes.items():
             m.training = training

@@ -89,8 +89,8 @@ def set_grad(on: bool) -> bool:
 
 
 @contextlib.contextmanager
-def followed(module: torch.nn.Module) -> Iterator[None]:
-    """Runs the module's forward, and nothing else, in the mode."""
+def followed(module: torch.nn.Module, output: int | str | None) -> Iterator[None]:
+    """Runs the module's forward, and nothing else, in the mode; it gives the one output."""
     forward, own, apply = module.forward, vars(module).get("forward"), vars(torch.autograd.Function)["apply"]
 
     @functools.wraps(forward)
@@ -98,7 +98,7 @@ def followed(module: torch.nn.Module) -> Iterator[None]:
         before = set_grad(True)
         try:
             with Followed():
-                return forward(*args, **kwargs)
+                return chosen(forward(*args, **kwargs), output)
         finally:
             set_grad(before)
 
@@ -116,6 +116,26 @@ def followed(module: torch.nn.Module) -> Iterator[None]:
             del module.forward
         else:
             module.forward = own
+
+
+def chosen(given: Any, output: int | str | None) -> torch.Tensor:
+    """Returns the tensor that the loss takes, of what a forward gives: one, also where it gives several in training
+    alone, or a tuple or mapping of several."""
+    if isinstance(given, torch.Tensor):
+        return given
+    names = list(given) if isinstance(given, Mapping) else range(len(given)) if isinstance(given, (tuple, list)) else []
+    tensors = {name: given[name] for name in names if isinstance(given[name], torch.Tensor)}
+    if output is None and len(tensors) == 1:
+        return next(iter(tensors.values()))
+    try:
+        if isinstance(one := given[output], torch.Tensor):
+            return one
+    except (KeyError, IndexError, TypeError):
+        pass
+    if not tensors:
+        raise Error(f"the forward gives {type(given).__name__}, and the loss takes a tensor of it")
+    raise Error(f"the forward gives {len(tensors)} tensors, and the loss takes one: say output= one of "
+                f"{', '.join(map(repr, tensors))}")
 
 
 # Operations that default_decompositions would take apart.
@@ -144,13 +164,14 @@ def refusal(node: fx.Node, why: str) -> Error:
     return Error(f"{why}\n  in {where}", file=file, line=line)
 
 
-def exported(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> torch.export.ExportedProgram:
-    """The forward in core ATen, its batch a symbol."""
+def exported(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor],
+             output: int | str | None) -> torch.export.ExportedProgram:
+    """The forward in core ATen, with one output and its batch a symbol."""
     batch = torch.export.Dim("batch", min=2)
     several = {name: (x if len(x) > 1 else x.expand(2, *x.shape[1:]).contiguous()) for name, x in inputs.items()}
     try:
         with torch.no_grad(), quiet(), whole_layers():
-            with torch.enable_grad(), followed(module):
+            with torch.enable_grad(), followed(module, output):
                 program = torch.export.export(module, (), kwargs=several,
                                               dynamic_shapes={name: {0: batch} for name in several}, strict=False)
             table = getattr(torch.export, "default_decompositions", torch._decomp.core_aten_decompositions)()
