@@ -512,6 +512,30 @@ def test_tables_of_one_input_have_as_many_rows(_):
         expect(torch.allclose(torch.as_tensor(got), net(**columns)), "two tables of as many rows")
 
 
+def test_positions_are_counted_without_the_padding(_):
+    """As in RoBERTa: rows by a cumulative sum that cannot leave the table, exact also where products are of halves."""
+    class Net(nn.Module):
+        def __init__(self, rows):
+            super().__init__()
+            self.places = nn.Embedding(rows, 3, padding_idx=1)
+
+        def forward(self, tokens):
+            there = (tokens != 1).int()
+            return self.places((torch.cumsum(there, 1).type_as(there) * there).long() + 1)
+    torch.manual_seed(0)
+    tokens, y = torch.randint(0, 5, (3, 300)), torch.randn(3, 300, 3)
+    net = Net(302)
+    run = session(gacc.from_torch(net, {"tokens": tokens}, loss="mse", target="y", optimizer=SGD))
+    run.step(tokens=tokens, y=y)
+    run.update()
+    worst, _ = apart(run.parameters(), updated(net, {"tokens": tokens}, "mse", y)[1])
+    expect(worst <= 1e-6, f"an update is {worst:.1e} off")
+    half = session(gacc.from_torch(net, {"tokens": tokens}, loss="mse", target="y", optimizer=SGD, precision="bf16"))
+    with torch.no_grad():
+        expect(torch.allclose(torch.as_tensor(half.predict(tokens=tokens)), net(tokens), rtol=2 ** -7, atol=1e-3), "bf16 takes other rows")
+    refused(None, "may lie beyond the table", "cumsum(1)", x=tokens, module=nn.Sequential(Net(301)))
+
+
 def test_a_saved_step_has_its_values_beside_it(folder):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))

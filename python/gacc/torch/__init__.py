@@ -31,6 +31,7 @@ RANDOM = {aten.rand.default, aten.randn.default, aten.rand_like.default, aten.ra
           aten.empty_permuted.default, aten.empty_like.default, aten.randint.low, aten.randperm.default}
 SIZED = {aten.arange.start_step, aten.slice.Tensor, aten.slice_scatter.default,
          aten.native_group_norm.default}  # which take the batch's size
+GROWING = {aten.add.Tensor, aten.mul.Tensor, aten.cumsum.default, aten._to_copy.default}  # from 0 on
 BITWISE = {aten.bitwise_not.default, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_xor.Tensor}
 TYPES = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32", torch.bool: "i32"}
 
@@ -161,7 +162,10 @@ class Lowering:
                                   "x != 0, or use torch.logical_and and its like")
             region.sizes = extents(first.shape)
             out = build(region, *arguments, **named)
-            return truth(region, out) if region.boolean and isinstance(out, Tensor) else out
+            if isinstance(out, Tensor):
+                out = truth(region, out) if region.boolean else out
+                out.bounds = (0, 1) if region.boolean else self.bounds(node)
+            return out
         except Unsupported as why:
             raise refusal(node, f"gacc cannot say this `{node.target}`: {why}") from None
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError) as why:
@@ -188,6 +192,21 @@ class Lowering:
             return same_for_each(extents(value.shape), computed(2), computed(3))
         except Unsupported:
             return None
+
+    def bounds(self, node: fx.Node) -> tuple[int, int] | None:
+        """Returns what whole numbers lie between, of an operation that grows with its operands."""
+        given = [self.values[n] for n in node.all_input_nodes]
+        if node.target not in GROWING or any(x.bounds is None for x in given) or self.region.dtype != "i32":
+            return None
+
+        def all_at(end: int) -> torch.Tensor:
+            def full(n: fx.Node) -> torch.Tensor:
+                value = n.meta["val"]
+                return torch.full([2 if batch else n for n, batch in extents(value.shape)], self.values[n].bounds[end],
+                                  dtype=value.dtype)
+            return node.target(*fx.node.map_arg(node.args, full), **fx.node.map_arg(node.kwargs, full))
+        low, high = int(all_at(0).min()), int(all_at(1).max())
+        return (low, high) if low >= 0 else None
 
     def number(self, node: fx.Node) -> torch.Tensor | None:
         """Returns the one number that a pointwise operation makes of numbers; None where it makes several."""

@@ -28,18 +28,23 @@ def embedding(r: Region, table: Tensor, which: Tensor, padding: int = -1, by_fre
         return r.view(r.with_axes(y, [*which.axes, *y.axes[1:]]) if which.repeated() else y, r.sizes)
     operand = r.shaped(which, in_memory(which.axes))
     source = r.numbers.get(operand)
-    if source is None:
-        raise Unsupported("it takes rows by numbers that are computed; gacc takes the elements of an input")
-    if (other := r.buffers.ranges.setdefault(source, count)) != count:
+    if source is None and (which.bounds is None or which.bounds[1] >= count):
+        raise Unsupported("it takes rows by numbers that are computed, and may lie beyond the table; gacc takes the "
+                          "elements of an input, which it checks, and positions such as a mask's cumsum(1)")
+    if source is not None and (other := r.buffers.ranges.setdefault(source, count)) != count:
         raise Unsupported(f"the input `{source}` chooses rows of tables of {other} and of {count} rows, and gacc "
                           "checks the elements of an input against one number: give the columns as separate inputs")
-    shape = [*in_memory(which.axes), table.extent(1)]
-    features = [(shape[-1], True)] if shape[-1] > 1 else []
-    y = Tensor([*which.axes, features], "f32",
-               r.emit("embedding", [operand, r.shaped(table, [count, shape[-1]])], ("f32", shape)), shape)
+    each = r.with_axes(which, [*which.axes, []])
+    if source is None:  # R17 wants elements of an input, so these choose by a product
+        y = r.matrix(r.cast(r.each("equal", each, known(torch.arange(count)), dtype="i32"), "f32"), table, False)
+    else:
+        shape = [*in_memory(which.axes), table.extent(1)]
+        features = [(shape[-1], True)] if shape[-1] > 1 else []
+        y = Tensor([*which.axes, features], "f32",
+                   r.emit("embedding", [operand, r.shaped(table, [count, shape[-1]])], ("f32", shape)), shape)
     if padding == -1:
         return y
-    padded = r.each("equal", r.with_axes(which, [*which.axes, []]), padding, dtype="i32")
+    padded = r.each("equal", each, padding, dtype="i32")
     return r.select(padded, r.detached(y), y, "f32")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .region import OPERATIONS, Region, dropped, row, truth
-from .tensor import B, SAMPLES, Tensor, Unsupported, extents, numbers, whole_constant
+from .tensor import B, SAMPLES, Tensor, Unsupported, extents, known, numbers, whole_constant
 
 aten = torch.ops.aten
 
@@ -404,7 +404,13 @@ def largest(r: Region, x: Tensor, dim: int | None, keep: bool) -> Tensor:
 
 @row(aten.cumsum.default)
 def cumulative(r: Region, x: Tensor, dim: int, **_: Any) -> Tensor:
-    return r.by_matrix(r.cast(x, "f32"), dim, torch.ones(x.extent(dim), x.extent(dim)).tril())
+    x = r.cast(x, "f32")
+    lower = torch.ones(x.extent(dim), x.extent(dim)).tril()
+    if r.dtype == "f32":
+        return r.by_matrix(x, dim, lower)
+    y, back = r.last(x, [dim % x.rank])  # whole numbers by sums in f32, as products may be of halves
+    parts = r.each("mul", r.with_axes(y, [*y.axes[:-1], [], y.axes[-1]]), known(lower))
+    return r.permute(r.rows("row_sum", parts, [-1], False), back)
 
 
 @row(aten.mean.dim)

@@ -27,12 +27,14 @@ class Tensor:
     shape     of the operand in the IR: the extents that are there, B first; any reshape of them will do
     operand   its text in the IR: "%x", "@w"
     constant  its numbers, where they are known: of PyTorch's shape, but for what is repeated
+    bounds    the least and the largest that its whole numbers can be, where they are known and 0 or more
     """
 
     def __init__(self, axes: list, dtype: str, operand: str = "", shape: list | None = None, constant=None):
         self.axes, self.dtype, self.operand, self.constant = axes, dtype, operand, constant
         self.shape = in_memory(axes) if shape is None else shape
         self.permuted: tuple[Tensor, list[int]] | None = None  # of what it is a permutation
+        self.bounds: tuple[int, int] | None = None
         self.buffer = ""  # the parameter or running statistic that it is
 
     @property
