@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 import operator
 import re
 from collections.abc import Mapping
@@ -31,7 +32,8 @@ RANDOM = {aten.rand.default, aten.randn.default, aten.rand_like.default, aten.ra
           aten.empty_permuted.default, aten.empty_like.default, aten.randint.low, aten.randperm.default}
 SIZED = {aten.arange.start_step, aten.slice.Tensor, aten.slice_scatter.default,
          aten.native_group_norm.default}  # which take the batch's size
-GROWING = {aten.add.Tensor, aten.mul.Tensor, aten.cumsum.default, aten._to_copy.default}  # from 0 on
+# Operations of whole numbers that are largest, and least, where each operand is all at one of its ends.
+BOUNDED = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.cumsum.default, aten._to_copy.default}
 BITWISE = {aten.bitwise_not.default, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_xor.Tensor}
 TYPES = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32", torch.bool: "i32"}
 
@@ -109,7 +111,8 @@ class Lowering:
             self.region.numbers[x.operand] = name
         if value.dtype is torch.bool and node.users:
             self.region.hint = f"{name}.truth"
-            return truth(self.region, x)
+            x = truth(self.region, x)
+            x.bounds = 0, 1
         return x
 
     def resolved(self, argument: Any) -> Any:
@@ -164,7 +167,7 @@ class Lowering:
             out = build(region, *arguments, **named)
             if isinstance(out, Tensor):
                 out = truth(region, out) if region.boolean else out
-                out.bounds = (0, 1) if region.boolean else self.bounds(node)
+                out.bounds = out.bounds or self.bounds(node)
             return out
         except Unsupported as why:
             raise refusal(node, f"gacc cannot say this `{node.target}`: {why}") from None
@@ -194,19 +197,23 @@ class Lowering:
             return None
 
     def bounds(self, node: fx.Node) -> tuple[int, int] | None:
-        """Returns what whole numbers lie between, of an operation that grows with its operands."""
-        given = [self.values[n] for n in node.all_input_nodes]
-        if node.target not in GROWING or any(x.bounds is None for x in given) or self.region.dtype != "i32":
+        """Returns what the whole numbers of a result lie between, where those of its operands are known to."""
+        if self.region.boolean:
+            return 0, 1
+        nodes = node.all_input_nodes
+        given = [getattr(self.values[n], "bounds", None) for n in nodes]
+        if node.target not in BOUNDED or None in given or self.region.dtype != "i32":
+            return None
+        if node.target == aten.mul.Tensor and any(low < 0 for low, _ in given):
             return None
 
-        def all_at(end: int) -> torch.Tensor:
-            def full(n: fx.Node) -> torch.Tensor:
-                value = n.meta["val"]
-                return torch.full([2 if batch else n for n, batch in extents(value.shape)], self.values[n].bounds[end],
-                                  dtype=value.dtype)
-            return node.target(*fx.node.map_arg(node.args, full), **fx.node.map_arg(node.kwargs, full))
-        low, high = int(all_at(0).min()), int(all_at(1).max())
-        return (low, high) if low >= 0 else None
+        def full(n: fx.Node) -> torch.Tensor:
+            value = n.meta["val"]
+            return torch.full([2 if batch else size for size, batch in extents(value.shape)], at[n], dtype=value.dtype)
+        corners = []
+        for at in (dict(zip(nodes, ends)) for ends in itertools.product(*given)):
+            corners += node.target(*fx.node.map_arg(node.args, full), **fx.node.map_arg(node.kwargs, full)).aminmax()
+        return int(min(corners)), int(max(corners))
 
     def number(self, node: fx.Node) -> torch.Tensor | None:
         """Returns the one number that a pointwise operation makes of numbers; None where it makes several."""

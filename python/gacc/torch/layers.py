@@ -28,7 +28,7 @@ def embedding(r: Region, table: Tensor, which: Tensor, padding: int = -1, by_fre
         return r.view(r.with_axes(y, [*which.axes, *y.axes[1:]]) if which.repeated() else y, r.sizes)
     operand = r.shaped(which, in_memory(which.axes))
     source = r.numbers.get(operand)
-    if source is None and (which.bounds is None or which.bounds[1] >= count):
+    if source is None and (which.bounds is None or which.bounds[0] < 0 or which.bounds[1] >= count):
         raise Unsupported("it takes rows by numbers that are computed, and may lie beyond the table; gacc takes the "
                           "elements of an input, which it checks, and positions such as a mask's cumsum(1)")
     if source is not None and (other := r.buffers.ranges.setdefault(source, count)) != count:

@@ -27,7 +27,7 @@ class Tensor:
     shape     of the operand in the IR: the extents that are there, B first; any reshape of them will do
     operand   its text in the IR: "%x", "@w"
     constant  its numbers, where they are known: of PyTorch's shape, but for what is repeated
-    bounds    the least and the largest that its whole numbers can be, where they are known and 0 or more
+    bounds    the least and the largest that its whole numbers can be, where they are known
     """
 
     def __init__(self, axes: list, dtype: str, operand: str = "", shape: list | None = None, constant=None):
