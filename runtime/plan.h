@@ -247,9 +247,10 @@ struct PlateauRules {
   double threshold = 1e-4;      // relative: what counts as progress
 };
 
-// A schedule that comes down until `total`: the length that the runtime compares with the run's, or makes of it.
+// The length of a schedule, which the runtime compares with the run's, or makes of it.
 struct PlanLength {
   int64_t total = 0;  // 0: that of the run (schedule.total = "run")
+  std::string last;   // without schedule.total: what comes after `total`, such as "the first step"
   int64_t warmup = 0;
   double warmup_share = 0;  // in percent of the run's; 0: `warmup` says it
   bool epochs = false;      // counted instead of updates

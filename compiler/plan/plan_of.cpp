@@ -70,15 +70,32 @@ PlateauRules plateau_of(const ir::Settings& settings) {
           std::get<double>(said("threshold"))};
 }
 
-// Returns nothing for a schedule without a total.
+// Returns nothing for a schedule that fits every run.
 std::optional<PlanLength> length_of(const ir::Settings& settings) {
-  const auto total = settings.of_types.find("schedule.total");
-  if (total == settings.of_types.end()) return std::nullopt;
   const auto& said = settings.schedule;
-  return PlanLength{.total = ir::follows_run(settings) ? 0 : std::get<int64_t>(total->second),
+  PlanLength length{.total = *said.warmup,
+                    .last = "the end of the warm-up",
                     .warmup = *said.warmup,
                     .warmup_share = *said.warmup_share,
                     .epochs = *said.unit == "epochs"};
+  const auto value = [&](const char* key) {
+    const auto at = settings.of_types.find(fmt::format("schedule.{}", key));
+    return at != settings.of_types.end() ? &at->second : nullptr;
+  };
+  if (const ir::Attr* total = value("total")) {
+    length.total = ir::follows_run(settings) ? 0 : std::get<int64_t>(*total);
+    length.last.clear();
+  } else if (const ir::Attr* step = value("step_size")) {
+    length.total += std::get<int64_t>(*step);
+    length.last = "the first step";
+  } else if (const ir::Attr* milestones = value("milestones")) {
+    const auto& all = std::get<std::vector<int64_t>>(*milestones);
+    length.total += all.empty() ? 0 : all.back();
+    length.last = "the last milestone";
+  } else if (length.total == 0) {
+    return std::nullopt;
+  }
+  return length;
 }
 
 std::vector<PlanLoad::Parameter> parameters_of(const std::vector<ir::LoadSettings>& loads) {

@@ -101,6 +101,11 @@ Result<std::string> tell_length(Session& session, const Plan& plan, int64_t upda
     return fmt::format("{}, and the run has {}: the last {} have the lowest rate", what, all,
                        run.total - total);
   };
+  if (!said.last.empty()) {
+    if (run.total > said.total) return std::string();
+    return fmt::format("{} of the schedule comes after {}, and the run ends after {}", said.last,
+                       counted(said.total, unit), counted(run.total, unit));
+  }
   if (said.total > 0) {
     const std::string text =
         differs(said.total, fmt::format("schedule.total is {}", counted(said.total, unit)));

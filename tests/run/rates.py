@@ -46,10 +46,18 @@ def test_a_schedule_of_another_length_is_said_before_the_first_launch(folder):
             (dict(schedule__total=4, train__accumulate=5), ["--launches", 17], ()),
             (dict(schedule__total=3, schedule__unit="epochs", train__accumulate=2), ["--epochs", 3], ()),
             (dict(schedule__total=3, schedule__unit="epochs", train__accumulate=2), ["--epochs", 7], ("3 epochs", "7 epochs", "the last 4")),
+            (dict(schedule__type="constant", schedule__warmup=12), ["--epochs", 1], ("end of the warm-up", "after 12 updates, and", "ends after 12 updates")),
+            (dict(schedule__type="constant", schedule__warmup=11), ["--epochs", 1], ()),
+            (dict(schedule__type="exponential", schedule__gamma=0.9, schedule__warmup=2, schedule__unit="epochs"), ["--epochs", 2], ("warm-up", "2 epochs")),
+            (dict(schedule__type="plateau", schedule__warmup=13), ["--epochs", 1, "--eval", spec], ("warm-up", "13 updates", "12 updates")),
+            (dict(schedule__type="step", schedule__step_size=10, schedule__gamma=0.5, schedule__warmup=2), ["--epochs", 1], ("first step", "12 updates")),
+            (dict(schedule__type="step", schedule__step_size=10, schedule__gamma=0.5, schedule__warmup=1), ["--epochs", 1], ()),
+            (dict(schedule__type="multistep", schedule__milestones="[2, 12]", schedule__gamma=0.5), ["--epochs", 1], ("last milestone", "12 updates")),
+            (dict(schedule__type="multistep", schedule__milestones="[2, 11]", schedule__gamma=0.5), ["--epochs", 1], ()),
             (dict(schedule__type="linear", schedule__total=3), ["--epochs", 1, "--quiet"], ("3 updates", "12 updates"))):
         artifact = harness.compile_model(MODEL, folder / "m.ptx", **{**BASE, **settings})
         _, text = train(folder, artifact, spec, *words)
-        lines = [line for line in text.splitlines() if "schedule.total" in line]
+        lines = [line for line in text.splitlines() if "schedule" in line]
         expect(len(lines) == (1 if said else 0), f"{settings} {words}:\n{text}")
         for word in said:
             expect(word in lines[0] and lines[0].startswith("gacc-exec: warning: "), f"{word!r} is not in {lines[0]}")
