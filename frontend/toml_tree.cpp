@@ -40,6 +40,7 @@ namespace {
 
 constexpr std::string_view kMark = "\xEF\xBB\xBF";  // of UTF-8, at the beginning; the library skips it
 constexpr size_t kMaxBytes = size_t{4} << 20;       // of a model file
+constexpr char kBeyond[] = "'{}' is beyond the range of numbers";
 constexpr int kMaxKeyDots = 40;  // of one dotted key; with the nesting limit this bounds the tree's depth
 
 // The lines of a text, to turn the library's columns (code points) into ours (bytes).
@@ -113,7 +114,12 @@ class Lines {
   mutable std::vector<size_t> begins_;
 };
 
-Node convert(const toml::node& from, const Lines& lines) {
+// Returns whether the text of a number has a digit other than 0 before its exponent.
+bool is_not_zero(std::string_view number) {
+  return number.substr(0, number.find_first_of("eE")).find_first_of("123456789") != number.npos;
+}
+
+Node convert(const toml::node& from, const Lines& lines, Diag& diag) {
   using enum Node::Form;
   Node node;
   node.at = lines.location(from.source());
@@ -126,15 +132,20 @@ Node convert(const toml::node& from, const Lines& lines) {
   copy(text, node.text, from.as_string());
   copy(integer, node.integer, from.as_integer());
   copy(real, node.real, from.as_floating_point());
+  if (node.form == real && node.real == 0) {
+    const std::string_view written = lines.from(node.at).substr(0, static_cast<size_t>(node.at.length));
+    if (is_not_zero(written)) diag.error(Kind::syntax, node.at, kBeyond, written);
+  }
   copy(flag, node.flag, from.as_boolean());
   if (from.is_array()) {
     node.form = list;
-    for (const toml::node& item : *from.as_array()) node.items.push_back(convert(item, lines));
+    for (const toml::node& item : *from.as_array()) node.items.push_back(convert(item, lines, diag));
   }
   if (!from.is_table()) return node;
   node.form = table;
   for (const auto& [key, value] : *from.as_table())
-    node.entries.push_back({std::string(key.str()), lines.location(key.source()), convert(value, lines)});
+    node.entries.push_back(
+        {std::string(key.str()), lines.location(key.source()), convert(value, lines, diag)});
   // The library sorts by key; the order of the file matters (the first [inputs.*] table feeds the model).
   std::ranges::stable_sort(
       node.entries, {}, [](const Entry& entry) { return std::pair(entry.key_at.line, entry.key_at.column); });
@@ -253,8 +264,7 @@ std::string reworded(std::string_view text, std::string_view there) {
                              kNoValue = " could not be interpreted as a value";
   const size_t colon = text.find(": ");
   if (text.ends_with(kNoValue) && colon != text.npos)
-    return fmt::format("{} is beyond the range of numbers",
-                       text.substr(colon + 2, text.size() - colon - 2 - kNoValue.size()));
+    return fmt::format(kBeyond, text.substr(colon + 3, text.size() - colon - 4 - kNoValue.size()));
   if (!text.starts_with(kPrefix) || colon == text.npos) return std::string(text);
   return fmt::format("{} (in a {})", text.substr(colon + 2),
                      text.substr(kPrefix.size(), colon - kPrefix.size()));
@@ -302,7 +312,7 @@ std::optional<Node> parse_toml(std::string_view text, Diag& diag) {
     return std::nullopt;
   }
   try {
-    return convert(toml::parse(text, std::string_view()), lines);
+    return convert(toml::parse(text, std::string_view()), lines, diag);
   } catch (const toml::parse_error& error) {
     const Location at = lines.location(error.source());
     if (!report_taken(error.description(), at, lines, diag))
@@ -317,7 +327,7 @@ std::optional<Node> parse_value(const Override& override, const Location& at, Di
   const std::string& text = override.value;
   Diag quiet;
   std::optional<Node> parsed = parse_toml(fmt::format("value = {}", text), quiet);
-  if (!parsed && is_number(text)) {
+  if (quiet.failed() && (parsed || is_number(text))) {
     diag.error(Kind::syntax, at, "{}", quiet.reports().front().text);
     return std::nullopt;
   }
