@@ -423,5 +423,16 @@ def test_weights_with_some_adapters_are_refused(folder):
     expect("h.0.mix.attn.q.lora_A.weight [4, 24] is missing" in done.stderr, done.stderr)
 
 
+def test_adapters_beside_weights_are_not_passed_over_in_silence(folder):
+    """transformers would put them on the weights of such a folder."""
+    artifact, both = build(folder, lora()), folder / "both"
+    words = ("gacc-exec", artifact, "--init-only", "--device", "cpu")
+    run(*words, "--save-adapter", both)
+    run(*words, "--save", both / "model.safetensors")
+    for more, said in (((), True), (("--load-adapter", both), False)):
+        done = run(*words, "--load", both, *more)
+        expect(("has adapters beside its weights (adapter_config.json)" in done.stderr) == said, done.stderr)
+
+
 if __name__ == "__main__":
     harness.main(globals())
