@@ -258,6 +258,10 @@ gacc_window to_c(const WindowReport& report) {
 }
 
 Answer save(gacc_session& session, const SaveForm& form) {
+  constexpr std::string_view kEndings[] = {".safetensors", ".gguf"};
+  const auto endings = std::span(kEndings).first(form.adapter ? 2 : 1);  // no GGUF without --like
+  if (const std::string wrong = wrong_ending("saving", form.path, endings); !wrong.empty())
+    return wrong_call("{}", wrong);
   GACC_TRY(check_save(form, session.plan, session.loaded));
   std::vector<NamedTensor> tensors = GACC_TRY(after(session, session.session->parameters()));
   return save_parameters(form, session.plan, session.loaded, tensors, to_metadata(session.facts));

@@ -230,7 +230,8 @@ gacc_error gacc_session_predict(gacc_session* session, const gacc_array* arrays,
 gacc_error gacc_session_read(gacc_session* session, const char* name, void* data, size_t bytes);
 gacc_error gacc_session_write(gacc_session* session, const char* name, const void* data, size_t bytes);
 
-/* The parameters as f32, as a safetensors file. Waits. */
+/* The parameters as f32, as a safetensors file; a path that ends as another format does, such as w.pt, is refused.
+ * Waits. */
 gacc_error gacc_session_save(gacc_session* session, const char* path);
 
 typedef struct gacc_save_options {

@@ -4,6 +4,7 @@
 #include "runtime/atomic_file.h"
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -16,6 +17,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
+
+#include "runtime/text.h"
 
 namespace gacc {
 namespace {
@@ -71,6 +74,13 @@ Result<std::string> read_descriptor(int fd, std::string_view path, int64_t limit
   bytes.resize(size);
   return bytes;
 }
+
+// Endings of formats: PyTorch's, which it reads otherwise too, and others.
+constexpr std::string_view kTorch[] = {".pt", ".pth", ".bin", ".ckpt"};
+constexpr std::string_view kFormats[] = {".safetensors", ".npy",  ".npz",     ".csv",  ".tsv",  ".json",
+                                         ".jsonl",       ".txt",  ".h5",      ".hdf5", ".onnx", ".pkl",
+                                         ".parquet",     ".gguf", ".msgpack", ".ptx",  ".toml", ".gir",
+                                         ".gz",          ".zip",  ".bz2",     ".xz",   ".zst"};
 
 }  // namespace
 
@@ -261,6 +271,19 @@ void sync_folder_of(const std::string& path) {
   if (folder < 0) return;
   (void)fsync(folder);
   close(folder);
+}
+
+std::string wrong_ending(std::string_view option, const std::string& path,
+                         std::span<const std::string_view> own) {
+  if (own.empty()) return "";
+  std::filesystem::path file = path;
+  const std::string ending = lower_case(file.extension().string());
+  const auto in = [&](const auto& list) { return std::ranges::find(list, ending) != std::end(list); };
+  if (in(own) || !(in(kTorch) || in(kFormats))) return "";
+  const bool torch = in(kTorch) && own.front() == ".safetensors";
+  return fmt::format("{} {}: no {} files are written, but {}: {}{}", option, path, ending.substr(1),
+                     fmt::join(own, ", "), file.replace_extension(own.front()).string(),
+                     torch ? " (PyTorch reads it by safetensors.torch.load_file)" : "");
 }
 
 Status write_file_atomically(const std::string& path, std::string_view bytes) {

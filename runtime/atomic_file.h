@@ -83,6 +83,11 @@ struct FileIdentity {
 // there. None where nothing could be lost: terminals, /dev/null and other character devices, and sockets.
 std::optional<FileIdentity> identity_of(std::string path);
 
+// Returns what is wrong with a path to be written by the option: it ends as a file of another format does than those
+// of `own`, of which the first is offered. "" for nothing.
+std::string wrong_ending(std::string_view option, const std::string& path,
+                         std::span<const std::string_view> own);
+
 Status write_file_atomically(const std::string& path, std::string_view bytes);
 // The same; "-" is standard output.
 Status write_output(const std::string& path, std::string_view bytes);

@@ -6,16 +6,15 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <iostream>
 #include <limits>
 
 #include "ir/schema/optimizer.h"
 #include "ir/schema/rate_schedule.h"
+#include "runtime/atomic_file.h"
 #include "runtime/data/spec.h"
 #include "runtime/store/checkpoint.h"
 #include "runtime/tell/log.h"
-#include "runtime/text.h"
 #include "runtime/weights/adapters.h"
 
 namespace gacc {
@@ -103,27 +102,6 @@ OptionFiles writes(FilesOf of, Endings endings = {}, std::string_view in_place_o
 }
 OptionFiles updates(FilesOf of) { return {FileUse::updates, of, "", {}}; }
 
-// Endings of formats: PyTorch's, which it reads otherwise too, and others.
-constexpr std::string_view kTorch[] = {".pt", ".pth", ".bin", ".ckpt"};
-constexpr std::string_view kFormats[] = {".safetensors", ".npy",  ".npz",     ".csv",  ".tsv",  ".json",
-                                         ".jsonl",       ".txt",  ".h5",      ".hdf5", ".onnx", ".pkl",
-                                         ".parquet",     ".gguf", ".msgpack", ".ptx",  ".toml", ".gir",
-                                         ".gz",          ".zip",  ".bz2",     ".xz",   ".zst"};
-
-// Returns what is wrong with the ending of a file to be written, or "".
-std::string wrong_ending(const OptionRow& row, const std::string& path) {
-  const Endings& own = row.files.endings;
-  if (own.empty()) return "";
-  std::filesystem::path file = path;
-  const std::string ending = lower_case(file.extension().string());
-  const auto in = [&](const auto& list) { return std::ranges::find(list, ending) != std::end(list); };
-  if (in(own) || !(in(kTorch) || in(kFormats))) return "";
-  const bool torch = in(kTorch) && own.front() == ".safetensors";
-  return fmt::format("{} {}: no {} files are written, but {}: {}{}", row.name, path, ending.substr(1),
-                     fmt::join(own, ", "), file.replace_extension(own.front()).string(),
-                     torch ? " (PyTorch reads it by safetensors.torch.load_file)" : "");
-}
-
 // ---- modes
 
 // Says what a run does, in the order of Mode.
@@ -189,7 +167,8 @@ std::string wrong_files(Arguments& given) {
   if (std::string wrong = wrong_outputs(files); !wrong.empty()) return wrong;
   for (const OptionRow& row : option_table(given))
     if (row.writes())
-      if (std::string wrong = wrong_ending(row, *std::get<std::string*>(row.target)); !wrong.empty())
+      if (std::string wrong = wrong_ending(row.name, *std::get<std::string*>(row.target), row.files.endings);
+          !wrong.empty())
         return wrong;
   return "";
 }

@@ -460,7 +460,8 @@ class Session:
 
     def save(self, path: str | os.PathLike, *, published: bool = False, merge: bool = False, type: str = "f32") -> None:
         """Writes the parameters as a safetensors file. A path that ends in "/", or is a folder, becomes the whole
-        folder of a published model, with config.json and the tokenizer's files of the one that `load` has read.
+        folder of a published model, with config.json and the tokenizer's files of the one that `load` has read. One
+        that ends as a file of another format does, such as w.pt, is refused.
 
         published  under the names of the model's [load], as in every folder
         merge      with the adapters added to the weights

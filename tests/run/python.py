@@ -163,6 +163,8 @@ def test_folders_and_adapters_are_those_of_gacc_exec(folder):
     run_.step(tokens=tokens, next=tokens + 1)
     run_.update()
     run_.save(folder / "w")
+    raises(gacc.Error, "no pt files are written, but .safetensors:", "w.safetensors (PyTorch reads it")(lambda: run_.save(folder / "w.pt"))
+    raises(gacc.Error, "no npz files are written, but .safetensors, .gguf:")(lambda: run_.save_adapter(folder / "w.npz"))
     run_.save_adapter(folder / "adapter")
     run_.merge(f"{folder}/merged/", type="bf16")
     fast = ["--init-only", "--device", "cpu", "--threads", 1]
