@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _arrays, _gguf, _toml
+from . import _arguments, _arrays, _gguf, _toml
 from ._library import (TREE, CArray, CEvaluation, CompileOptions, CTensor, CWindow, DeviceOptions, Error, SaveOptions,
                        StepInfo, byref, call, library, path_bytes)
 from ._watch import Watch
@@ -164,8 +164,9 @@ def compile(model: str | os.PathLike | Mapping, *, set: Mapping[str, Any] | None
     Takes as long as gaccc does. A wrong model raises Error with the lines gaccc prints, and the place of the first.
     What the compiler warns of is a Python warning.
     """
+    _arguments.check(compile, locals())
     for name, number in (("lora", lora), ("context", context)):
-        if number is not None and (not isinstance(number, int) or number < 1):
+        if number is not None and number < 1:
             raise ValueError(f"{name} is a whole number from 1 on, not {number!r}")
     size = f"{memory}B" if isinstance(memory, int) else memory
     given = dict(set or {}, **({} if size is None else {"memory.budget": size}))
@@ -218,6 +219,7 @@ def from_torch(module: Any, inputs: Mapping[str, Any], *, loss: str | Mapping, t
     dropout, frozen what requires no gradient. A Session of it starts from the module's values, and its `parameters()`
     load back with load_state_dict(strict=True). `save` writes those values beside the artifact.
     """
+    _arguments.check(from_torch, locals() | {"inputs": {}})  # of which the lowering says more
     from . import torch as lowering  # the dependency is optional
     tables: dict[str, Any] = {"train": dict(train or {}), "model": {}}
     short = {"loss": ("type", loss), "optimizer": ("type", optimizer), "schedule": ("type", schedule),
@@ -263,7 +265,7 @@ class Session:
 
     def __init__(self, step: Step, device: str = "auto", seed: int | None = None, *, threads: int = 0,
                  epoch_samples: int = 0, updates: int | None = None, recheck: int = 0):
-        _check_step(step)
+        _arguments.check(Session.__init__, locals())
         self.compiled = step
         self._updates = updates
         self._device, self._threads = device, threads
@@ -382,6 +384,7 @@ class Session:
     def evaluate_over(self, loader: Iterable[Any] | Mapping[str, Any]) -> Evaluation:
         """The same over batches: mappings by name, or tuples in the order of the model's inputs. A mapping of arrays
         is one batch."""
+        _arguments.check(Session.evaluate_over, locals())
         return self._evaluation(self._evaluate_over([loader] if isinstance(loader, Mapping) else loader))
 
     def _evaluate_over(self, loader: Iterable[Any]) -> CEvaluation:
@@ -467,6 +470,7 @@ class Session:
         merge      with the adapters added to the weights
         type       of the numbers: "f32", "bf16" or "f16"
         """
+        _arguments.check(Session.save, locals())
         self._save_as(path, SaveOptions(0, merge, published, type.encode()))
 
     def generate(self, prompt: str | Sequence[str], tokens: int = 100, *, tokenizer: Any = None,
@@ -481,6 +485,7 @@ class Session:
 
         gacc-exec makes the text, in a process and an arena of its own, of a copy of the parameters as they are.
         """
+        _arguments.check(Session.generate, locals())
         from .generate import of_session
         options = dict(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, device=self._device,
                        threads=self._threads or None)
@@ -547,6 +552,7 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
     run is a warning, where the loader has a length; a session with `updates` of its own has said it already.
     """
     _check_keywords(model)
+    _arguments.check(train, locals())
     if model and (step is not None or module is None):
         raise TypeError(f"train() takes no {', '.join(model)} but with a module and without a step")
     if hasattr(loader, "shape") or (isinstance(loader, tuple) and any(hasattr(each, "shape") for each in loader)):
@@ -561,7 +567,6 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
     if step is None and module is not None:
         from . import torch as lowering
         step = from_torch(module, lowering.examples_of(module, loader, model), **model)
-    _check_step(step)
     if session is not None and step is not session.compiled:
         raise ValueError(f"the session has a step of its own, {session.compiled!r}, and trains no other one, "
                          f"{step!r}")
@@ -624,12 +629,6 @@ def _is_adapter(path: pathlib.Path) -> bool:
         return _gguf.read_metadata(path).get("general.type") == "adapter"
     folder = path.parent if path.name == "adapter_model.safetensors" else path
     return (folder / "adapter_config.json").exists()
-
-
-def _check_step(step: Any) -> None:
-    if not isinstance(step, Step):
-        raise TypeError("the first argument is a Step, which gacc.compile(model) or gacc.open(artifact) gives, not "
-                        f"{step!r:.60}")
 
 
 def _shape(tensor: CTensor) -> tuple[int, ...]:

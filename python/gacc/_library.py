@@ -162,6 +162,8 @@ def call(name: str, *arguments: object, file: str | None = None, first: int = 0)
 
 
 def path_bytes(path: str | os.PathLike) -> bytes:
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise TypeError(f"a path is a str or an os.PathLike, not {path!r:.60}")
     encoded = os.fsencode(path)
     if b"\0" in encoded:
         raise ValueError("a path has no byte 0")

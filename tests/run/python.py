@@ -541,6 +541,17 @@ def test_calls_of_another_kind_say_what_is_right(folder):
     raises(TypeError, "train() takes no loss but with a module")(lambda: train(loss="mse"))
     raises(ValueError, "epochs is -1")(lambda: gacc.train(step, [(x, y)], epochs=-1, device="cpu"))
     raises(ValueError, "updates is -2")(lambda: gacc.train(step, [(x, y)], updates=-2, device="cpu"))
+    for wrong, says in ((dict(epochs=1.5), "train(): epochs is 1.5, and takes a whole number or None"), (dict(loader=None), "loader is None, and takes an iterable or a dict"),
+                        (dict(loader="set.npz"), "loader is 'set.npz', and"), (dict(device=0), "device is 0, and takes a str"), (dict(best=None), "best is None"),
+                        (dict(on_update="print"), "on_update is 'print', and takes a function or None"), (dict(seed="1"), "seed is '1', and takes"), (dict(checkpoint=1), "checkpoint is 1")):
+        raises(TypeError, says)(lambda: gacc.train(**{"step": step, "loader": [(x, y)], "device": "cpu", **wrong}))
+    for call, says in ((lambda: gacc.compile(7), "model is 7, and takes a str, a path or a dict"), (lambda: gacc.compile(MODEL, memory=1.5), "compile(): memory is 1.5"),
+                       (lambda: gacc.Session(step, threads="2"), "Session(): threads is '2', and takes a whole number"), (lambda: run.save("w", type=None), "Session.save(): type is None"),
+                       (lambda: run.load(None), "a path is a str or an os.PathLike, not None"), (lambda: gacc.open(3), "not 3"), (lambda: run.evaluate_over(None), "loader is None"),
+                       (lambda: run.generate(5), "prompt is 5, and takes a str or a Sequence"), (lambda: gacc.train(loader=[(x, y)]), "step is None, and takes a Step")):
+        raises(TypeError, says)(call)
+    session(step, seed=np.int64(1), updates=np.int32(4))
+    gacc.train(step, [(x, y)], epochs=np.int64(1), device="cpu")
     expect(gacc.compile(MODEL, memory=10**6).plan["bytes"]["peak"] <= 10**6, "a budget in bytes")
     raises(gacc.Error, 'must be a size such as "512MiB"')(lambda: gacc.compile(MODEL, set={"memory.budget": 10**6}))
     raises(gacc.Error, "needs at least")(lambda: gacc.compile(MODEL, memory=10))
