@@ -80,29 +80,50 @@ Result<int32_t> draw(const std::vector<float>& logits, const GenerateOptions& op
     return Status::error("token {} of the text: the model's logits are not finite", position + 1);
   if (options.temperature == 0)
     return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  // 1. The sum of the weights, which are probabilities but for one factor, of all tokens that may be drawn.
+  const auto logit_of = [&](int32_t token) { return logits[static_cast<size_t>(token)]; };
+  const double top = *std::ranges::max_element(logits);
+  const auto weight_of = [&](int32_t token) {
+    return std::exp((double{logit_of(token)} - top) / options.temperature);
+  };
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto logit_of = [&](int32_t token) { return logits[static_cast<size_t>(token)]; };
-  std::ranges::stable_sort(order, std::greater(), logit_of);
-  if (options.top_k && *options.top_k < static_cast<int64_t>(order.size()))
-    order.resize(static_cast<size_t>(*options.top_k));
-  const double top = logit_of(order.front());
-  std::vector<double> sums;  // of the probabilities so far, not yet divided by all of them
+  const size_t kept = std::min(order.size(), static_cast<size_t>(options.top_k.value_or(std::ssize(order))));
+  std::vector<double>
+      sums;  // of the tokens that are sorted: the most likely first, of equal ones the lower number
+  const auto sort_more = [&] {
+    const auto begin = order.begin() + std::ssize(sums);
+    const auto end = order.begin() + static_cast<std::ptrdiff_t>(std::min(kept, 8 * sums.size() + 64));
+    std::ranges::partial_sort(begin, end, order.end(), {},
+                              [&](int32_t token) { return std::pair(-logit_of(token), token); });
+    for (auto token = begin; token != end; ++token)
+      sums.push_back((sums.empty() ? 0 : sums.back()) + weight_of(*token));
+  };
   double sum = 0;
-  for (const int32_t each : order) {
-    sum += std::exp((double{logit_of(each)} - top) / options.temperature);
-    sums.push_back(sum);
+  if (kept == order.size()) {
+    for (const int32_t token : order) sum += weight_of(token);
+  } else {
+    while (sums.size() < kept) sort_more();
+    sum = sums.back();
   }
-  const auto enough = std::lower_bound(sums.begin(), sums.end(), options.top_p * sum);
-  if (enough != sums.end()) sums.erase(enough + 1, sums.end());
-  sum = sums.back();
+  // 2. The first sorted token whose sum passes: as a rule few have to be sorted.
+  const auto first_of = [&](const auto& passes) {
+    for (size_t at = 0;; ++at) {
+      if (at == sums.size()) sort_more();
+      if (passes(sums[at]) || at + 1 == kept) return at;
+    }
+  };
+  size_t last = kept - 1;
+  if (options.top_p < 1) {
+    last = first_of([&](double so_far) { return so_far >= options.top_p * sum; });
+    sum = sums[last];
+  }
   const PhiloxCounter words = philox({static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32),
                                       0, static_cast<uint32_t>(RandomStream::generate)},
                                      options.seed);
   const uint64_t bits = uint64_t{words[1]} << 32 | words[0];
   const double number = static_cast<double>(bits >> 11) * 0x1p-53 * sum;
-  const auto found = std::upper_bound(sums.begin(), sums.end(), number);
-  return order[static_cast<size_t>(std::min(found, sums.end() - 1) - sums.begin())];
+  return order[std::min(last, first_of([&](double so_far) { return so_far > number; }))];
 }
 
 // Returns the text that `line_of` has made the line of.

@@ -249,6 +249,37 @@ def test_the_text_ends_before_what_stops_it(folder):
         expect("--top-p: expected a number above 0, up to 1" in generate(artifact, weights, 3, "--top-p", wrong, code=2), wrong)
 
 
+def drawn_token(logits, seed, position, temperature=1, top_k=None, top_p=1):
+    """The token that --generate draws at a position of the text: all are sorted, of equal ones the lower number first."""
+    order = sorted(range(len(logits)), key=lambda token: -logits[token])[:top_k]
+    sums = list(itertools.accumulate(math.exp((logits[token] - logits[order[0]]) / temperature) for token in order))
+    sums = sums[:1 + next(i for i, each in enumerate(sums) if each >= top_p * sums[-1])]
+    words, low, high = [position, 0, 0, 0x4745], seed, 0  # Philox4x32-10
+    for _ in range(10):
+        a, b = 0xD2511F53 * words[0], 0xCD9E8D57 * words[2]
+        words = [b >> 32 ^ words[1] ^ low, b % 2**32, a >> 32 ^ words[3] ^ high, a % 2**32]
+        low, high = (low + 0x9E3779B9) % 2**32, (high + 0xBB67AE85) % 2**32
+    number = (words[1] << 32 | words[0]) // 2**11 * 2.0**-53 * sums[-1]
+    return order[next(i for i, each in enumerate(sums) if each > number)]
+
+
+def test_tokens_are_drawn_from_the_most_likely_on(folder):
+    """Of an untrained model's 700 tokens, of which the first 600 are equal or all differ."""
+    vocabulary = 700
+    artifact, weights, _ = trained(folder, gpt(vocabulary=vocabulary), 4)
+    for ties in (False, True):
+        tensors = harness.read_safetensors(weights)
+        if ties:
+            tensors["wte.weight"][1][:600 * 16] = tensors["wte.weight"][1][:16] * 600
+        harness.write_safetensors(folder / "w.safetensors", tensors)
+        harness.write_npy(folder / "w.npy", array.array("i", [5] + [0] * (LENGTH - 1)), [1, LENGTH])
+        logits = predict(artifact, folder / "w.safetensors", f"npy:tokens={folder}/w.npy", folder / "out.npy")[1][:vocabulary]
+        for seed, (option, value) in enumerate([("temperature", 1), ("temperature", 0.1), ("top-k", 3), ("top-k", 500), ("top-p", 0.3), ("top-p", 0.999)] * 4):
+            got = int(generate(artifact, folder / "w.safetensors", 1, "--prompt", "5", "--seed", seed, f"--{option}", value))
+            wanted = drawn_token(logits, seed, 1, **{option.replace("-", "_"): value})
+            expect(got == wanted, f"ties {ties}, --seed {seed} --{option} {value}: {got}, expected {wanted}")
+
+
 def test_a_prompt_a_line(folder):
     """Each line is what the prompt alone gives."""
     (folder / "text").write_bytes(b"the quick brown fox\njumps over \\ the lazy dog. " * 12)
