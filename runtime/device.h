@@ -148,8 +148,18 @@ class TestFlip {
 
 constexpr size_t kMostTimings = 50000;
 
-// Every device plug-in (libgacc-host.so, ...) exports this symbol. The ABI number must match.
-constexpr int kDeviceAbi = 8;
+// Returns a number that other sizes of these types would change.
+template <class... Types>
+constexpr int number_of_sizes() {
+  uint32_t number = 0;
+  ((number = number * 31 + sizeof(Types)), ...);
+  return static_cast<int>(number % 10'000'000);
+}
+// Every device plug-in (libgacc-host.so, ...) exports this symbol. The ABI number must match. It is raised with what
+// sizes do not show: another order of members or of virtual functions.
+constexpr int kDeviceAbi =
+    8 * 10'000'000 + number_of_sizes<Artifact, PlanInput, PlanBuffer, PlanProgram, PlanLaunch, PlanArgument,
+                                     PlanValue, DeviceOptions, Timing>();
 extern "C" {
 using gacc_create_device_fn = Device* (*)(int abi,
                                           const DeviceOptions* options);  // null when the ABI differs

@@ -25,9 +25,7 @@ Result<std::unique_ptr<Device>> load_device(const std::string& path, const Devic
   if (!create) return Status::error("{} is not a gacc device plug-in: it has no {}", path, kEntry);
   std::unique_ptr<Device> device(create(kDeviceAbi, &options));
   if (!device)
-    return Status::error(
-        "{} was built for another version of gacc (its interface is not {}): rebuild or reinstall it", path,
-        kDeviceAbi);
+    return Status::error("{} was built for another version of gacc: rebuild or reinstall it", path);
   return device;
 }
 
