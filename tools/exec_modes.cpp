@@ -278,18 +278,20 @@ Status write_predictions(Run& run, Session& session) {
   std::string warning;
   EvaluationReport report;
   // The loss and the metrics follow from the outputs, or need a pass of their own.
-  const bool at_once = run.artifact.plan.predict.measured && run.eval.samples == run.data.samples;
-  GACC_TRY(predict(session, run.artifact.plan, at_once ? run.eval : run.data, path, run.outputs,
+  const Dataset* const labelled = run.labelled;
+  const bool at_once =
+      labelled != nullptr && run.artifact.plan.predict.measured && labelled->samples == run.data.samples;
+  GACC_TRY(predict(session, run.artifact.plan, at_once ? *labelled : run.data, path, run.outputs,
                    run.options.interrupted, run.result.interrupted, warning,
                    at_once ? &report.result : nullptr));
   if (!warning.empty()) run.say("gacc-exec: {}\n", warning);
   const std::string& remark = run.outputs.remark;
   run.done = fmt::format("wrote the outputs of {} to {}{}{}", counted(run.data.samples, "sample"), path,
                          remark.empty() ? "" : ", ", remark);
-  if (run.eval.samples == 0 || run.result.interrupted) return {};
+  if (labelled == nullptr || run.result.interrupted) return {};
   if (!at_once)
     GACC_TRY(
-        evaluate_once(session, run.artifact.plan, run.eval, run.options, report, run.result.interrupted));
+        evaluate_once(session, run.artifact.plan, *labelled, run.options, report, run.result.interrupted));
   report.show_in(run.metric_units);
   if (!run.result.interrupted) run.say("{}\n", evaluation_text(report, run.artifact.plan));
   return {};

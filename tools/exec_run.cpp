@@ -8,6 +8,7 @@
 #include "compiler/open_artifact.h"
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
+#include "runtime/data/spec.h"
 #include "runtime/run/begin.h"
 #include "runtime/run/open_device.h"
 #include "runtime/run/rates.h"
@@ -164,10 +165,11 @@ Status Run::prepare() {
     GACC_TRY(log.open(given.log, resumes ? std::optional(checkpoint.earlier().log) : std::nullopt));
   GACC_TRY(load_parameters());
   if (given.mode() != Mode::init_only) {
-    if (!given.data.empty())
+    if (given.mode() == Mode::predict)
+      GACC_TRY(load_predicted(/*labels=*/module.settings.predict.layer->empty()));
+    else if (!given.data.empty())
       GACC_TRY(load_data(given.data, given.asks() ? DataUse::prediction : DataUse::training, data));
     if (!given.eval.empty()) GACC_TRY(load_data(given.eval, DataUse::evaluation, eval));
-    if (given.mode() == Mode::predict && module.settings.predict.layer->empty()) look_for_labels();
     GACC_TRY(checkpoint.check(artifact, data, options, lr_of_model_));
   }
   if (given.mode() == Mode::predict)
@@ -269,21 +271,42 @@ Status Run::check_saving() const {
   return best ? check_save(*best, artifact.plan, loaded) : Status();
 }
 
+void Run::say_remarks(const Dataset& of) const {
+  for (const std::string& remark : of.remarks) say("gacc-exec: {}\n", remark);
+}
+
 Status Run::load_data(const std::string& spec, DataUse use, Dataset& to) {
   Status status = load_dataset(spec, artifact.plan, use, facts, to);
-  for (const std::string& remark : to.remarks) say("gacc-exec: {}\n", remark);
+  say_remarks(to);
   if (!status && use == DataUse::evaluation) return Status::error("--eval: {}", status.text());
   return status;
 }
 
-// Measures the loss beside the predictions, where the data have labels that fit.
-void Run::look_for_labels() {
-  const Status status = load_dataset(given.data, artifact.plan, DataUse::evaluation, facts, eval);
-  if (status) return;
-  for (size_t i = 0; i < eval.columns.size(); ++i)
-    if (artifact.plan.inputs[i].target && (eval.columns[i].found || eval.columns[i].present()))
-      say("gacc-exec: note: nothing is measured: {}\n", status.text());
-  eval = {};
+// Loads the data of --predict, with their labels where they have some that fit: the loss is measured beside. It takes
+// a second set with the labels where rows without one are predicted, too, and after a pipe, which is read once.
+Status Run::load_predicted(bool labels) {
+  const Spec spec = GACC_TRY(parse_spec(given.data));
+  const auto is_pipe = [](const std::string& path) {
+    const auto identity = identity_of(path);
+    return identity && identity->pipe;
+  };
+  const bool apart = spec.option("missing") == "drop" || std::ranges::any_of(data_files(given.data), is_pipe);
+  if (apart || !labels) GACC_TRY(load_data(given.data, DataUse::prediction, data));
+  if (!labels) return {};
+  Dataset& all = apart ? eval : data;
+  const Status status = load_dataset(given.data, artifact.plan, DataUse::evaluation, facts, all);
+  if (status) {
+    labelled = &all;
+    if (!apart) say_remarks(all);
+    return {};
+  }
+  bool found = false;
+  for (size_t i = 0; i < all.columns.size(); ++i)
+    found |= artifact.plan.inputs[i].target && (all.columns[i].found || all.columns[i].present());
+  all = {};
+  if (!apart) GACC_TRY(load_data(given.data, DataUse::prediction, data));
+  if (found) say("gacc-exec: note: nothing is measured: {}\n", status.text());
+  return {};
 }
 
 // Finds the units of metrics where the target is normalised by its data: mae and rmse are shown in its own, if these
@@ -291,7 +314,7 @@ void Run::look_for_labels() {
 void Run::find_units() {
   const Plan& plan = artifact.plan;
   metric_units.assign(plan.metrics.size(), 1);
-  if (given.mode() != Mode::train && eval.samples == 0) return;
+  if (given.mode() != Mode::train && eval.samples == 0 && labelled == nullptr) return;
   for (const PlanInput& input : plan.inputs) {
     if (!input.target) continue;
     if (!input.normalize_data) {

@@ -57,7 +57,8 @@ class Run {
   const Arguments given;
   Artifact artifact;
   Dataset data, eval;
-  DataFacts facts;  // what the training data have taught, in this run or before
+  const Dataset* labelled = nullptr;  // of --predict: the one of these that has labels, which are measured
+  DataFacts facts;                    // what the training data have taught, in this run or before
   Weights loaded;
   Adapter adapter;  // of --load-adapter
   DeviceOptions device_options;
@@ -82,8 +83,9 @@ class Run {
   Status load_parameters();
   Status check_saving() const;
   SaveForm form_of(const char* option, const std::string& path) const;
+  void say_remarks(const Dataset& of) const;
   Status load_data(const std::string& spec, DataUse use, Dataset& to);
-  void look_for_labels();
+  Status load_predicted(bool labels);
   void find_units();
   Facts facts_of_rank() const;
   Status read_gemm_choices();

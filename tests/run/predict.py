@@ -1,8 +1,10 @@
 """--predict and --generate: the outputs of a trained model, and text that it goes on with."""
 import array
+import ctypes
 import itertools
 import json
 import math
+import os
 import re
 import struct
 import subprocess
@@ -108,6 +110,15 @@ def test_labels_cost_no_second_pass(folder):
         told = run("gacc-exec", artifact, "--eval", data, "--load", weights, "--device", "cpu").stdout.splitlines()[0]
         done = run("gacc-exec", artifact, "--data", data, "--load", weights, "--predict", folder / "out.npy", "--device", "cpu")
         expect(told.startswith("eval: loss ") and told in done.stderr.splitlines(), f"{sets}: {told!r}, and {done.stderr}")
+
+
+def test_labelled_data_are_read_once(folder):
+    artifact, weights, data = trained(folder, harness.classifier("mlp", [7], 5, MLP, "micro_batch = 4", seed=2), 13)
+    libc, event = ctypes.CDLL(None), 16  # bytes, of a file that is watched itself
+    watch = libc.inotify_init1(os.O_NONBLOCK)
+    libc.inotify_add_watch(watch, bytes(folder / "x.npy"), 0x30)  # IN_OPEN, IN_CLOSE_NOWRITE
+    done = run("gacc-exec", artifact, "--data", data, "--load", weights, "--predict", folder / "out.npy", "--device", "cpu")
+    expect("eval: loss" in done.stderr and len(os.read(watch, 4096)) == 2 * event, f"the data are opened more than once:\n{done.stderr}")
 
 
 def test_standard_streams(folder):
