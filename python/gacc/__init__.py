@@ -270,7 +270,7 @@ class Session:
         self._updates = updates
         self._device, self._threads = device, threads
         self._based = step.module_state is not None  # the parameters are no longer those of the start
-        self._columns: dict[str, list[Any]] = {}  # of the first table that an input was given
+        self._columns: dict[str, list[Any]] = {}  # of the first table that an input was given, or trained on
         self._handle = ctypes.c_void_p()
         call("session_open", step._handle, device.encode(), byref(DeviceOptions(threads, recheck)),
              byref(self._handle))
@@ -433,7 +433,7 @@ class Session:
     def _arrays(self) -> dict[str, np.ndarray]:
         with tempfile.TemporaryDirectory(prefix="gacc-") as folder:
             path = os.path.join(folder, "parameters")
-            self.save(path)
+            call("session_save", self._handle, path_bytes(path))
             return _arrays.read_safetensors(path)
 
     def load(self, parameters: Mapping[str, Any] | str | os.PathLike) -> None:
@@ -442,11 +442,14 @@ class Session:
         adapters alone: their base is loaded before them."""
         if not isinstance(parameters, Mapping):
             call("session_load", self._handle, path_bytes(parameters))
-            if not self._based and _is_adapter(pathlib.Path(os.fsdecode(parameters))):
-                warnings.warn(f"{os.fsdecode(parameters)} has adapters alone, and the session's other weights were "
+            path = pathlib.Path(os.fsdecode(parameters))
+            if not self._based and _is_adapter(path):
+                warnings.warn(f"{path} has adapters alone, and the session's other weights were "
                               "drawn at random: load their base first", stacklevel=2)
             else:
                 self._based = True
+            if path.is_file() and path.suffix not in (".gguf", ".json"):
+                self._columns.update(_arrays.read_columns(path, self.compiled.inputs))
             return
         state = self.compiled.module_state
         self._write(parameters if state is None else state.to_step(parameters))
@@ -472,6 +475,8 @@ class Session:
         """
         _arguments.check(Session.save, locals())
         self._save_as(path, SaveOptions(0, merge, published, type.encode()))
+        if self._columns and os.path.isfile(path):
+            _arrays.write_columns(path, self._columns)
 
     def generate(self, prompt: str | Sequence[str], tokens: int = 100, *, tokenizer: Any = None,
                  temperature: float | None = None, top_k: int | None = None, top_p: float | None = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
@@ -13,6 +14,7 @@ TYPES = {np.dtype(name): short for name, short in (
     ("uint8", b"u8"), ("uint16", b"u16"), ("int8", b"i8"), ("int16", b"i16"), ("int32", b"i32"), ("int64", b"i64"),
     ("float32", b"f32"), ("float64", b"f64"))}
 WIDER = {"b1": np.int8, "u4": np.int64, "u8": np.int64, "f2": np.float32}  # what others become, as in files of arrays
+COLUMNS = "gacc.inputs.{}.columns"  # the key of an input's, in the metadata of a safetensors file
 
 
 def to_numpy(it: Any) -> np.ndarray:
@@ -54,10 +56,11 @@ def in_order(table: Any, columns: list[Any]) -> Any:
     own = list(table.columns)
     if own == columns:
         return table
-    if sorted(map(str, own)) != sorted(map(str, columns)):
-        raise ValueError(f"the columns are {', '.join(map(str, own))}; the first table had "
-                         f"{', '.join(map(str, columns))}")
-    return table[columns]
+    by_name = {str(name): name for name in own}
+    wanted = list(map(str, columns))
+    if sorted(by_name) != sorted(wanted):
+        raise ValueError(f"the columns are {', '.join(by_name)}; the first table had {', '.join(wanted)}")
+    return table[[by_name[name] for name in wanted]]
 
 
 def fits(given: Sequence[int], wanted: Sequence[int]) -> bool:
@@ -67,14 +70,22 @@ def fits(given: Sequence[int], wanted: Sequence[int]) -> bool:
     return given == wanted or (flat and np.prod(given, dtype=object) == np.prod(wanted, dtype=object))
 
 
+def _read_header(file: BinaryIO) -> dict[str, Any]:
+    return json.loads(file.read(int.from_bytes(file.read(8), "little")))
+
+
+def _write_header(file: BinaryIO, header: dict[str, Any]) -> None:
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+
+
 def read_safetensors(path: str | os.PathLike) -> dict[str, np.ndarray]:
     with open(path, "rb") as file:
-        data = file.read()
-    begin = 8 + int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:begin])
+        header, data = _read_header(file), file.read()
     header.pop("__metadata__", None)
     return {name: np.frombuffer(data, np.float32, (t["data_offsets"][1] - t["data_offsets"][0]) // 4,
-                                begin + t["data_offsets"][0]).reshape(t["shape"]).copy() for name, t in header.items()}
+                                t["data_offsets"][0]).reshape(t["shape"]).copy() for name, t in header.items()}
 
 
 def write_safetensors(path: str | os.PathLike, tensors: Mapping[str, Any]) -> None:
@@ -85,12 +96,26 @@ def write_safetensors(path: str | os.PathLike, tensors: Mapping[str, Any]) -> No
         header[name] = {"dtype": "F32", "shape": list(np.shape(tensors[name])),
                         "data_offsets": [end, end + array.nbytes]}
         end += array.nbytes
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
     with whole(path) as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        _write_header(file, header)
         for array in arrays.values():
             file.write(array.reshape(-1).data)
+
+
+def read_columns(path: str | os.PathLike, inputs: Iterable[str]) -> dict[str, list[str]]:
+    """The columns of the table that an input was trained on, as the safetensors file of its parameters has them."""
+    with open(path, "rb") as file:
+        said = _read_header(file).get("__metadata__", {})
+    return {name: json.loads(said[COLUMNS.format(name)]) for name in inputs if COLUMNS.format(name) in said}
+
+
+def write_columns(path: str | os.PathLike, columns: Mapping[str, list[Any]]) -> None:
+    """Adds them to such a file."""
+    with open(path, "rb") as old, whole(path) as file:
+        header = _read_header(old)
+        said = {COLUMNS.format(name): json.dumps(list(map(str, each))) for name, each in columns.items()}
+        _write_header(file, header | {"__metadata__": header.get("__metadata__", {}) | said})
+        shutil.copyfileobj(old, file)
 
 
 @contextlib.contextmanager

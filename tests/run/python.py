@@ -376,6 +376,14 @@ def test_what_is_not_what_it_shows(folder):
         first = run_.predict(x=Table(columns))
         expect(np.array_equal(run_.predict(x=Table(turned)), first), "columns go by their place")
         raises(ValueError, "the first table had a, b, c")(lambda: run_.predict(x=Table({**columns, "g": columns["a"]})))
+        run_.save(folder / "w.safetensors")
+    with session() as run_:
+        run_.load(folder / "w.safetensors")
+        expect(np.array_equal(run_.predict(x=Table(turned)), first), "columns go by their place in another session")
+        run_.save(folder / "w.safetensors")
+    with session() as run_:
+        run_.load(folder / "w.safetensors")
+        raises(ValueError, "the columns are g, ", "the first table had a, b, c")(lambda: run_.predict(x=Table({"g" if k == "a" else k: v for k, v in columns.items()})))
 
 
 def test_errors_name_the_caller_s_sample(folder):
