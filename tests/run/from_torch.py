@@ -45,6 +45,22 @@ def test_other_networks(_):
     as_pytorch("llama_block", "wavenet", "perceiver", "act_policy", "deepsets", "tab_transformer")
 
 
+def test_a_batch_norm_of_two_calls_moves_its_statistics_twice(_):
+    """In the order of the calls, in every launch of a window, and where lanes are joined."""
+    as_pytorch("siamese")
+    module, inputs, loss, target = made("siamese")
+    wanted, parts = copy.deepcopy(module).train(), [({n: x[i:i + 1] for n, x in inputs.items()}, target[i:i + 1]) for i in range(4)]
+    for given, _ in parts:
+        wanted(*given.values())
+    for lanes in (1, 4):
+        run = session(gacc.from_torch(module, inputs, loss=loss, target="y", optimizer=SGD, train={"micro_batch": 1, "accumulate": 4, "lanes": lanes}))
+        for given, y in parts:
+            run.step(given, y=y)
+        run.update()
+        worst, where = apart(run.parameters(), {n: x for n, x in wanted.state_dict().items() if "running" in n})
+        expect(worst <= 1e-6, f"{lanes} lanes: {where} is {worst:.1e} off")
+
+
 def test_half_precision_stays_near(_):
     """bf16 within 2^-7 of the largest output, f16 within 2^-10; a window is applied."""
     module, inputs, loss, target = made("nanogpt_flash")
@@ -180,10 +196,9 @@ def test_refusals_name_the_line(_):
             return x * self.weight[0].item()
     refused(None, ".item(): give the tensor itself", module=Item(None))
     refused(lambda x: x + torch.randn_like(x), "is an input")
-    norm = nn.BatchNorm1d(4)
-    twice = One(lambda x: norm(norm(x).tanh()))
-    twice.norm = norm
-    refused(None, "runs once in a forward", module=twice)
+    reading = One(lambda x: norm(x) - norm.running_mean)
+    reading.norm = norm = nn.BatchNorm1d(4)
+    refused(None, "in training a forward does not read them", module=reading)
     refused(None, "scale_grad_by_freq", module=nn.Sequential(nn.Embedding(9, 4, scale_grad_by_freq=True)), x=torch.randint(0, 9, (4, 2)))
     nothing = One(lambda x: x)
     nothing.requires_grad_(False)

@@ -363,7 +363,7 @@ def act_policy():
 class Siamese(nn.Module):
     def __init__(self):
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * 49, 8), nn.Sigmoid())
+        self.body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * 49, 8), nn.Sigmoid())
         self.head = nn.Linear(8, 1)
 
     def forward(self, a, b):

@@ -125,10 +125,11 @@ class Lowering:
         if node.target is operator.getitem:
             source, which = node.args
             part = self.values[source][which]
-            if part is None:
+            moved = source.target in RUNNING and which > 0
+            if part is None or (moved and any(user.target not in RUNNING | {"output"} for user in node.users)):
                 more = ("; `argmax` gives the places of the largest" if source.target is aten.max.dim else
-                        "; a batch norm that keeps statistics runs once in a forward: put the two batches side by side "
-                        "as one input, or say track_running_stats=False" if source.target in RUNNING else "")
+                        "; running statistics are for evaluations: in training a forward does not read them"
+                        if moved else "")
                 raise refusal(node, f"gacc has no result {which} of `{source.target}`{more}")
             return part
         if lost := next((n for n in node.all_input_nodes if self.values[n] is None), None):

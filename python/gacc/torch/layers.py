@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .operations import by_repeating, mean
-from .region import LEAST, OPERATIONS, Region, plain_sizes, row, truth
+from .region import LEAST, OPERATIONS, Region, literal, plain_sizes, row, truth
 from .tensor import B, Tensor, Unsupported, axes_of, in_memory, known
 
 aten = torch.ops.aten
@@ -164,12 +164,35 @@ def instance_norm(r: Region, x: Tensor, w: Tensor | None, bias: Tensor | None, m
 def batch_norm(r: Region, x: Tensor, w: Tensor | None, bias: Tensor | None, running_mean: Tensor,
                running_variance: Tensor, training: bool, momentum: float, eps: float) -> list:
     if not training:
-        return by_statistics(r, x, w, bias, running_mean, running_variance, momentum, eps)
+        return [*by_statistics(r, x, w, bias, running_mean, running_variance, momentum, eps)[:3], running_mean,
+                running_variance]
     out = by_batch(r, x, w, bias, eps)
-    for op, of, given in (("moving_mean.acc", running_mean, out[1:2]), ("moving_variance.acc", running_variance,
-                                                                       out[3:5])):
-        r.emit(op, [r.buffers.change(of.buffer), of.operand, *given], momentum=float(momentum))
-    return [out[0], None, None, None, None]
+    move(r, running_mean, out[1:2], momentum)
+    move(r, running_variance, out[3:5], momentum)
+    return [out[0], None, None, running_mean, running_variance]
+
+
+def move(r: Region, statistic: Tensor, given: list[str], momentum: float) -> None:
+    """Moves a running statistic by that of a batch: `given` is a mean, or a variance and the number of elements. After
+    another call in the forward, one op moves it as both do: s (1 - a) (1 - b) + x a (1 - b) + y b."""
+    each = ("f32", [statistic.extent(0)])
+    if statistic.buffer in r.moved:
+        line, before, earlier = r.moved[statistic.buffer]
+        r.lines.remove(line)
+        both = 1 - (1 - before) * (1 - momentum)
+        parts = [r.emit("mul", [unbiased(r, x, each), literal(part / (both or 1), "f32")], each)
+                 for x, part in ((earlier, before * (1 - momentum)), (given, momentum))]
+        given, momentum = [r.emit("add", parts, each)], both
+    r.emit("moving_mean.acc" if len(given) == 1 else "moving_variance.acc",
+           [r.buffers.change(statistic.buffer), statistic.operand, *given], momentum=float(momentum))
+    r.moved[statistic.buffer] = r.lines[-1], momentum, given
+
+
+def unbiased(r: Region, given: list[str], each: tuple[str, list]) -> str:
+    if len(given) == 1:
+        return given[0]
+    less = r.emit("maximum", [r.emit("add", [given[1], "-1.0"], each), "1.0"], each)
+    return r.emit("mul", [given[0], r.emit("div", [given[1], less], each)], each)
 
 
 @row(aten._native_batch_norm_legit.no_stats)
