@@ -196,6 +196,8 @@ def test_refusals_name_the_line(_):
             return x * self.weight[0].item()
     refused(None, ".item(): give the tensor itself", module=Item(None))
     refused(lambda x: x + torch.randn_like(x), "is an input")
+    refused(lambda x: x.repeat(1, 100).topk(3)[0], "it orders 400 numbers, and gacc at most 256", "max, min and argmax")
+    refused(lambda x: F.conv3d(x.view(-1, 1, 2, 2, 1), torch.ones(1, 1, 1, 1, 1)), "its images have 3 axes", "with that axis among the channels", "from_torch.py")
     reading = One(lambda x: norm(x) - norm.running_mean)
     reading.norm = norm = nn.BatchNorm1d(4)
     refused(None, "in training a forward does not read them", module=reading)
@@ -248,6 +250,13 @@ def test_operations(_):
         "empty parts": lambda x: torch.cat([x[:, 3:3], x, x[:, 12:]], 1) * x[torch.arange(x.shape[0]), 2][:, None],
         "elu of zeros": lambda x: F.elu(x * 0) + F.selu(x * 0),
         "limits": lambda x: (x * 0).clamp(0, 1) + (x * 0 + 1).clamp(max=1) + x,
+        "gather by data": lambda x: x.gather(1, (x[:, :7].abs() * 3).long()) + x.view(-1, 3, 4).gather(1, (x.view(-1, 3, 4)[:, :2] > 0).long()).flatten(1)[:, :7],
+        "gather beside infinity": lambda x: x.masked_fill(x > 5, float("-inf")).gather(1, (x > 0).long()[:, :3]),
+        "largest few": lambda x: torch.cat([*x.topk(3), x.view(-1, 3, 4).topk(2, 1, largest=False)[0].flatten(1)], 1),
+        "sorted": lambda x: x.sort(descending=True)[0] + (x * 2).round().sort(stable=True)[1] + x.argsort(),
+        "rounded": lambda x: x * ((x * 4).round() + (x.detach() * 0 + torch.tensor([-1.5, -0.5, 0.5, 1.5] * 3)).round() + torch.floor(x * 3) - torch.ceil(-x)) + torch.frac(x * 1e9),
+        "distances": lambda x: torch.cdist(x.view(-1, 3, 4), x.view(-1, 3, 4)[:, :2]).flatten(1) + torch.cdist(x.view(-1, 6, 2), torch.eye(2), p=1).flatten(1)[:, :6],
+        "windows": lambda x: torch.cat([x.unfold(1, 4, 2).flatten(1), x.view(-1, 3, 4).unfold(1, 2, 1).flatten(1)], 1),
         "largest of parts": lambda x: F.adaptive_max_pool1d(x.view(-1, 2, 6), 3) + F.adaptive_max_pool2d(x.view(-1, 2, 2, 3), 1).flatten(2),
     }
     for name, function in functions.items():

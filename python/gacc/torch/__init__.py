@@ -1,7 +1,7 @@
 """A PyTorch module as a model: its forward, exported by torch.export, becomes a text of the IR (docs/ir.md).
 
-What an operation becomes is a row of OPERATIONS (`operations.py`, `layers.py`). The gradients, casts, accumulation,
-recompute and memory are gacc's.
+What an operation becomes is a row of OPERATIONS (`operations.py`, `choices.py`, `layers.py`). The gradients, casts,
+accumulation, recompute and memory are gacc's.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import fx
 
 from .._arrays import expect_names
 from .._library import Error
-from . import layers  # with `operations`, it fills OPERATIONS
+from . import choices, layers  # with `operations`, they fill OPERATIONS
 from .export import exported, refusal
 from .operations import repeated
 from .region import OPERATIONS, Buffers, Region, literal, quoted, truth, type_text

@@ -243,7 +243,8 @@ def as_image(r: Region, x: Tensor) -> tuple[list, int]:
     if len(shape) == 3:
         return [*shape[:2], 1, shape[2]], 1
     if len(shape) != 4:
-        raise Unsupported(f"its images have {len(shape) - 2} axes; gacc's have 1 or 2")
+        raise Unsupported(f"its images have {len(shape) - 2} axes, and gacc's 1 or 2: take slices along one of them, "
+                          "or conv2d with that axis among the channels")
     return shape, 2
 
 

@@ -1,0 +1,110 @@
+"""Translations of ATen's operations that choose among elements, order them, or round them."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .operations import negative, vector_norm
+from .region import Region, row
+from .tensor import Tensor, Unsupported, known
+
+aten = torch.ops.aten
+
+MOST_ORDERED = 256  # elements: each is compared with each
+
+
+def beside(x: Tensor, axis: int) -> Tensor:
+    """x with one more axis, of 1, before that one of the last."""
+    at = x.rank + 1 + axis
+    return Region.with_axes(x, [*x.axes[:at], [], *x.axes[at:]])
+
+
+def chosen(r: Region, hot: Tensor, x: Tensor) -> Tensor:
+    """The elements of the last axis where `hot` [.., P, K] is not 0: one for each P. The others, which may be infinite,
+    add 0."""
+    return r.cast(r.rows("row_sum", r.select(hot, beside(x, -2), 0, x.dtype), [-1], False), x.dtype)
+
+
+@row(aten.gather.default)
+def gather(r: Region, x: Tensor, dim: int, places: Tensor, **_: Any) -> Tensor:
+    (x, _), (places, back) = r.last(x, [dim % x.rank]), r.last(places, [dim % x.rank])
+    if any(sorted(map(str, a)) != sorted(map(str, b)) for a, b in zip(sizes_of(x)[:-1], sizes_of(places)[:-1])):
+        raise Unsupported("its places have other extents than its elements: slice the elements to them first")
+    hot = r.each("equal", beside(places, -1), known(torch.arange(x.extent(-1))), dtype="i32")
+    return r.permute(chosen(r, hot, x), back)
+
+
+def sizes_of(x: Tensor) -> list[list]:
+    return [[n for n, _ in axis if n != 1] for axis in x.axes]
+
+
+@row(aten.topk.default)
+def largest_of(r: Region, x: Tensor, k: int, dim: int = -1, largest: bool = True, ordered: bool = True) -> list:
+    return in_order(r, x, k, dim, largest)
+
+
+@row(aten.sort.default, aten.sort.stable)
+def sort(r: Region, x: Tensor, dim: int = -1, descending: bool = False, **_: Any) -> list:
+    return in_order(r, x, x.extent(dim), dim, descending)
+
+
+def in_order(r: Region, x: Tensor, k: int, dim: int, descending: bool) -> list:
+    """The first k elements in their order and their places, by the number of elements that come before each."""
+    (x, back), count = r.last(x, [dim % x.rank]), x.extent(dim)
+    if count > MOST_ORDERED:
+        raise Unsupported(f"it orders {count} numbers, and gacc at most {MOST_ORDERED}, each compared with each; max, "
+                          "min and argmax take any number")
+    this, other = beside(x, -1), beside(x, -2)
+    ahead = r.each("greater", *((other, this) if descending else (this, other)), dtype="i32", takes=x.dtype)
+    equal = r.each("equal", other, this, dtype="i32", takes=x.dtype)
+    earlier = r.each("mul", equal, known(torch.ones(count, count, dtype=torch.int64).tril(-1)), dtype="i32")
+    rank = r.cast(r.rows("row_sum", r.each("maximum", ahead, earlier, dtype="i32"), [-1], False), "i32")
+    hot = r.each("equal", beside(rank, -2), known(torch.arange(k)[:, None]), dtype="i32")
+    numbers = r.each("mul", hot, known(torch.arange(count)), dtype="i32")
+    places = r.cast(r.rows("row_sum", numbers, [-1], False), "i32")
+    return [r.permute(chosen(r, hot, x), back), r.permute(places, back)]
+
+
+@row(aten._cdist_forward.default)
+def distances(r: Region, x: Tensor, y: Tensor, p: float, mode: int | None = None) -> Tensor:
+    return vector_norm(r, r.each("sub", beside(x, -2), beside(y, -3)), p, [-1])
+
+
+@row(aten.unfold.default)
+def windows(r: Region, x: Tensor, dim: int, size: int, step: int) -> Tensor:
+    dim %= x.rank
+    taken = r.take(x, dim, [begin + i for begin in range(0, x.extent(dim) - size + 1, step) for i in range(size)])
+    taken = r.view(taken, [*r.sizes[:dim + 1], r.sizes[-1], *r.sizes[dim + 1:-1]])
+    return r.permute(taken, [*range(dim + 1), *range(dim + 2, x.rank + 1), dim + 1])
+
+
+@row(aten.trunc.default)
+def trunc(r: Region, x: Tensor) -> Tensor:
+    """No gradient flows through it, as in PyTorch. From 2^23 on a number has nothing behind its point."""
+    small = r.each("greater", 2.0**23, r.each("abs", x), dtype="i32", takes="f32")
+    whole = r.cast(r.cast(r.select(small, x, 0.0, "f32"), "i32"), "f32")
+    return r.detached(r.select(small, whole, x, "f32"))
+
+
+@row(aten.floor.default)
+def floor(r: Region, x: Tensor) -> Tensor:
+    whole = trunc(r, x)
+    return r.each("sub", whole, r.cast(r.each("greater", whole, x, dtype="i32", takes="f32"), "f32"))
+
+
+@row(aten.ceil.default)
+def ceil(r: Region, x: Tensor) -> Tensor:
+    return negative(r, floor(r, negative(r, x)))
+
+
+@row(aten.round.default)
+def rounded(r: Region, x: Tensor) -> Tensor:
+    """A half goes to the even number."""
+    whole = floor(r, x)
+    odd = r.each("sub", whole, r.each("mul", floor(r, r.each("mul", whole, 0.5)), 2.0))
+    rest = r.each("sub", x, whole)
+    up = r.each("maximum", *(r.each("greater", *pair, dtype="i32", takes="f32") for pair in (
+        (rest, 0.5), (r.each("mul", odd, r.cast(r.each("equal", rest, 0.5, dtype="i32", takes="f32"), "f32")), 0.0))),
+        dtype="i32")
+    return r.each("add", whole, r.cast(up, "f32"))
