@@ -2,6 +2,7 @@
 import array
 import os
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -230,6 +231,23 @@ def test_a_packed_model_goes_on_with_a_text(folder):
         texts = [subprocess.run([harness.BIN / "gacc-exec", artifact, "--load", weights, "--generate", str(tokens), "--device", device,
                                  "--prompt", "\x01\x02"], capture_output=True, check=True).stdout for artifact in (plain, packed)]
         expect(texts[0] == texts[1] and len(texts[0]) == tokens, texts)
+
+
+def test_the_plan_says_how_far_a_text_goes_position_by_position(folder):
+    """Twelve frozen layers, whose keys and values are more than the peak; behind that place a token takes a whole window."""
+    weights, texts = folder / "w.safetensors", []
+    for packed in (False, True):
+        artifact, model = compiled(folder, "m", packed=packed), folder / "m.toml"
+        head, layer = (model.read_text().index(f'[[layers]]\ntype = "{kind}"\nname = "{name}"') for kind, name in (("linear", "head"), ("attention", "b")))
+        text = model.read_text()
+        text = text[:layer] + "".join(text[layer:head].replace('name = "b"', f'name = "b{i}"') for i in range(12)) + text[head:]
+        model.write_text(re.sub('(type = "(embedding|position_embedding|attention)"\n)', r"\1trainable = false\n", text))
+        said = re.search(r"  texts +of up to (\d+) positions one by one, for which the peak has room", run("gaccc", model, "--plan", "-o", artifact).stdout)
+        expect(said and 1 < int(said[1]) < WINDOW, f"{packed}: {said}")
+        run("gacc-exec", artifact, "--init-only", "--save", weights, "--seed", 1)
+        texts.append(subprocess.run([harness.BIN / "gacc-exec", artifact, "--load", weights, "--generate", str(int(said[1]) + 5), "--device", "cpu",
+                                     "--prompt", "\x01\x02"], capture_output=True, check=True).stdout)
+    expect(texts[0].startswith(texts[1]) or texts[1].startswith(texts[0]), texts)
 
 
 harness.main(globals())

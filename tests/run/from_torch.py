@@ -240,6 +240,8 @@ def test_operations(_):
         "left": lambda x: a.T @ x.view(-1, 3, 4),
         "groups": lambda x: F.group_norm(x.view(-1, 4, 3), 2) + F.instance_norm(x.view(-1, 4, 3)) + F.layer_norm(x.view(-1, 4, 3), (4, 3)),
         "mask": lambda x: F.scaled_dot_product_attention(*[x.view(-1, 1, 6, 2)] * 3, attn_mask=torch.ones(6, 6).tril().bool()),
+        "causal": lambda x: F.scaled_dot_product_attention(*[x.view(-1, 1, 6, 2)] * 3, is_causal=True) + F.scaled_dot_product_attention(
+            x.view(-1, 1, 6, 2), *[x.view(-1, 1, 6, 2)[:, :, :4]] * 2, is_causal=True),
         "repeated": lambda x: (x.view(-1, 3, 4).repeat(1, 2, 1)[:, 1:5] * x[:, None, :4].expand(-1, 4, -1)[:, :, 1:3].sum(-1, True)).flip(1),
         "in front": lambda x: torch.stack([x, x.tanh()], 0).sum(0) + torch.stack([x[:, :6], x[:, 6:]]).amax(0).repeat(1, 2),
         "numbers alone": lambda x: torch.where(x > 0, x, -9.0 * torch.ones_like(x)) + x.view(-1, 3, 4).matmul(torch.eye(4)).flatten(1),

@@ -99,6 +99,16 @@ def test_what_the_weights_know_of_their_data_is_compared(folder):
         harness.one_error(run("gacc-exec", step, "--data", spec, "--load", weights, "--predict", folder / "o.csv", code=1), words)
 
 
+def test_endings_in_capitals(folder):
+    spec, weights = passengers(folder), folder / "w.safetensors"
+    step = compiled(folder)
+    run("gacc-exec", step, "--data", spec, "--epochs", 1, "--save", weights)
+    (folder / "P.CSV").write_bytes((folder / "p.csv").read_bytes())
+    for data, out in ((spec, "o.csv"), (spec.replace("p.csv", "P.CSV"), "O.CSV")):
+        run("gacc-exec", step, "--data", data, "--load", weights, "--predict", folder / out)
+    expect((folder / "O.CSV").read_bytes() == (folder / "o.csv").read_bytes(), "another table")
+
+
 def test_a_label_that_is_wrong_is_told_beside_predictions(folder):
     spec, weights = passengers(folder), folder / "w.safetensors"
     step = compiled(folder)
