@@ -83,8 +83,8 @@ struct FileIdentity {
 // there. None where nothing could be lost: terminals, /dev/null and other character devices, and sockets.
 std::optional<FileIdentity> identity_of(std::string path);
 
-// Returns what is wrong with a path to be written by the option: it ends as a file of another format does than those
-// of `own`, of which the first is offered. "" for nothing.
+// Returns what is wrong with the ending of a path that the option writes: another format's than those of `own`, of
+// which the first is offered. "" for nothing.
 std::string wrong_ending(std::string_view option, const std::string& path,
                          std::span<const std::string_view> own);
 

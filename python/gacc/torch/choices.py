@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from .operations import negative, vector_norm
+from .operations import filled, negative, vector_norm
 from .region import Region, row
 from .tensor import Tensor, Unsupported, known
 
@@ -28,6 +28,8 @@ def chosen(r: Region, hot: Tensor, x: Tensor) -> Tensor:
 
 @row(aten.gather.default)
 def gather(r: Region, x: Tensor, dim: int, places: Tensor, **_: Any) -> Tensor:
+    if x.constant is not None and len(same := x.constant.unique()) == 1:
+        return filled(r, same.item())
     (x, _), (places, back) = r.last(x, [dim % x.rank]), r.last(places, [dim % x.rank])
     if any(sorted(map(str, a)) != sorted(map(str, b)) for a, b in zip(sizes_of(x)[:-1], sizes_of(places)[:-1])):
         raise Unsupported("its places have other extents than its elements: slice the elements to them first")
