@@ -13,7 +13,6 @@
 namespace gacc::codegen {
 
 using namespace kernels;
-using kernels::ModuleKernels;
 
 struct DeviceCode {
   // Its functions are entries of their names. Their parameters, 8 bytes each: operands, then extents.

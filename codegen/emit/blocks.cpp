@@ -74,7 +74,7 @@ Value* load_numbers(Target& t, int32_t slot, Value* index, unsigned lanes) {
 
 void store_block(Target& t, int32_t slot, Value* index, const std::function<Value*(Value* column)>& number) {
   llvm::IRBuilder<>& b = t.b;
-  const auto real = [&](double value) { return llvm::ConstantFP::get(b.getFloatTy(), value); };
+  const auto real = [&](double value) { return t.real(value); };
   const auto size = [&](Value* value) { return b.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, value); };
   const Block block(t, slot, index);
   // 1. The number farthest from 0 with its sign, the first of several; the least and the largest.

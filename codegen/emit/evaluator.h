@@ -56,7 +56,7 @@ class Evaluator {
   void give(int32_t slot, Value* value) { slots_[slot] = value; }
 
   Value* value(const Source& source) {
-    if (source.from == Source::From::number) return llvm::ConstantFP::get(b_.getFloatTy(), source.number);
+    if (source.from == Source::From::number) return t_.real(source.number);
     return source.from == Source::From::slot ? slot(source.index) : result(source.index, source.result);
   }
 
@@ -148,10 +148,8 @@ class Evaluator {
         return value(member.inputs[static_cast<size_t>(node.value)]);
       case ScalarOp::constant:
         return constant(member, n);
-      case ScalarOp::column: {
-        Value* first = t_.word(point_.column);
-        return b_.CreateAdd(t_.splat(first, point_.lanes), t_.iota(b_.getInt32Ty(), point_.lanes));
-      }
+      case ScalarOp::column:
+        return t_.columns_of(point_);
       case ScalarOp::element: {
         Value* first = member.per_row         ? row_
                        : row_base_ == nullptr ? point_.column
@@ -205,8 +203,7 @@ class Evaluator {
       return real ? b_.CreateBitCast(bits, b_.getFloatTy()) : bits;
     }
     if (node.kind == ScalarKind::truth) return b_.getInt1(node.value != 0);
-    if (real)
-      return llvm::ConstantFP::get(b_.getFloatTy(), static_cast<double>(static_cast<float>(node.value)));
+    if (real) return t_.real(static_cast<double>(static_cast<float>(node.value)));
     return b_.getInt32(static_cast<uint32_t>(static_cast<int64_t>(node.value)));
   }
 

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "ir/types.h"
 
@@ -17,6 +18,7 @@ class GlobalVariable;
 namespace gacc::codegen {
 
 using llvm::Value;
+using Values = std::vector<Value*>;
 
 // Cooperation of the threads of a block on a GPU, 32 of which are a warp. All threads of a warp, or of the block for
 // a barrier, get there together.

@@ -111,7 +111,9 @@ class Target {
   Value* word(Value* index) {
     return b.CreateTrunc(b.CreateZExtOrTrunc(index, b.getInt64Ty()), b.getInt32Ty());
   }
-  Value* smaller(Value* x, Value* y) { return b.CreateSelect(b.CreateICmpULT(x, y), x, y); }  // unsigned
+  // The smaller and the larger of two unsigned numbers.
+  Value* smaller(Value* x, Value* y) { return b.CreateSelect(b.CreateICmpULT(x, y), x, y); }
+  Value* larger(Value* x, Value* y) { return b.CreateSelect(b.CreateICmpUGT(x, y), x, y); }
   // Emits a hand-written kernel by_tiles, between begin and end; false: this target has none for the op.
   virtual bool emit_by_tiles() { return false; }
   const Threads& threads() const { return *instructions->threads(); }  // of a GPU
@@ -128,6 +130,16 @@ class Target {
   }
   Value* splat(Value* value, unsigned lanes);
   Value* iota(llvm::Type* element, unsigned lanes);  // 0, 1, 2, ... (0 for one lane)
+  Value* real(double value, unsigned lanes = 1) {
+    return splat(llvm::ConstantFP::get(b.getFloatTy(), value), lanes);
+  }
+  Value* integer(int64_t value, unsigned lanes = 1) {
+    return splat(b.getInt32(static_cast<uint32_t>(value)), lanes);
+  }
+  // Returns the columns of the point's lanes, i32.
+  Value* columns_of(const Point& point) {
+    return b.CreateAdd(splat(word(point.column), point.lanes), iota(b.getInt32Ty(), point.lanes));
+  }
   Value* row_count() { return extents[0]; }
   Value* column_count() { return extents[1]; }
 

@@ -86,13 +86,13 @@ class MmaAttention : AttentionTiles {
           sum[row] = b.CreateFAdd(sum[row], gpu::exchange(b, sum[row], distance));
         scale[row] = b.CreateFDiv(real(s_.kept()), sum[row]);
       }
-      store(end.data() + sums, scale, output(result()));
+      store(end.data() + sums, scale, output(s_.result()));
       Value* first = b.CreateICmpEQ(b.CreateAnd(lane_, word(3)), word(0));
       for (size_t row = 0; row < rows; ++row)
         t_.branch(b.CreateAnd(first, exists(row)), [&] {
           Value* top = b.CreateFMul(end[row], real(scale_));
-          store(top, top_of(result() + 1, rows_[row]));
-          store(log_of_sum(sum[row], end[row], top), log_of(result() + 1, rows_[row]));
+          store(top, top_of(s_.result() + 1, rows_[row]));
+          store(log_of_sum(sum[row], end[row], top), log_of(s_.result() + 1, rows_[row]));
         });
     });
   }
@@ -113,12 +113,12 @@ class MmaAttention : AttentionTiles {
   void query_gradient() {
     with_statistics_ = false;
     place_queries();
-    const Left query = own(part(0)), dy = own(output(kDy));
+    const Left query = own(part(0)), dy = own(output(s_.kDy));
     Values top, log, delta;
     for (Value* own : rows_) {
       Value* row = min(own, word(s_.length - 1));
-      top.push_back(load(top_of(kStatistics, row)));
-      log.push_back(load(log_of(kStatistics, row)));
+      top.push_back(load(top_of(s_.kStatistics, row)));
+      log.push_back(load(log_of(s_.kStatistics, row)));
       delta.push_back(load(delta_of(row)));
     }
     const auto tile = [&](Value* key, Value* buffer, Values now) {
@@ -136,7 +136,7 @@ class MmaAttention : AttentionTiles {
     };
     const Values end =
         walk({part(1), part(2)}, first_keys(), visible_keys(), Values(sums_of_channels(), real(0)), tile);
-    store(end.data(), Values(rows_.size(), real(scale_)), part(0, result()));
+    store(end.data(), Values(rows_.size(), real(scale_)), part(0, s_.result()));
   }
 
   void key_gradient(bool wants_k, bool wants_v) {
@@ -178,12 +178,12 @@ class MmaAttention : AttentionTiles {
     };
     const Values end = walk_heads(
         [&] {
-          return std::array{part(0), output(kDy)};
+          return std::array{part(0), output(s_.kDy)};
         },
         first_queries(), seeing_queries(), Values(sums_of_channels() * (wants_k && wants_v ? 2 : 1), real(0)),
         tile);
-    if (wants_k) store(end.data(), Values(rows_.size(), real(scale_ * s_.kept())), part(1, result()));
-    if (wants_v) store(end.data() + dv, Values(rows_.size(), real(s_.kept())), part(2, result()));
+    if (wants_k) store(end.data(), Values(rows_.size(), real(scale_ * s_.kept())), part(1, s_.result()));
+    if (wants_v) store(end.data() + dv, Values(rows_.size(), real(s_.kept())), part(2, s_.result()));
   }
 
   double unit() const { return scale_ * kLog2E; }  // of a score, in powers of 2

@@ -78,7 +78,7 @@ class AttentionTiles : protected BlockCode {
       Value* reach = word(s_.window - 1);
       key = b.CreateSelect(b.CreateICmpUGT(first_, reach), b.CreateSub(first_, reach), key);
     }
-    if (s_.documents != 0) key = larger(key, spans_[0]);
+    if (s_.documents != 0) key = t_.larger(key, spans_[0]);
     return b.CreateMul(b.CreateUDiv(key, word(s_.tile)), word(s_.tile));
   }
   // Keys from here on are seen by none of the block's queries.
@@ -89,7 +89,7 @@ class AttentionTiles : protected BlockCode {
   Value* first_queries() {
     if (s_.documents == 0) return s_.causal ? first_ : word(0);
     Value* query = b.CreateMul(b.CreateUDiv(spans_[0], word(s_.tile)), word(s_.tile));
-    return s_.causal ? larger(first_, query) : query;
+    return s_.causal ? t_.larger(first_, query) : query;
   }
   // Queries from here on see none of the block's keys.
   Value* seeing_queries() {
@@ -97,7 +97,6 @@ class AttentionTiles : protected BlockCode {
     return in_reach(min(b.CreateAdd(first_, word(s_.block - 1 + s_.window)), word(s_.length)));
   }
   Value* in_reach(Value* end) { return s_.documents != 0 ? min(end, spans_[1]) : end; }
-  Value* larger(Value* x, Value* y) { return b.CreateSelect(b.CreateICmpUGT(x, y), x, y); }
 
   // The numbers of positions' documents, each loaded once.
   using Numbers = std::map<Value*, Value*>;
@@ -126,9 +125,7 @@ class AttentionTiles : protected BlockCode {
     return causal == nullptr ? same : b.CreateAnd(causal, same);
   }
 
-  // --- memory: 0 is qkv; the gradient's further operands:
-  static constexpr int32_t kStatistics = 1, kDelta = 2, kDy = 3;
-  int32_t result() const { return static_cast<int32_t>(s_.operands); }
+  // --- memory
 
   // Positions' channels of this head.
   struct Rows {
@@ -162,7 +159,7 @@ class AttentionTiles : protected BlockCode {
   Value* delta_of(Value* position) {
     Value* at = b.CreateAdd(b.CreateMul(sample_, wide(s_.length)), wide(position));
     Value* element = b.CreateAdd(b.CreateMul(at, wide(s_.heads)), head_);
-    return offset(t_.operands[kDelta], b.CreateShl(element, 2));
+    return offset(t_.operands[s_.kDelta], b.CreateShl(element, 2));
   }
   Value* load(Value* address) { return b.CreateAlignedLoad(b.getFloatTy(), address, llvm::Align(4)); }
   void store(Value* value, Value* address) { b.CreateAlignedStore(value, address, llvm::Align(4)); }
@@ -293,7 +290,7 @@ class AttentionTiles : protected BlockCode {
       Value* row = min(at, word(s_.length - 1));
       Value* exists = b.CreateICmpULT(at, word(s_.length));
       Value* to = b.CreateAdd(b.CreateAdd(stage, word(2 * tile_bytes())), b.CreateShl(thread_, 2));
-      for (Value* from : {top_of(kStatistics, row), log_of(kStatistics, row), delta_of(row)}) {
+      for (Value* from : {top_of(s_.kStatistics, row), log_of(s_.kStatistics, row), delta_of(row)}) {
         cores_.copy_word(to, from, exists);
         to = b.CreateAdd(to, word(4 * s_.statistics()));
       }
@@ -507,7 +504,6 @@ class AttentionTiles : protected BlockCode {
 
   // --- small things
 
-  Value* real(double value) { return llvm::ConstantFP::get(b.getFloatTy(), value); }
   using BlockCode::wide;
   Value* wide(int64_t value) { return b.getInt64(static_cast<uint64_t>(value)); }
   Value* word_of(Value* value) { return b.CreateZExtOrTrunc(value, b.getInt32Ty()); }

@@ -1,17 +1,16 @@
 // Short names for what the code of a block of threads is written with.
 #pragma once
 #include "codegen/emit/target.h"
-#include "codegen/nvptx/threads.h"
+#include "codegen/nvptx/instructions.h"
 
 namespace gacc::codegen {
-
-using Values = std::vector<Value*>;
 
 class BlockCode {
  protected:
   explicit BlockCode(Target& target) : t_(target), b(target.b) {}
 
-  Value* word(int64_t value) { return b.getInt32(static_cast<uint32_t>(value)); }
+  Value* word(int64_t value) { return t_.integer(value); }
+  Value* real(double value) { return t_.real(value); }
   Value* special(llvm::Intrinsic::ID id) { return gpu::special(b, id); }
   Value* min(Value* x, Value* y) { return b.CreateSelect(b.CreateICmpULT(x, y), x, y); }
   Value* add(Value* x, int64_t constant) { return constant == 0 ? x : b.CreateAdd(x, word(constant)); }

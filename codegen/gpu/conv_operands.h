@@ -74,9 +74,8 @@ class ConvOperands : protected BlockCode {
       group_ = next(s_.groups);
       // The part's samples; of a micro-batch that is not full there may be fewer, or none.
       Value* first = times(rest, s_.part);
-      first = b.CreateSelect(b.CreateICmpULT(first, samples_), first, samples_);
-      Value* left = b.CreateSub(samples_, first);
-      Value* count = b.CreateSelect(b.CreateICmpULT(left, t_.index(s_.part)), left, t_.index(s_.part));
+      first = min(first, samples_);
+      Value* count = min(b.CreateSub(samples_, first), t_.index(s_.part));
       n_ = word(product_.others);
       k_ = b.CreateMul(t_.word(count), word(product_.pixels));
       part_ = rest;

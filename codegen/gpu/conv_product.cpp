@@ -110,7 +110,7 @@ class MmaConv : ConvOperands {
                        add(buffer, rows * staging.layout.row_bytes()));
   }
 
-  // Calls f(v, e, outer, inner) for the first `elements` of the line in each row of the tile that begins at k0.
+  // Calls f(v, outer, inner) for the first `elements` of the line in each row v of the tile that begins at k0.
   void each(const Staging& staging, Value* k0, int elements,
             const std::function<void(int v, const ConvPart& outer, const ConvPart& inner)>& f) {
     std::vector<ConvPart> line;

@@ -77,10 +77,9 @@ void FfmaTile::deposit(const Staging& staging, Value* at, const std::function<Va
 // The loop runs once more than there are tiles: the first time nothing is there to multiply, the last time
 // nothing is left to fetch.
 Values FfmaTile::products(Value* all, const Fetch& fetch, const Exists& exists, const Values& first) {
-  Value* zero = llvm::ConstantFP::get(b.getFloatTy(), 0.0);
   Values carried = {word(buffer_words()), word(0)};  // the buffers of this tile and of the next
   carried.insert(carried.end(), first.begin(), first.end());
-  carried.resize(2 + static_cast<size_t>(sums()), zero);
+  carried.resize(2 + static_cast<size_t>(sums()), real(0));
   Value* end = b.CreateAdd(all, word(tile_.k));
   carried = t_.loop(word(0), end, word(tile_.k), carried, [&](Value* next, const Values& now) {
     Value* left = b.CreateSelect(b.CreateICmpULT(next, all), b.CreateSub(all, next), word(0));

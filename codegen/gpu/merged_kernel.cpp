@@ -25,7 +25,7 @@
 #include <map>
 
 #include "codegen/gpu/merge_part.h"
-#include "codegen/nvptx/threads.h"
+#include "codegen/nvptx/instructions.h"
 
 namespace gacc::codegen {
 

@@ -71,8 +71,7 @@ Values MmaTile::products(Value* depth, const Staging& staging) {
     cores_.commit();
   }
   Values carried = {word(0), word(last * buffer_bytes())};  // the buffers of this tile and of the next sent
-  carried.resize(2 + static_cast<size_t>(fragments_m() * warp_n() / 8 * 4),
-                 llvm::ConstantFP::get(b.getFloatTy(), 0.0));
+  carried.resize(2 + static_cast<size_t>(fragments_m() * warp_n() / 8 * 4), real(0));
   carried = t_.loop(word(0), depth, word(tile_.k), carried, [&](Value* k0, const Values& now) {
     cores_.wait(last - 1);
     barrier();

@@ -123,9 +123,7 @@ class GemmEmitter : GemmBase {
       return t_.either(
           c_aligned(run), [&] { return each(true); }, [&] { return each(false); });
     };
-    const auto none = [&] {
-      return Values(ffma_.sum(count, 0, 0), llvm::ConstantFP::get(b.getFloatTy(), 0.0));
-    };
+    const auto none = [&] { return Values(ffma_.sum(count, 0, 0), real(0)); };
     return t_.either(b.CreateAnd(b.CreateICmpULT(own_row, m_), b.CreateICmpULT(own_column, n_)), some, none);
   }
 

@@ -9,7 +9,6 @@
 
 #include "codegen/gpu/target.h"
 #include "codegen/nvptx/instructions.h"
-#include "codegen/nvptx/threads.h"
 
 namespace gacc::codegen {
 

@@ -21,8 +21,6 @@ namespace gacc::codegen {
 
 namespace {
 
-constexpr int kEmitterVersion = 8;  // raise it when the emitters change what they write
-
 struct Cpu {
   std::string triple, name, features;
   unsigned lanes = 4;  // of a vector of floats
@@ -68,7 +66,7 @@ std::string host_key(std::initializer_list<std::string_view> parts) {
   const Cpu& cpu = host_cpu();
   llvm::MD5 hash;
   const auto add = [&](std::string_view part) { hash.update(fmt::format("{} {}", part.size(), part)); };
-  add(fmt::format("gacc {} llvm {}", kEmitterVersion, LLVM_VERSION_STRING));
+  add(LLVM_VERSION_STRING);
   for (const std::string& part : {cpu.triple, cpu.name, cpu.features}) add(part);
   for (const std::string_view part : parts) add(part);
   return std::string(hash.result().digest());

@@ -22,14 +22,13 @@ class LLJIT;
 namespace gacc::codegen {
 
 using namespace kernels;
-using kernels::ModuleKernels;
 
 // operands: the address of each BodyCall::operands entry. extents: the values of BodyCall::extents at this batch.
 // Works on items [begin, end) of BodyCall::unit; both are multiples of BodyCall::tile or the end itself.
 using HostFunction = void (*)(char* const* operands, const int64_t* extents, int64_t begin, int64_t end);
 
-// 32 hexadecimal digits of what an object depends on: the parts given, the CPU, its features, LLVM and the
-// emitter's version. Parts are kept apart: {"ab", "c"} differs from {"a", "bc"}.
+// 32 hexadecimal digits of what an object depends on: the parts given, the CPU, its features and LLVM. Parts are kept
+// apart: {"ab", "c"} differs from {"a", "bc"}.
 std::string host_key(std::initializer_list<std::string_view> parts);
 // "avx512", "avx2" or "sse": the vectors that kernels use here, for messages.
 std::string_view host_vectors();

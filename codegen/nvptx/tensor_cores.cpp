@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include "codegen/nvptx/threads.h"
+#include "codegen/nvptx/instructions.h"
 
 namespace gacc::codegen {
 
 using gpu::assembly;
 
-TensorCores::Values TensorCores::load_matrices(Value* from, bool turned) {
+Values TensorCores::load_matrices(Value* from, bool turned) {
   llvm::Type* word = b_.getInt32Ty();
   const std::string text = std::string("ldmatrix.sync.aligned.m8n8.x4") + (turned ? ".trans" : "") +
                            ".shared.b16 {$0, $1, $2, $3}, [$4];";

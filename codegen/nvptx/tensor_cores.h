@@ -1,24 +1,14 @@
 // The instructions of a GPU that products by tensor cores are made of, as LLVM IR: mma.sync over half types
 // with f32 sums, ldmatrix, and copies of memory into shared memory. All of inline assembly, since LLVM's
 // intrinsics do not select for every target (docs/gpu.md, "Traps of the back end"), and convergent where
-// threads act
-// together.
+// threads act together.
 #pragma once
-#include <llvm/IR/IRBuilder.h>
-
-#include <string>
-#include <vector>
-
-#include "ir/types.h"
+#include "codegen/emit/instructions.h"
 
 namespace gacc::codegen {
 
-using llvm::Value;
-
 class TensorCores {
  public:
-  using Values = std::vector<Value*>;
-
   // `type`: f16 or bf16 (that one only where `modern`). `modern`: sm_80 and later, with cp.async and mma over
   // 16 of the inner dimension; else copies travel through registers, and mma is over 8.
   TensorCores(llvm::IRBuilder<>& builder, ir::DType type, bool modern)

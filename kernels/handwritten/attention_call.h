@@ -34,7 +34,9 @@ struct AttentionShape {
   int64_t words;                              // the slot where dropout's four words begin; 0: no dropout
   int64_t documents;                          // the slot of their numbers, and then of the spans; 0: none
   int64_t operands;                           // slots before the results
-  double p;                                   // dropout's
+  static constexpr int32_t kStatistics = 1, kDelta = 2, kDy = 3;  // slots of a gradient, behind that of qkv
+  int32_t result() const { return static_cast<int32_t>(operands); }
+  double p;            // dropout's
   int64_t parts;       // forward 1; 2 or 3 are what a gradient is made of: d_q, and d_k with d_v or each
   int64_t tile = 0;    // by tensor cores (attention_mma.cpp): positions that pass by at a time; else 0
   int64_t modern = 0;  // they are those of sm_80 and later

@@ -27,7 +27,7 @@ BAD = [  # file, text, a word of the message
     ("codegen/b.cpp", '#include "runtime/session/session.h"', "codegen may include only"),
     ("codegen/nvptx/b.cpp", '#include "codegen/emit/target.h"', "codegen may include only"),
     ("codegen/emit/b.cpp", '#include "codegen/gpu/target.h"', "codegen may include only"),
-    ("codegen/emit/b.cpp", '#include "codegen/nvptx/threads.h"', "codegen may include only"),
+    ("codegen/emit/b.cpp", '#include "codegen/nvptx/instructions.h"', "codegen may include only"),
     ("codegen/emit/b.cpp", "#include <llvm/IR/IntrinsicsNVPTX.h>", "instructions of one machine may only"),
     ("codegen/emit/b.cpp", "#include <llvm/IR/InlineAsm.h>", "instructions of one machine may only"),
     ("codegen/gpu/b.cpp", '#include "codegen/device_code.h"', "codegen may include only"),

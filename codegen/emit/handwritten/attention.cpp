@@ -63,12 +63,12 @@ class Attention {
       });
       Value* total = arrays().over_rows(ir::Combine::sum, one(sum), step());
       t_.branch(exists_, [&] {
-        arrays().store(out, {result(), output_base(), s_.width(), s_.length}, first_,
+        arrays().store(out, {s_.result(), output_base(), s_.width(), s_.length}, first_,
                        b_.CreateFDiv(arrays().real(1), total));
         Value* log = t_.math.log(total);
         t_.branch(leads_, [&] {
-          t_.store(result() + 1, top_of(first_), one(top), point());
-          t_.store(result() + 1, log_of(first_), log, point());
+          t_.store(s_.result() + 1, top_of(first_), one(top), point());
+          t_.store(s_.result() + 1, log_of(first_), log, point());
         });
       });
     });
@@ -84,8 +84,6 @@ class Attention {
   }
 
  private:
-  using Values = std::vector<Value*>;
-
   // Neighbouring positions that all lanes meet at a time.
   struct Step {
     bool queries = false;  // else keys
@@ -99,12 +97,11 @@ class Attention {
   void query_gradient() {
     const LaneArrays::Array query = arrays().make(), dy = arrays().make(), dq = arrays().make();
     arrays().load(query, part(0), first_, arrays().real(scale()));
-    arrays().load(dy, {kDy, output_base(), s_.width(), s_.length}, first_, nullptr);
+    arrays().load(dy, {s_.kDy, output_base(), s_.width(), s_.length}, first_, nullptr);
     arrays().clear(dq);
-    Value *top = t_.load(kStatistics, top_of(first_), point()),
-          *log = t_.load(kStatistics, log_of(first_), point());
-    Value* delta = t_.gather(kDelta, delta_base(),
-                             b_.CreateMul(positions_, lane(static_cast<uint32_t>(s_.heads))), valid());
+    Value *top = t_.load(s_.kStatistics, top_of(first_), point()),
+          *log = t_.load(s_.kStatistics, log_of(first_), point());
+    Value* delta = t_.gather(s_.kDelta, delta_base(), b_.CreateMul(positions_, lane(s_.heads)), valid());
     over_keys([&](const Step& keys) {
       const auto sums = arrays().dots({{query, rows(1, keys)}, {dy, rows(2, keys)}});
       Values weights;
@@ -116,7 +113,7 @@ class Attention {
       }
       arrays().add({{dq, nullptr, weights, rows(1, keys), sees(keys)}});
     });
-    t_.branch(exists_, [&] { arrays().store(dq, part(0, result()), first_, arrays().real(scale())); });
+    t_.branch(exists_, [&] { arrays().store(dq, part(0, s_.result()), first_, arrays().real(scale())); });
   }
 
   // Lanes are keys.
@@ -134,13 +131,13 @@ class Attention {
         Values p_weights, s_weights;
         for (size_t i = 0; i < sums[0].size(); ++i) {
           Value *query = position(queries, i), *at = inside(queries, query);
-          Value* top = everywhere(t_.load_one(kStatistics, top_of(at)));
-          Value* log = everywhere(t_.load_one(kStatistics, log_of(at)));
+          Value* top = everywhere(t_.load_one(s_.kStatistics, top_of(at)));
+          Value* log = everywhere(t_.load_one(s_.kStatistics, log_of(at)));
           Value* p = seen(queries, i, probability(sums[0][i], top, log), 0);
           Value* z = factor(everywhere(t_.word(query)), query, /*lanes_are_keys=*/true);
           p_weights.push_back(z != nullptr ? b_.CreateFMul(p, z) : p);
           Value* delta = everywhere(
-              t_.load_one(kDelta, b_.CreateAdd(delta_base(), b_.CreateMul(at, t_.index(s_.heads)))));
+              t_.load_one(s_.kDelta, b_.CreateAdd(delta_base(), b_.CreateMul(at, t_.index(s_.heads)))));
           Value* dp = z != nullptr ? b_.CreateFMul(sums[1][i], z) : sums[1][i];
           s_weights.push_back(seen(queries, i, b_.CreateFMul(p, b_.CreateFSub(dp, delta)), 0));
         }
@@ -149,8 +146,8 @@ class Attention {
       });
     });
     t_.branch(exists_, [&] {
-      arrays().store(dk, part(1, result()), first_, arrays().real(scale()));
-      arrays().store(dv, part(2, result()), first_, nullptr);
+      arrays().store(dk, part(1, s_.result()), first_, arrays().real(scale()));
+      arrays().store(dv, part(2, s_.result()), first_, nullptr);
     });
   }
 
@@ -205,10 +202,10 @@ class Attention {
   using OnStep = std::function<void(const Step&)>;
   void walk(Step how, Range at, bool masked, const OnStep& f) {
     if (s_.documents != 0) {
-      at.begin = larger(at.begin, down(spans_[0]));
+      at.begin = t_.larger(at.begin, down(spans_[0]));
       at.stop = t_.smaller(at.stop, up(spans_[1]));
-      at.from = larger(t_.smaller(larger(at.from, up(spans_[2])), at.stop), at.begin);
-      at.to = larger(t_.smaller(t_.smaller(at.to, down(spans_[3])), at.stop), at.from);
+      at.from = t_.larger(t_.smaller(t_.larger(at.from, up(spans_[2])), at.stop), at.begin);
+      at.to = t_.larger(t_.smaller(t_.smaller(at.to, down(spans_[3])), at.stop), at.from);
       Value* last = b_.CreateICmpUGT(spans_[1], t_.index(whole()));
       at.last = at.last == nullptr ? last : b_.CreateAnd(at.last, last);
       masked = true;
@@ -257,7 +254,7 @@ class Attention {
     }
     if (s_.window > 0) {
       // Queries before `to` see the first lane's key, too; from `past` on they see none.
-      queries.to = larger(queries.from, t_.smaller(down(b_.CreateAdd(low_, t_.index(s_.window))), end));
+      queries.to = t_.larger(queries.from, t_.smaller(down(b_.CreateAdd(low_, t_.index(s_.window))), end));
       Value* past = b_.CreateAdd(low_, t_.index(together() - 1 + s_.window));
       queries.stop = t_.smaller(up(past), end);
       queries.last = b_.CreateICmpUGT(past, end);
@@ -285,16 +282,13 @@ class Attention {
   int64_t whole() const { return s_.length / step() * step(); }
   Value* down(Value* v) { return b_.CreateMul(b_.CreateUDiv(v, t_.index(step())), t_.index(step())); }
   Value* up(Value* v) { return down(b_.CreateAdd(v, t_.index(step() - 1))); }
-  Value* larger(Value* a, Value* b) { return b_.CreateSelect(b_.CreateICmpUGT(a, b), a, b); }
   // v - by, at least 0.
   Value* less(Value* v, int64_t by) {
     if (by <= 0) return b_.CreateAdd(v, t_.index(-by));
-    return b_.CreateSub(larger(v, t_.index(by)), t_.index(by));
+    return b_.CreateSub(t_.larger(v, t_.index(by)), t_.index(by));
   }
 
-  // --- operands: 0 is qkv; the gradient's further ones:
-  static constexpr int32_t kStatistics = 1, kDelta = 2, kDy = 3;
-  int32_t result() const { return static_cast<int32_t>(s_.operands); }
+  // --- operands
 
   // Query, key or value (0, 1, 2) of every position of this head.
   LaneArrays::Positions part(int64_t which, int32_t slot = 0) {
@@ -324,7 +318,7 @@ class Attention {
   }
   std::vector<LaneArrays::Row> rows(int64_t which, const Step& step) { return rows_of(part(which), step); }
   std::vector<LaneArrays::Row> output_rows(const Step& step) {
-    return rows_of({kDy, output_base(), s_.width(), s_.length}, step);
+    return rows_of({s_.kDy, output_base(), s_.width(), s_.length}, step);
   }
 
   // --- documents
@@ -361,7 +355,7 @@ class Attention {
   LaneArrays& arrays() { return *arrays_; }
   double scale() const { return 1 / std::sqrt(static_cast<double>(s_.channels)); }
   Value* everywhere(Value* scalar) { return t_.splat(scalar, lanes_); }
-  Value* lane(uint32_t value) { return everywhere(b_.getInt32(value)); }
+  Value* lane(int64_t value) { return t_.integer(value, lanes_); }
   // The position of the lane's own row i.
   Value* position(const Step& step, size_t i) {
     return b_.CreateAdd(step.first, arrays().row_of(i, step.count));
@@ -391,7 +385,7 @@ class Attention {
       Value* other = everywhere(t_.word(at));
       if (s_.window > 0) {  // the query is less than a window behind the key, and not before it
         Value* behind = step.queries ? b_.CreateSub(other, positions_) : b_.CreateSub(positions_, other);
-        visible = b_.CreateICmpULT(behind, lane(static_cast<uint32_t>(s_.window)));
+        visible = b_.CreateICmpULT(behind, lane(s_.window));
       } else {
         visible = step.queries ? b_.CreateICmpULE(positions_, other) : b_.CreateICmpULE(other, positions_);
       }
@@ -410,7 +404,7 @@ class Attention {
   // Lanes that are positions; null: all.
   Value* valid() {
     if (lanes_ == 1 || s_.length % lanes_ == 0) return nullptr;
-    return b_.CreateICmpULT(positions_, lane(static_cast<uint32_t>(s_.length)));
+    return b_.CreateICmpULT(positions_, lane(s_.length));
   }
   Point point() { return {nullptr, nullptr, valid(), lanes_}; }
   Value* one(LaneArrays::Array variable) { return arrays().get(variable, t_.index(0)); }

@@ -59,15 +59,14 @@ void emit_cache_scores(Target& t) {
         Value* last = b.CreateAdd(at.column, t.index(at.lanes - 1));
         Value* some = b.CreateAnd(b.CreateICmpULE(at.column, position), b.CreateICmpUGE(last, first));
         Value* end = b.CreateSelect(some, t.index(s.channels), t.index(0));
-        Value* zero = t.splat(llvm::ConstantFP::get(b.getFloatTy(), 0), at.lanes);
         Value* from = b.CreateAdd(keys, at.column);
-        const Target::Carried sum =
-            t.loop(t.index(0), end, t.index(1), {zero}, [&](Value* c, const Target::Carried& so_far) {
+        const Target::Carried sum = t.loop(
+            t.index(0), end, t.index(1), {t.real(0, at.lanes)}, [&](Value* c, const Target::Carried& so_far) {
               Value* q = t.splat(t.load_one(0, b.CreateAdd(query, c)), at.lanes);
               Value* k = t.load(1, b.CreateAdd(from, b.CreateMul(c, t.index(s.positions))), at);
               return Target::Carried{t.math.fma(q, k, so_far[0])};
             });
-        Value* here = b.CreateAdd(t.splat(t.word(at.column), at.lanes), t.iota(b.getInt32Ty(), at.lanes));
+        Value* here = t.columns_of(at);
         const auto all = [&](Value* index) { return t.splat(t.word(index), at.lanes); };
         Value* seen = b.CreateAnd(b.CreateICmpULE(here, all(position)), b.CreateICmpUGE(here, all(first)));
         const double scale = 1 / std::sqrt(static_cast<double>(s.channels));
@@ -91,10 +90,9 @@ void emit_cache_read(Target& t) {
         end = b.CreateAdd(position, t.index(1));
       },
       [&](const Point& at) {
-        Value* zero = t.splat(llvm::ConstantFP::get(b.getFloatTy(), 0), at.lanes);
         Value* from = b.CreateAdd(channels, at.column);
-        const Target::Carried sum =
-            t.loop(first, end, t.index(1), {zero}, [&](Value* j, const Target::Carried& so_far) {
+        const Target::Carried sum = t.loop(
+            first, end, t.index(1), {t.real(0, at.lanes)}, [&](Value* j, const Target::Carried& so_far) {
               Value* p = t.splat(t.load_one(0, b.CreateAdd(weights, j)), at.lanes);
               Value* row = b.CreateMul(j, t.index(s.kv_heads * s.channels));
               return Target::Carried{t.math.fma(p, t.load(1, b.CreateAdd(from, row), at), so_far[0])};

@@ -88,7 +88,6 @@ class Convolving {
   }
 
  private:
-  using Values = std::vector<Value*>;
   // The results of a thread: channels channel, channel + 1, ... of one pixel of one sample.
   struct Place {
     Value *sample, *group, *within, *channel;  // within: channel, counted in its group
@@ -99,7 +98,7 @@ class Convolving {
   };
 
   static int64_t area(const int64_t (&size)[2]) { return size[0] * size[1]; }
-  Value* word(int64_t value) { return b_.getInt32(static_cast<uint32_t>(value)); }
+  Value* word(int64_t value) { return t_.integer(value); }
   Value* times(Value* index, int64_t factor) { return b_.CreateMul(index, t_.index(factor)); }
 
   // Items count pixels first, then tiles of channels, then samples. `channels`: of a group.
@@ -160,7 +159,7 @@ class Convolving {
       }
       return sums;
     };
-    const Values zeros(static_cast<size_t>(s_.tile), llvm::ConstantFP::get(b_.getFloatTy(), 0.0));
+    const Values zeros(static_cast<size_t>(s_.tile), t_.real(0));
     return t_.loop(t_.index(0), t_.index(channels), t_.index(1), zeros, [&](Value* c, const Values& outer) {
       return t_.loop(word(0), word(w_.kernel[0]), word(1), outer, [&](Value* ky, const Values& middle) {
         return t_.loop(word(0), word(w_.kernel[1]), word(1), middle,

@@ -7,18 +7,11 @@ namespace gacc::codegen {
 
 namespace {
 
-using Values = std::vector<Value*>;
-
 Value* lesser(llvm::IRBuilder<>& b, Value* x, Value* y) {
   return b.CreateSelect(b.CreateICmpSLT(x, y), x, y);
 }
 Value* greater(llvm::IRBuilder<>& b, Value* x, Value* y) {
   return b.CreateSelect(b.CreateICmpSGT(x, y), x, y);
-}
-
-// The columns of a point's lanes, i32.
-Value* columns_of(Target& t, const Point& at) {
-  return t.b.CreateAdd(t.splat(t.word(at.column), at.lanes), t.iota(t.b.getInt32Ty(), at.lanes));
 }
 
 // Planes of a result [rows, 4, columns].
@@ -39,10 +32,11 @@ void emit_documents(Target& t) {
   t.points([&](Value* at) { row = at, base = b.CreateMul(at, t.index(length)); },
            [&](const Point& at) {
              const auto all = [&](Value* scalar) { return t.splat(scalar, at.lanes); };
-             const auto number = [&](int64_t value) { return all(b.getInt32(static_cast<uint32_t>(value))); };
-             Value *own = t.load(0, b.CreateAdd(base, at.column), at), *here = columns_of(t, at);
+             const auto number = [&](int64_t value) { return t.integer(value, at.lanes); };
+             Value *own = t.load(0, b.CreateAdd(base, at.column), at), *here = t.columns_of(at);
              Value* next = b.CreateAdd(here, number(1));
-             // Positions before with this number; its first one, and behind its last; the run's.
+             // The count of earlier positions with this number; the first position that has it, and the one behind the
+             // last; the same two of the run of equal numbers that this position is in.
              Values found = {number(0), here, next, number(0), number(length)};
              found = t.loop(t.index(0), t.index(length), t.index(1), found, [&](Value* other, Values now) {
                Value* same = b.CreateICmpEQ(own, all(t.load_one(0, b.CreateAdd(base, other))));
@@ -76,13 +70,11 @@ void emit_document_spans(Target& t) {
   t.points(
       [&](Value* at) { row = at, base = b.CreateMul(at, t.index(4 * length)); },
       [&](const Point& at) {
-        const auto number = [&](int64_t value) {
-          return t.splat(b.getInt32(static_cast<uint32_t>(value)), at.lanes);
-        };
+        const auto number = [&](int64_t value) { return t.integer(value, at.lanes); };
         const auto reach = [&](int64_t plane, Value* position) {
           return t.gather(0, b.CreateAdd(base, t.index(plane * length)), position, at.mask);
         };
-        Value* begin = b.CreateMul(columns_of(t, at), number(kAttentionBlock));
+        Value* begin = b.CreateMul(t.columns_of(at), number(kAttentionBlock));
         Value* past = lesser(b, b.CreateAdd(begin, number(kAttentionBlock)), number(length));
         Values ends = {number(length), number(0)};
         ends =

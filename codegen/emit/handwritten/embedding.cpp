@@ -37,9 +37,8 @@ class EmbeddingGradient {
                 Value* column = b_.CreateAdd(first, point.column);
                 const auto at = [&](Value* row) { return b_.CreateAdd(b_.CreateMul(row, columns_), column); };
                 if (fresh_) {
-                  Value* zero = llvm::ConstantFP::get(b_.getFloatTy(), 0.0);
                   t_.each(t_.index(0), t_.index(s_.cleared), t_.index(1),
-                          [&](Value* row) { t_.store(sums_, at(row), zero, point); });
+                          [&](Value* row) { t_.store(sums_, at(row), t_.real(0), point); });
                 }
                 t_.each(t_.index(0), count(), t_.index(1), [&](Value* n) {
                   Value* place = at(index(token(n)));
@@ -83,10 +82,9 @@ class EmbeddingGradient {
   Value* place(Value* row) { return b_.CreateAdd(b_.CreateMul(row, columns_), point_.column); }
 
   void clear(Value* first) {
-    Value* zero = t_.splat(llvm::ConstantFP::get(b_.getFloatTy(), 0.0), lanes_);
     t_.branch(owns_, [&] {
       t_.each(first, t_.index(s_.rows), t_.index(s_.ranges),
-              [&](Value* row) { t_.store(sums_, place(row), zero, point_); });
+              [&](Value* row) { t_.store(sums_, place(row), t_.real(0), point_); });
     });
   }
 

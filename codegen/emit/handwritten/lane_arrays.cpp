@@ -81,29 +81,29 @@ std::vector<LaneArrays::Row> LaneArrays::rows(const Positions& p, Value* first, 
   return rows;
 }
 
-std::vector<Value*> LaneArrays::fetch(const Row& row, const Chunk& chunk) {
+Values LaneArrays::fetch(const Row& row, const Chunk& chunk) {
   Value* at = place(row, chunk);
   const unsigned count = this->chunk();
   if (pairs_) return t_.load_pair(row.slot, at, lanes_);
   if (count == 1) return {t_.splat(t_.load_one(row.slot, at), lanes_)};
   Value* all = t_.load(row.slot, at, Point{nullptr, nullptr, nullptr, count});
-  std::vector<Value*> values;
+  Values values;
   for (unsigned i = 0; i < count; ++i) values.push_back(b_.CreateExtractElement(all, uint64_t{i}));
   return values;
 }
 
 // --- products
 
-std::vector<std::vector<Value*>> LaneArrays::dots(const std::vector<Dot>& sets) {
+std::vector<Values> LaneArrays::dots(const std::vector<Dot>& sets) {
   Target::Carried sums;
   for (const Dot& set : sets) sums.insert(sums.end(), set.rows.size(), real(0));
   sums = over_chunks(sums, [&](const Chunk& at, Target::Carried carried) {
     size_t k = 0;
     for (const Dot& set : sets) {
-      std::vector<Value*> own;
+      Values own;
       for (unsigned i = 0; i < chunk(); ++i) own.push_back(get(set.array, element(at, i)));
       for (const Row& row : set.rows) {
-        const std::vector<Value*> values = fetch(row, at);
+        const Values values = fetch(row, at);
         Value* sum = carried[k];
         for (size_t i = 0; i < values.size(); ++i) sum = t_.math.fma(own[i], values[i], sum);
         carried[k] = at.there == nullptr ? sum : b_.CreateSelect(at.there, sum, carried[k]);
@@ -112,30 +112,30 @@ std::vector<std::vector<Value*>> LaneArrays::dots(const std::vector<Dot>& sets) 
     }
     return carried;
   });
-  std::vector<std::vector<Value*>> results;
+  std::vector<Values> results;
   auto next = sums.begin();
   for (const Dot& set : sets) {
     const auto count = static_cast<std::ptrdiff_t>(set.rows.size());
-    results.push_back(dealt(Vectors(next, next + count)));
+    results.push_back(dealt(Values(next, next + count)));
     next += count;
   }
   return results;
 }
 
 void LaneArrays::add(const std::vector<Sum>& sets) {
-  std::vector<Vectors> weights;
+  std::vector<Values> weights;
   for (const Sum& set : sets) weights.push_back(gathered(set.weights, set.rows.size()));
   each([&](const Chunk& at) {
     for (size_t s = 0; s < sets.size(); ++s) {
       const Sum& set = sets[s];
-      std::vector<Value*> places, own;
+      Values places, own;
       for (unsigned i = 0; i < chunk(); ++i) {
         places.push_back(element(at, i));
         own.push_back(get(set.array, places[i]));
         if (set.decay != nullptr) own[i] = b_.CreateFMul(own[i], set.decay);
       }
       for (size_t r = 0; r < set.rows.size(); ++r) {
-        const std::vector<Value*> values = fetch(set.rows[r], at);
+        const Values values = fetch(set.rows[r], at);
         for (size_t i = 0; i < values.size(); ++i) {
           Value* sum = t_.math.fma(weights[s][r], values[i], own[i]);
           own[i] = set.sees.empty() ? sum : b_.CreateSelect(set.sees[r], sum, own[i]);
@@ -151,13 +151,13 @@ void LaneArrays::add(const std::vector<Sum>& sets) {
 // Every exchange halves the rows that a thread has sums of, until it has one (of every `team` rows): it keeps
 // those of its half of the threads, and gives the others away. With fewer rows than threads the last
 // exchanges are with threads of the same row.
-LaneArrays::Vectors LaneArrays::dealt(Vectors sums) {
+Values LaneArrays::dealt(Values sums) {
   if (team_ <= 1) return sums;
   const size_t together = std::min(sums.size(), static_cast<size_t>(team_));
-  Vectors results;
+  Values results;
   for (size_t first = 0; first < sums.size(); first += together) {
-    Vectors now(sums.begin() + static_cast<std::ptrdiff_t>(first),
-                sums.begin() + static_cast<std::ptrdiff_t>(first + together));
+    Values now(sums.begin() + static_cast<std::ptrdiff_t>(first),
+               sums.begin() + static_cast<std::ptrdiff_t>(first + together));
     for (auto distance = static_cast<unsigned>(team_ / 2); distance > 0; distance /= 2) {
       const size_t half = now.size() / 2;
       if (half == 0) {
@@ -194,10 +194,10 @@ Value* LaneArrays::over_rows(ir::Combine how, Value* value, size_t count) {
   return value;
 }
 
-LaneArrays::Vectors LaneArrays::gathered(const Vectors& weights, size_t count) {
+Values LaneArrays::gathered(const Values& weights, size_t count) {
   if (team_ <= 1) return weights;
   const auto team = static_cast<size_t>(team_), together = std::min(count, team);
-  Vectors all;
+  Values all;
   for (size_t r = 0; r < count; ++r) {
     const auto from = static_cast<unsigned>(r % together * (team / together));
     all.push_back(t_.threads().of_member(b_, weights[r / together], from, static_cast<unsigned>(team_)));
@@ -208,7 +208,7 @@ LaneArrays::Vectors LaneArrays::gathered(const Vectors& weights, size_t count) {
 // --- memory
 
 // Exchanges the halves of pairs of rows, then quarters, and so on down to neighbours.
-LaneArrays::Vectors LaneArrays::transposed(Vectors rows) {
+Values LaneArrays::transposed(Values rows) {
   for (unsigned gap = lanes_ / 2; gap > 0; gap /= 2) {
     std::vector<int> low, high;
     for (unsigned i = 0; i < lanes_; ++i) {
@@ -253,12 +253,12 @@ void LaneArrays::load(Array to, const Positions& from, Value* first, Value* scal
   if (team_ > 0) {
     const Row row = rows(from, first, 1, 1)[0];
     return each([&](const Chunk& at) {
-      const std::vector<Value*> values = fetch(row, at);
+      const Values values = fetch(row, at);
       for (unsigned i = 0; i < chunk(); ++i) put(element(at, i), values[i]);
     });
   }
   tiles(from, first, [&](Value* channel, const RowPlace& place) {
-    Vectors rows;
+    Values rows;
     for (unsigned r = 0; r < lanes_; ++r) {
       const auto [at, point] = place(r);
       rows.push_back(t_.load(from.slot, at, point));
@@ -287,7 +287,7 @@ void LaneArrays::store(Array from, const Positions& to, Value* first, Value* sca
     });
   }
   tiles(to, first, [&](Value* channel, const RowPlace& place) {
-    Vectors rows;
+    Values rows;
     for (unsigned i = 0; i < lanes_; ++i) rows.push_back(value(b_.CreateAdd(channel, t_.index(i))));
     rows = transposed(std::move(rows));
     for (unsigned r = 0; r < lanes_; ++r) {

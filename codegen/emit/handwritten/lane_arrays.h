@@ -59,7 +59,7 @@ class LaneArrays {
     Array array;
     std::vector<Row> rows;
   };
-  std::vector<std::vector<Value*>> dots(const std::vector<Dot>& sets);
+  std::vector<Values> dots(const std::vector<Dot>& sets);
   // The number, among `count` rows, of the one that result i is of.
   Value* row_of(size_t i, size_t count);
   // Over all `count` rows from the lane's own: the largest, the sum.
@@ -70,13 +70,13 @@ class LaneArrays {
   struct Sum {
     Array array;
     Value* decay;
-    std::vector<Value*> weights;
+    Values weights;
     std::vector<Row> rows;
-    std::vector<Value*> sees;
+    Values sees;
   };
   void add(const std::vector<Sum>& sets);
 
-  Value* real(double value) { return t_.splat(llvm::ConstantFP::get(b_.getFloatTy(), value), lanes_); }
+  Value* real(double value) { return t_.real(value, lanes_); }
 
  private:
   llvm::Align align() const { return llvm::Align(4 * lanes_); }
@@ -98,12 +98,11 @@ class LaneArrays {
   // The chunk's place in a row.
   Value* place(const Row& row, const Chunk& chunk);
   // The chunk of a row, each element in all lanes.
-  std::vector<Value*> fetch(const Row& row, const Chunk& chunk);
-  using Vectors = std::vector<Value*>;
-  Vectors dealt(Vectors sums);
+  Values fetch(const Row& row, const Chunk& chunk);
+  Values dealt(Values sums);
   // The weights of all rows.
-  Vectors gathered(const Vectors& weights, size_t count);
-  Vectors transposed(Vectors rows);
+  Values gathered(const Values& weights, size_t count);
+  Values transposed(Values rows);
   // Calls f(first channel, where the rows lie) for each block of `lanes` channels; host only.
   using RowPlace = std::function<std::pair<Value*, Point>(unsigned row)>;
   void tiles(const Positions& p, Value* first, const std::function<void(Value* channel, const RowPlace&)>& f);

@@ -21,10 +21,9 @@ void copy_rows(Target& t, int32_t source, int64_t step, const std::function<Valu
         if (step == 1) {
           value = t.load(source, b.CreateAdd(base, point.column), point);
         } else {
-          Value* stride = t.splat(b.getInt32(static_cast<uint32_t>(step)), point.lanes);
-          Value* lane = t.iota(b.getInt32Ty(), point.lanes);
           Value* first = b.CreateAdd(base, b.CreateMul(point.column, t.index(step)));
-          value = t.gather(source, first, b.CreateMul(lane, stride), point.mask);
+          Value* lanes = b.CreateMul(t.iota(b.getInt32Ty(), point.lanes), t.integer(step, point.lanes));
+          value = t.gather(source, first, lanes, point.mask);
         }
         t.store(source + 1, b.CreateAdd(to, point.column), value, point);
       });
@@ -46,9 +45,8 @@ void emit_batch_product(Target& t) {
         to = b.CreateMul(row, t.column_count());
       },
       [&](const Point& p) {
-        Value* zero = t.splat(llvm::ConstantFP::get(b.getFloatTy(), 0), p.lanes);
-        Value* own = t.splat(b.getInt32(static_cast<uint32_t>(shape.k)), p.lanes);
-        Value* columns = b.CreateMul(t.iota(b.getInt32Ty(), p.lanes), own);
+        Value* zero = t.real(0, p.lanes);
+        Value* columns = b.CreateMul(t.iota(b.getInt32Ty(), p.lanes), t.integer(shape.k, p.lanes));
         Value* line = b.CreateAdd(right, b.CreateMul(p.column, t.index(shape.k)));
         const Target::Carried sum = t.loop(
             t.index(0), t.index(shape.k), t.index(1), {zero}, [&](Value* i, const Target::Carried& so_far) {

@@ -74,7 +74,6 @@ class Pooling {
   }
 
  private:
-  using Values = std::vector<Value*>;
   struct Window {
     Value *top, *left;  // of its first element; may be negative
   };
@@ -87,7 +86,7 @@ class Pooling {
 
   bool by_window() const { return s_.walk == PoolShape::kByWindow; }
   int64_t overlap(int axis) const { return (w_.kernel[axis] + w_.stride[axis] - 1) / w_.stride[axis]; }
-  Value* lane(int64_t value) { return t_.splat(b_.getInt32(static_cast<uint32_t>(value)), lanes_); }
+  Value* lane(int64_t value) { return t_.integer(value, lanes_); }
   Value* both(Value* a, Value* b) { return b == nullptr ? a : b_.CreateAnd(a, b); }
 
   // The result at each place.
@@ -110,7 +109,7 @@ class Pooling {
           for (int64_t ky = 0; ky < rows; ++ky) clear(image_row(ky), w_.to[1] * columns);
           const int64_t below = w_.from[0] - w_.to[0] * rows;  // rows in no window
           if (below == 0) return;
-          Value* last = b_.CreateICmpEQ(row_y_, b_.getInt32(static_cast<uint32_t>(w_.to[0] - 1)));
+          Value* last = b_.CreateICmpEQ(row_y_, t_.integer(w_.to[0] - 1));
           t_.branch(last, [&] {
             for (int64_t y = 0; y < below; ++y) clear(image_row(rows + y), 0);
           });
@@ -164,7 +163,7 @@ class Pooling {
   void begin_point(const Point& point) {
     lanes_ = point.lanes;
     y_ = t_.splat(row_y_, lanes_);
-    x_ = b_.CreateAdd(t_.splat(t_.word(point.column), lanes_), t_.iota(b_.getInt32Ty(), lanes_));
+    x_ = t_.columns_of(point);
     mask_ = point.mask;
   }
   Value* output(const Point& point, int64_t width) {

@@ -99,13 +99,11 @@ class Rope {
     sine_ = b_.CreateFMul(sine_, real(s_.magnitude));
   }
 
-  using Pair = std::vector<Value*>;
-
   void turn_heads(Value* row) {
     constexpr int64_t kTogether = RopeShape::kTogether;
     const auto heads = [&](Value* first, int64_t count) {
       std::vector<Value*> places;
-      std::vector<Pair> pairs;
+      std::vector<Values> pairs;
       for (int64_t i = 0; i < count; ++i) {
         places.push_back(b_.CreateAdd(first, t_.index(i * s_.channels)));
         pairs.push_back(load(places.back()));
@@ -125,11 +123,11 @@ class Rope {
   }
 
   // The point's pairs in the head that begins at `head`.
-  Pair load(Value* head) {
+  Values load(Value* head) {
     if (s_.interleaved && point_->lanes > 1) return t_.load_runs(0, first(head), 2, *point_);
     return {t_.load(0, first(head), *point_), t_.load(0, second(head), *point_)};
   }
-  void store(Value* head, const Pair& pair) {
+  void store(Value* head, const Values& pair) {
     if (s_.interleaved && point_->lanes > 1) return t_.store_runs(result(), first(head), pair, *point_);
     t_.store(result(), first(head), pair[0], *point_);
     t_.store(result(), second(head), pair[1], *point_);
@@ -152,10 +150,7 @@ class Rope {
     Value* left = t_.index(count - whole);
     if (space_ != 0)  // a GPU, where a thread's columns are all there or none is
       return t_.branch(b_.CreateICmpULT(last.column, left), [&] { move(t_.index(whole), last); });
-    Value* columns = b_.CreateAdd(t_.splat(b_.CreateTrunc(last.column, b_.getInt32Ty()), last.lanes),
-                                  t_.iota(b_.getInt32Ty(), last.lanes));
-    Value* there =
-        b_.CreateICmpULT(columns, t_.splat(b_.getInt32(static_cast<uint32_t>(count - whole)), last.lanes));
+    Value* there = b_.CreateICmpULT(t_.columns_of(last), t_.integer(count - whole, last.lanes));
     last.mask = last.mask == nullptr ? there : b_.CreateAnd(last.mask, there);
     move(t_.index(whole), last);
   }
