@@ -5,7 +5,6 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <utility>
 #include <vector>

@@ -59,8 +59,8 @@ struct LtLibrary {
   bool open(const std::string& file);
 };
 
-inline int real_type(Element element) {
-  return element == Element::f16 ? kReal16F : element == Element::bf16 ? kReal16BF : kReal32F;
+inline int real_type(DType type) {
+  return type == DType::f16 ? kReal16F : type == DType::bf16 ? kReal16BF : kReal32F;
 }
 
 // Opens the first library that starts on the current context, by name and by place (libraries.h); `capability` is

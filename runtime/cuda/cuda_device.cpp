@@ -314,7 +314,7 @@ class CudaDevice final : public Device {
     };
     // In the emulator, which has no clock, values that nobody wrote shall stay that.
     if (!options_.emulated)
-      tuning_.fill = [this](Pointer to, int64_t elements, Element type) {
+      tuning_.fill = [this](Pointer to, int64_t elements, DType type) {
         return fill_randomly(to, elements, type);
       };
     Status status;
@@ -327,9 +327,9 @@ class CudaDevice final : public Device {
     return status;
   }
 
-  Status fill_randomly(Pointer to, int64_t elements, Element type) {
+  Status fill_randomly(Pointer to, int64_t elements, DType type) {
     const std::vector<std::byte> numbers = random_operand(type, size_t{1} << 19, to);  // over and over
-    auto left = static_cast<size_t>(elements * element_bytes(type));
+    auto left = static_cast<size_t>(dtype_bytes(type, elements));
     while (left > 0) {
       const std::span<const std::byte> piece(numbers.data(), std::min(left, numbers.size()));
       GACC_TRY(staging_.write(to, piece, stream_));

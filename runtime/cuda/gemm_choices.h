@@ -18,7 +18,7 @@ struct LtAlgorithm {
 };
 
 struct ChosenAlgorithm {
-  // m, n, k; whether A and B are transposed and C is added to; the types of A and B, and of C (Element); the
+  // m, n, k; whether A and B are transposed and C is added to; the types of A and B, and of C (DType); the
   // alignments of A, B and C in bytes; the elements from one row of A, B and C to the next.
   using Key = std::array<int64_t, 14>;
   Key product{};

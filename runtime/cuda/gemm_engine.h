@@ -4,12 +4,12 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/cuda/cuda_driver.h"
 #include "runtime/cuda/gemm_choices.h"
+#include "runtime/dtype.h"
 
 namespace gacc::cuda {
 
@@ -20,16 +20,13 @@ struct BuiltinGemm {
   std::vector<uint64_t> parameters{};  // as builtin_arguments has them
 };
 
-enum class Element : uint8_t { f32, f16, bf16 };
-inline int64_t element_bytes(Element element) { return element == Element::f32 ? 4 : 2; }
-
 // C[m, n] (+)= op(A)[m, k] @ op(B)[k, n], row-major, f32 sums.
 struct Product {
   Pointer a = 0, b = 0, c = 0;
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false;
   BuiltinGemm builtin{};
-  Element type = Element::f32, result = Element::f32;  // of A and B, and of C; accumulate: C is f32
+  DType type = DType::f32, result = DType::f32;  // of A and B, and of C; accumulate: C is f32
   Pointer bias = 0;  // of n f32 numbers that are added to each row of C, where adds_bias; 0: none
   // A micro-batch that is not full: its size is known only when it comes, and its algorithm works in no memory besides
   // the operands and the result.
@@ -48,7 +45,7 @@ struct GemmTuning {
   Pointer workspace = 0;  // where they are measured: most_workspace() bytes
   // Puts random numbers where a product's operands and its result lie, to measure it on. None: it is measured
   // on what is there.
-  std::function<Status(Pointer to, int64_t elements, Element type)> fill{};
+  std::function<Status(Pointer to, int64_t elements, DType type)> fill{};
   // The time of one such launch on the stream, in microseconds; it runs several times. None: of what
   // `choices` lacks the library's first proposal is taken.
   std::function<Status(const std::function<Status()>& launch, double& microseconds)> measure{};

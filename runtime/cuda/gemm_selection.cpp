@@ -125,16 +125,16 @@ Status use_gemm_choices(const Options& options, const Gpu& gpu, GemmEngine& gemm
   return {};
 }
 
-std::vector<std::byte> random_operand(Element type, size_t elements, uint64_t seed) {
-  std::vector<std::byte> bytes(elements * static_cast<size_t>(element_bytes(type)));
+std::vector<std::byte> random_operand(DType type, size_t elements, uint64_t seed) {
+  std::vector<std::byte> bytes(elements * static_cast<size_t>(dtype_bytes(type)));
   // The upper 16 bits of a number: sign, exponent and what they hold of the fraction. Below them an f32 has
   // 16 more of its fraction.
-  const bool f16 = type == Element::f16;
+  const bool f16 = type == DType::f16;
   const uint64_t quarter = f16 ? 0x3400 : 0x3e80, fractions = f16 ? 0x7ff : 0xff;
   for (size_t at = 0; at + 2 <= bytes.size(); at += 2) {
     seed = seed * 6364136223846793005U + 1442695040888963407U;
     const uint64_t random = seed >> 40;
-    const bool upper = type != Element::f32 || at % 4 == 2;
+    const bool upper = type != DType::f32 || at % 4 == 2;
     const auto word =
         static_cast<uint16_t>(upper ? (random & 0x8000) + quarter + (random & fractions) : random & 0xffff);
     std::memcpy(bytes.data() + at, &word, sizeof word);

@@ -26,7 +26,7 @@ Status use_gemm_choices(const Options& options, const Gpu& gpu, GemmEngine& gemm
 
 // Bytes of random numbers of a type, from 1/4 to 1 and of either sign: sums of products of them stay far from
 // the type's ends.
-std::vector<std::byte> random_operand(Element type, size_t elements, uint64_t seed);
+std::vector<std::byte> random_operand(DType type, size_t elements, uint64_t seed);
 
 // The time of one launch: several between two events, after one that loads the code.
 Status time_launch(const Driver& driver, Stream stream, const std::function<Status()>& launch,

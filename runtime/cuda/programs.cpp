@@ -60,11 +60,8 @@ Status Programs::add(Module module, const Artifact& artifact, const PlanLaunch& 
   product.transpose_a = planned.transpose_a;
   product.transpose_b = planned.transpose_b;
   product.accumulate = planned.accumulate;
-  const auto element = [](DType dtype) {
-    return dtype == DType::f16 ? Element::f16 : dtype == DType::bf16 ? Element::bf16 : Element::f32;
-  };
-  product.type = element(planned.type);
-  product.result = element(planned.result);
+  product.type = planned.type;
+  product.result = planned.result;
   if (planned.bias) product.bias = address(planned.bias->offset);
   if (planned.workspace) product.workspace = address(planned.workspace->offset);
   const PlanBuiltin& builtin = planned.builtin;

@@ -519,24 +519,24 @@ TEST_F(CudaDeviceTest, TuningMeasuresOnRandomNumbers) {
 }
 
 TEST(CudaParts, RandomOperandsAreBetweenAQuarterAndOne) {
-  for (const auto type : {cuda::Element::f32, cuda::Element::f16, cuda::Element::bf16}) {
+  for (const auto type : {DType::f32, DType::f16, DType::bf16}) {
     const std::vector<std::byte> bytes = cuda::random_operand(type, 4096, 7);
-    ASSERT_EQ(bytes.size(), 4096U * static_cast<size_t>(cuda::element_bytes(type)));
+    ASSERT_EQ(bytes.size(), 4096U * static_cast<size_t>(dtype_bytes(type)));
     std::set<float> values;
     for (size_t i = 0; i < 4096; ++i) {
       float value = 0;
-      if (type == cuda::Element::f32) {
+      if (type == DType::f32) {
         std::memcpy(&value, bytes.data() + 4 * i, 4);
       } else {
         uint16_t bits = 0;
         std::memcpy(&bits, bytes.data() + 2 * i, 2);
-        value = codegen::half_value(bits, type == cuda::Element::f16 ? ir::DType::f16 : ir::DType::bf16);
+        value = codegen::half_value(bits, type == DType::f16 ? ir::DType::f16 : ir::DType::bf16);
       }
       ASSERT_TRUE(std::abs(value) >= 0.25F && std::abs(value) < 1) << value;
       values.insert(value);
     }
     EXPECT_TRUE(*values.begin() < 0 && *values.rbegin() > 0);
-    EXPECT_GT(values.size(), type == cuda::Element::bf16 ? 500U : 2000U);
+    EXPECT_GT(values.size(), type == DType::bf16 ? 500U : 2000U);
   }
 }
 
