@@ -47,15 +47,15 @@ char* scratch(size_t bytes) {
          (aligned(reinterpret_cast<uintptr_t>(own.data())) - reinterpret_cast<uintptr_t>(own.data()));
 }
 
-memory::data_type library_type(Element type) {
-  return type == Element::f32 ? memory::data_type::f32 : memory::data_type::bf16;
+memory::data_type library_type(DType type) {
+  return type == DType::f32 ? memory::data_type::f32 : memory::data_type::bf16;
 }
 
 // A tensor as it lies in the arena, and a task's share of it: `rows` of `columns` elements, `step` apart. Of images and
 // places a row is a sample; of weights [O, I, kh, kw], or of their blocks, an output channel.
 struct Tensor {
   int role = 0;
-  Element type = Element::f32;
+  DType type = DType::f32;
   memory::dims dims{};  // of one sample: [1, C, H, W], [O, I, kh, kw] or [G, O, I, kh, kw]
   int64_t rows = 1, columns = 1, step = 1;
   int64_t of_block = 0;  // elements from one block to the next
@@ -71,7 +71,7 @@ struct Tensor {
     const size_t row = dims.size() - 4;
     strides[row] = copied ? pitch : step;
     if (row > 0) strides[0] = strides[row] * dims[1];
-    return {all, library_type(copied ? Element::f32 : type), strides};
+    return {all, library_type(copied ? DType::f32 : type), strides};
   }
   int64_t many(int64_t n) const { return samples ? n : rows; }
   int64_t bytes(int64_t elements) const { return ir::dtype_bytes(type, elements); }
@@ -102,7 +102,7 @@ class Convolution final : public LibraryCall {
     const bool cut_out = shape.groups == 1 && kind_ != ConvKind::images;
     const int64_t in = shape.in / (cut_in ? blocks_ : 1), out = shape.out / (cut_out ? blocks_ : 1);
     const int64_t pixels = shape.pixels(), places = shape.places();
-    const Element type = op.operand(0).dtype;
+    const DType type = op.operand(0).dtype;
     Tensor images{.type = type,
                   .dims = {1, groups * in, w.from[0], w.from[1]},
                   .columns = groups * in * pixels,
@@ -113,7 +113,7 @@ class Convolution final : public LibraryCall {
                    .columns = groups * out * places,
                    .step = shape.groups * shape.out * places,
                    .of_block = cut_in ? 0 : groups * out * places};
-    Tensor weight{.type = kind_ == ConvKind::weight ? Element::f32 : type,
+    Tensor weight{.type = kind_ == ConvKind::weight ? DType::f32 : type,
                   .dims = {out, in, w.kernel[0], w.kernel[1]},
                   .rows = groups * out,
                   .columns = in * taps,
@@ -142,15 +142,15 @@ class Convolution final : public LibraryCall {
         kernels::ceil_divide(task_samples(), std::clamp<int64_t>(most / row_bytes, 1, task_samples()));
     const int64_t lot = kernels::ceil_divide(task_samples(), lots);
     forbid_nested_threads();
-    if (type == Element::bf16 && multiplies_bf16()) {
-      computed_ = Element::bf16;
-      if (describe_lot(lot).rank < 2) computed_ = Element::f32;
+    if (type == DType::bf16 && multiplies_bf16()) {
+      computed_ = DType::bf16;
+      if (describe_lot(lot).rank < 2) computed_ = DType::f32;
     }
     for (Tensor& tensor : tensors_) {
-      const bool widened = tensor.type != Element::f32 && computed_ == Element::f32;
+      const bool widened = tensor.type != DType::f32 && computed_ == DType::f32;
       const bool sum = part_ > 0 && &tensor == &tensors_.back();
       const bool crowded = !tensor.samples && tensor.bytes(tensor.step) % kCrowdedBytes == 0;
-      tensor.copied = widened || sum || (crowded && tensor.type == Element::f32);
+      tensor.copied = widened || sum || (crowded && tensor.type == DType::f32);
       tensor.pitch = tensor.columns + (tensor.samples ? 0 : kBlockStep);
     }
     lots_.push_back(make_lot(lot, threads));
@@ -352,14 +352,14 @@ class Convolution final : public LibraryCall {
   }
 
   static void widen_row(const Tensor& tensor, const char* from, float* to) {
-    if (tensor.type == Element::f32)
+    if (tensor.type == DType::f32)
       std::memcpy(to, from, static_cast<size_t>(tensor.bytes(tensor.columns)));
     else
       widen(half_type(tensor.type), from, to, tensor.columns);
   }
   static void narrow_row(const Tensor& tensor, const float* from, char* to, bool more) {
     auto* sums = reinterpret_cast<float*>(to);
-    if (tensor.type != Element::f32)
+    if (tensor.type != DType::f32)
       narrow(half_type(tensor.type), from, reinterpret_cast<uint16_t*>(to), tensor.columns);
     else if (more)
       for (int64_t i = 0; i < tensor.columns; ++i) sums[i] += from[i];
@@ -368,8 +368,8 @@ class Convolution final : public LibraryCall {
   }
 
   ConvKind kind_;
-  std::array<Tensor, 3> tensors_;    // the operands, the result
-  Element computed_ = Element::f32;  // what the library multiplies
+  std::array<Tensor, 3> tensors_;  // the operands, the result
+  DType computed_ = DType::f32;    // what the library multiplies
   memory::dims strides_{}, dilation_{}, before_{}, after_{};
   int64_t blocks_ = 1, samples_ = 1;  // of channels or groups; samples of a task
   int64_t parts_ = 1, part_ = 0;      // of the weight's gradient: parts, samples of a part
@@ -401,7 +401,7 @@ class PointConvolution final : public LibraryCall {
         break;
     }
     first_.type = type_;
-    first_.result = kind_ == ConvKind::weight ? Element::f32 : type_;
+    first_.result = kind_ == ConvKind::weight ? DType::f32 : type_;
     first_.cut();
     further_ = first_;
     further_.accumulate = true;
@@ -434,7 +434,7 @@ class PointConvolution final : public LibraryCall {
  private:
   ConvKind kind_;
   kernels::ConvShape shape_;
-  Element type_;
+  DType type_;
   Gemm first_, further_;  // further: of the weight's gradient, the part's samples behind the first
   int64_t parts_ = 1;
 };

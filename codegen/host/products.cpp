@@ -32,9 +32,9 @@ int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step
 
 // [rows, columns] from element `first` on, whose rows lie `step` elements apart, as f32: the matrix itself, or of a
 // half type a copy without gaps, in `copy`.
-HostMatrix as_f32(Element type, const void* from, int64_t first, int64_t rows, int64_t columns, int64_t step,
+HostMatrix as_f32(DType type, const void* from, int64_t first, int64_t rows, int64_t columns, int64_t step,
                   float* copy) {
-  if (type == Element::f32) return {static_cast<const float*>(from) + first, step};
+  if (type == DType::f32) return {static_cast<const float*>(from) + first, step};
   for (int64_t row = 0; row < rows; ++row)
     widen(half_type(type), static_cast<const uint16_t*>(from) + first + row * step, copy + row * columns,
           columns);
@@ -42,7 +42,7 @@ HostMatrix as_f32(Element type, const void* from, int64_t first, int64_t rows, i
 }
 
 // The reverse of a half type: rounds a matrix without gaps.
-void round_rows(Element type, const float* from, int64_t rows, int64_t columns, void* to, int64_t first,
+void round_rows(DType type, const float* from, int64_t rows, int64_t columns, void* to, int64_t first,
                 int64_t step) {
   for (int64_t row = 0; row < rows; ++row)
     narrow(half_type(type), from + row * columns, static_cast<uint16_t*>(to) + first + row * step, columns);
@@ -71,7 +71,7 @@ struct Gemm::Native {
 // Without them the operands are converted: on another CPU, or where oneDNN has nothing better than loops.
 void Gemm::prepare(int threads) {
   native.reset();
-  if (ordered || type != Element::bf16 || !multiplies_bf16()) return;
+  if (ordered || type != DType::bf16 || !multiplies_bf16()) return;
   forbid_nested_threads();
   using Kind = dnnl::memory::data_type;
   auto made = std::make_shared<Native>();
@@ -90,7 +90,7 @@ void Gemm::prepare(int threads) {
         };
         const dnnl::memory::desc a({rows, k}, Kind::bf16, stride(transpose_a, a_row()));
         const dnnl::memory::desc b({k, columns}, Kind::bf16, stride(transpose_b, b_row()));
-        const dnnl::memory::desc c({rows, columns}, result == Element::f32 ? Kind::f32 : Kind::bf16,
+        const dnnl::memory::desc c({rows, columns}, result == DType::f32 ? Kind::f32 : Kind::bf16,
                                    stride(false, c_row()));
         const auto description = describe<dnnl::matmul>(attributes, std::tuple(a, b, c));
         const dnnl::memory::desc scratch = description.scratchpad_desc();
@@ -155,14 +155,14 @@ bool Gemm::run(const void* a, const void* b, void* c, int64_t task, const Produc
     return native->products[Native::place(rows < tile_m, columns < tile_n)]->run(
         thread.number, {static_cast<const uint16_t*>(a) + (transpose_a ? i : i * a_row()),
                         static_cast<const uint16_t*>(b) + (transpose_b ? j * b_row() : j),
-                        static_cast<char*>(c) + c_first * (result == Element::f32 ? 4 : 2), thread.scratch});
+                        static_cast<char*>(c) + c_first * (result == DType::f32 ? 4 : 2), thread.scratch});
   }
   // Sums go to C, or beside it where they are to be rounded.
-  const bool rounds = result != Element::f32;
+  const bool rounds = result != DType::f32;
   float* sums = rounds ? thread.scratch + kBlockFloats : static_cast<float*>(c) + c_first;
   int64_t depth = k;  // of a block
   float *copy_a = thread.scratch, *copy_b = nullptr;
-  if (type != Element::f32) {
+  if (type != DType::f32) {
     const int64_t most = kBlockFloats / (tile_m + tile_n) / kDepthStep * kDepthStep;
     const int64_t count = (k + most - 1) / most;
     depth = round_up((k + count - 1) / count, kDepthStep);

@@ -16,8 +16,8 @@
 
 namespace gacc::host {
 
-using Element = ir::DType;  // f32, f16 or bf16
-inline HalfType half_type(Element type) { return type == Element::f16 ? HalfType::f16 : HalfType::bf16; }
+using ir::DType;
+inline HalfType half_type(DType type) { return type == DType::f16 ? HalfType::f16 : HalfType::bf16; }
 
 // The state of one thread that runs products.
 struct ProductThread {
@@ -31,7 +31,7 @@ struct Runs;
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false;
-  Element type = Element::f32, result = Element::f32;  // of A and B, and of C; accumulate: C is f32
+  DType type = DType::f32, result = DType::f32;  // of A and B, and of C: f32 or half; accumulate: C is f32
   // Every element's terms in order (ordered_product.h): no bit depends on m, nor, where `accumulate`, on which of the
   // rows of k come in one product. `rows_of_sample`, where k are rows of samples: of many, c adds the sums of runs.
   bool ordered = false;
@@ -44,7 +44,7 @@ struct Gemm {
 
   // Bytes of the thread's own memory that `run` uses where a type is not f32.
   static constexpr int64_t kScratchBytes = 768 << 10;
-  bool needs_scratch() const { return type != Element::f32 || result != Element::f32; }
+  bool needs_scratch() const { return type != DType::f32 || result != DType::f32; }
 
   // Chooses the tiles for a product of up to this size (m and k may shrink later, at a ragged micro-batch).
   void cut();

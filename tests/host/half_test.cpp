@@ -14,24 +14,23 @@ namespace {
 using codegen::half_bits;
 using codegen::half_value;
 
-ir::DType dtype(Element element) { return element == Element::f16 ? ir::DType::f16 : ir::DType::bf16; }
-constexpr Element kHalves[] = {Element::f16, Element::bf16};
+constexpr DType kHalves[] = {DType::f16, DType::bf16};
 
 struct Case {
   int64_t m, n, k;
 };
 
-std::vector<uint16_t> random_halves(int64_t count, uint32_t seed, Element type) {
+std::vector<uint16_t> random_halves(int64_t count, uint32_t seed, DType type) {
   std::mt19937 source(seed);
   std::uniform_real_distribution<double> number(-1, 1);
   std::vector<uint16_t> values(static_cast<size_t>(count));
-  for (uint16_t& value : values) value = half_bits(number(source), dtype(type));
+  for (uint16_t& value : values) value = half_bits(number(source), type);
   return values;
 }
 
 struct Product {
   // `native`: by the CPU's own instructions, where it has them for the type.
-  Product(Case size, int flags, Element type, bool native = false) : size(size) {
+  Product(Case size, int flags, DType type, bool native = false) : size(size) {
     const bool accumulate = (flags & 4) != 0;
     gemm = {.m = size.m,
             .n = size.n,
@@ -40,21 +39,21 @@ struct Product {
             .transpose_b = (flags & 2) != 0,
             .accumulate = accumulate,
             .type = type,
-            .result = accumulate ? Element::f32 : type};
+            .result = accumulate ? DType::f32 : type};
     gemm.cut();
     if (native) gemm.prepare(/*threads=*/3);
     a = random_halves(size.m * size.k, 1, type);
     b = random_halves(size.k * size.n, 2, type);
     c.assign(static_cast<size_t>(size.m * size.n), 0.25F);
-    for (const uint16_t x : a) exact_a.push_back(half_value(x, dtype(type)));
-    for (const uint16_t x : b) exact_b.push_back(half_value(x, dtype(type)));
+    for (const uint16_t x : a) exact_a.push_back(half_value(x, type));
+    for (const uint16_t x : b) exact_b.push_back(half_value(x, type));
   }
   // C as f32.
   std::vector<float> compute(int threads) const {
     Pool pool(threads);
     std::vector<float> scratch(static_cast<size_t>(threads * Gemm::kScratchBytes / 4), NAN), sums = c;
     std::vector<uint16_t> halves(c.size(), 0x7fff);
-    const bool full = gemm.result == Element::f32;
+    const bool full = gemm.result == DType::f32;
     void* result = full ? static_cast<void*>(sums.data()) : halves.data();
     pool.run(gemm.tasks(), [&](int64_t task) {
       float* own = scratch.data() + Pool::current() * (Gemm::kScratchBytes / 4);
@@ -79,13 +78,13 @@ struct Product {
 
 // Sums are f32: what is not rounded to half is as exact as f32 products; what is, is off by half an ulp of
 // it.
-void agrees_with_double(Element type, bool native) {
+void agrees_with_double(DType type, bool native) {
   for (const Case size : {Case{1, 1, 1}, Case{7, 33, 5}, Case{32, 512, 784}, Case{130, 257, 64},
                           Case{3, 700, 1000}, Case{520, 8, 40}}) {
     for (int flags = 0; flags < 8; ++flags) {
       const Product product(size, flags, type, native);
       const std::vector<float> c = product.compute(1);
-      const double ulp = product.gemm.accumulate ? 0 : type == Element::f16 ? 0x1p-11 : 0x1p-8;
+      const double ulp = product.gemm.accumulate ? 0 : type == DType::f16 ? 0x1p-11 : 0x1p-8;
       for (int64_t i = 0; i < size.m; ++i)
         for (int64_t j = i % 7; j < size.n; j += 7) {
           const double want = product.expected(i, j);
@@ -97,13 +96,13 @@ void agrees_with_double(Element type, bool native) {
   }
 }
 
-TEST(HalfGemm, F16AgreesWithDouble) { agrees_with_double(Element::f16, false); }
-TEST(HalfGemm, Bf16AgreesWithDouble) { agrees_with_double(Element::bf16, false); }
-TEST(HalfGemm, NativeBf16AgreesWithDouble) { agrees_with_double(Element::bf16, true); }
+TEST(HalfGemm, F16AgreesWithDouble) { agrees_with_double(DType::f16, false); }
+TEST(HalfGemm, Bf16AgreesWithDouble) { agrees_with_double(DType::bf16, false); }
+TEST(HalfGemm, NativeBf16AgreesWithDouble) { agrees_with_double(DType::bf16, true); }
 
 TEST(HalfGemm, ThreadsDoNotChangeBits) {
   for (const Case size : {Case{32, 512, 784}, Case{512, 784, 32}, Case{600, 300, 1000}}) {
-    for (const Element type : kHalves) {
+    for (const DType type : kHalves) {
       for (int flags = 0; flags < 8; ++flags) {
         const Product product(size, flags, type, /*native=*/true);
         const std::vector<float> one = product.compute(1), three = product.compute(3);
@@ -116,8 +115,8 @@ TEST(HalfGemm, ThreadsDoNotChangeBits) {
 // What is made ready for a full micro-batch is not what a ragged one needs.
 TEST(HalfGemm, PreparedAnewForARaggedMicroBatch) {
   for (int flags = 0; flags < 4; ++flags) {
-    Product product({64, 300, 500}, flags, Element::bf16, true);
-    const Product ragged({5, 300, 500}, flags, Element::bf16);
+    Product product({64, 300, 500}, flags, DType::bf16, true);
+    const Product ragged({5, 300, 500}, flags, DType::bf16);
     product.a = ragged.a;
     product.c = ragged.c;
     product.gemm.m = 5;
@@ -132,11 +131,11 @@ TEST(HalfGemm, PreparedAnewForARaggedMicroBatch) {
 
 // 4,096 ones and eight times 2^-10: a sum in f16 would stop at 2,048.
 TEST(HalfGemm, SumsAreF32) {
-  for (const Element type : kHalves) {
+  for (const DType type : kHalves) {
     Product product({1, 1, 4104}, 4, type);
     for (size_t i = 0; i < product.a.size(); ++i) {
-      product.a[i] = half_bits(i < 4096 ? 1.0 : 0x1p-10, dtype(type));
-      product.b[i] = half_bits(1.0, dtype(type));
+      product.a[i] = half_bits(i < 4096 ? 1.0 : 0x1p-10, type);
+      product.b[i] = half_bits(1.0, type);
     }
     EXPECT_EQ(product.compute(1)[0], 4096.25F + 0x1p-7F);
     product.gemm.accumulate = false;  // an f32 result that is not added to
@@ -151,7 +150,7 @@ TEST(HalfGemm, SumsAreF32) {
 TEST(HalfGemm, TilesFitTheScratch) {
   for (const Case size :
        {Case{4096, 4096, 64}, Case{1, 100000, 10}, Case{100000, 1, 10}, Case{32, 30000, 768}}) {
-    Gemm gemm{.m = size.m, .n = size.n, .k = size.k, .type = Element::bf16, .result = Element::bf16};
+    Gemm gemm{.m = size.m, .n = size.n, .k = size.k, .type = DType::bf16, .result = DType::bf16};
     gemm.cut();
     EXPECT_LE(gemm.tile_m + gemm.tile_n, 512);
   }
