@@ -1,7 +1,6 @@
 // The decoder's shared state: registers, constants, addresses of variables, and how instructions are emitted.
 // The families live in decode_*.cpp.
 #pragma once
-#include <algorithm>
 #include <set>
 
 #include "emulator/opcodes.h"

@@ -79,7 +79,9 @@ GACC_DRIVER_EXPORT int cuDeviceGetName(char* name, int length, int handle) {
 GACC_DRIVER_EXPORT int cuDeviceGetAttribute(int* value, int attribute, int handle) {
   if (handle != 0) return kInvalidDevice;
   if (!value) return kInvalidValue;
-  *value = attribute == kMultiprocessors ? 132 : attribute == kCapability ? 9 : attribute == kCooperative;
+  *value = attribute == kMultiprocessors ? int{EmulatedGpu::kMultiprocessors}
+           : attribute == kCapability    ? 9
+                                         : attribute == kCooperative;
   return kSuccess;
 }
 GACC_DRIVER_EXPORT int cuDevicePrimaryCtxRetain(CUctx_st** context, int handle) {

@@ -103,7 +103,7 @@ GACC_DRIVER_EXPORT int cuFuncGetAttribute(int* value, int attribute, CUfunc_st* 
   if (!value || attribute != kMaxThreads) return kInvalidValue;
   if (!function) return kInvalidHandle;
   const int most = info_of(function).max_threads;
-  *value = most > 0 ? most : 1024;
+  *value = most > 0 ? most : int{EmulatedGpu::kThreads};
   return kSuccess;
 }
 GACC_DRIVER_EXPORT int cuLaunchKernel(CUfunc_st* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
@@ -123,16 +123,18 @@ GACC_DRIVER_EXPORT int cuLaunchCooperativeKernel(CUfunc_st* function, unsigned g
 }
 GACC_DRIVER_EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunc_st* function,
                                                                    int threads, size_t shared) {
-  if (!blocks || threads <= 0 || threads > 1024) return kInvalidValue;
+  if (!blocks || threads <= 0 || threads > EmulatedGpu::kThreads) return kInvalidValue;
   if (!function) return kInvalidHandle;
   const KernelInfo& info = info_of(function);
   const int64_t warps = (threads + kLanes - 1) / kLanes;
-  const int64_t by_shared =
-      (228 * 1024) / std::max<int64_t>(1, info.shared_bytes + static_cast<int64_t>(shared) + 1024);
+  const int64_t by_shared = EmulatedGpu::kShared /
+                            (info.shared_bytes + static_cast<int64_t>(shared) + EmulatedGpu::kSharedOfSystem);
   // ptxas gives a thread of a kernel with `.maxntid` no more registers than a block of so many threads has.
-  const int most = info.max_threads > 0 ? std::min(128, 65536 / info.max_threads) : 128;
-  const int64_t by_registers = 65536 / (warps * kLanes * std::clamp(info.registers, 16, most));
-  *blocks =
-      static_cast<int>(std::max<int64_t>(0, std::min({int64_t{32}, 64 / warps, by_shared, by_registers})));
+  const int most =
+      info.max_threads > 0 ? std::min(128, int{EmulatedGpu::kRegisters} / info.max_threads) : 128;
+  const int64_t by_registers =
+      EmulatedGpu::kRegisters / (warps * kLanes * std::clamp(info.registers, 16, most));
+  *blocks = static_cast<int>(std::max<int64_t>(
+      0, std::min({EmulatedGpu::kBlocks, EmulatedGpu::kWarps / warps, by_shared, by_registers})));
   return kSuccess;
 }

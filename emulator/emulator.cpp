@@ -141,19 +141,22 @@ Status Emulator::launch(const Kernel& kernel, Dim3 grid, Dim3 block, int64_t dyn
                         const std::vector<uint8_t>& params, bool cooperative) {
   const KernelInfo& info = kernel.info;
   auto threads = block.count();
-  if (threads == 0 || threads > 1024 || block.z > 64)
+  if (threads == 0 || threads > EmulatedGpu::kThreads || block.z > EmulatedGpu::kDepth)
     return Status::error("`{}`: a block of {} threads", info.name, threads);
   if (info.max_threads > 0 && threads > static_cast<uint64_t>(info.max_threads))
     return Status::error("`{}`: a block of {} threads, .maxntid allows {}", info.name, threads,
                          info.max_threads);
-  if (grid.count() == 0 || grid.count() > 0x7fffffff || grid.y > 65535 || grid.z > 65535)
+  if (grid.count() == 0 || grid.count() > 0x7fffffff || grid.y > EmulatedGpu::kGridSide ||
+      grid.z > EmulatedGpu::kGridSide)
     return Status::error("`{}`: a grid of {} blocks", info.name, grid.count());
-  if (dynamic_shared < 0 || info.shared_bytes + dynamic_shared > 227 * 1024)
+  if (dynamic_shared < 0 ||
+      info.shared_bytes + dynamic_shared > EmulatedGpu::kShared - EmulatedGpu::kSharedOfSystem)
     return Status::error("`{}`: {} bytes of shared memory", info.name, info.shared_bytes + dynamic_shared);
   if (static_cast<int64_t>(params.size()) != info.param_bytes)
     return Status::error("`{}`: {} bytes of parameters, it takes {}", info.name, params.size(),
                          info.param_bytes);
-  if (cooperative && grid.count() * ((threads + 31) / 32) > 132 * 64)
+  if (cooperative &&
+      grid.count() * ((threads + kLanes - 1) / kLanes) > EmulatedGpu::kMultiprocessors * EmulatedGpu::kWarps)
     return Status::error("`{}`: {} blocks do not fit on the device together", info.name, grid.count());
   Launch launch{kernel, memory_, lifetimes_, reports_, clocks_, grid, block, cooperative};
   launch.shared_bytes = info.shared_bytes + dynamic_shared;

@@ -14,6 +14,17 @@
 
 namespace gacc::emulator {
 
+// The emulated GPU, an H100: NVIDIA's figures of compute capability 9.0.
+struct EmulatedGpu {
+  static constexpr int64_t kMultiprocessors = 132;
+  // The most that a multiprocessor has.
+  static constexpr int64_t kBlocks = 32, kWarps = 64, kRegisters = 65536;
+  // Bytes of shared memory of a multiprocessor, and those that the system takes for each block.
+  static constexpr int64_t kShared = 228 * 1024, kSharedOfSystem = 1024;
+  // The threads of a block, and its z; the y and z of a grid.
+  static constexpr int64_t kThreads = 1024, kDepth = 64, kGridSide = 65535;
+};
+
 struct LoadedModule {
   std::deque<Kernel> kernels;       // in the file's order
   std::vector<uint64_t> variables;  // allocations of .global and .const

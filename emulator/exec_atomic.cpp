@@ -60,8 +60,7 @@ void run_atomic(Warp& warp, const Instr& in) {
   for (const int reg : {in.s[0], in.s[1]})
     if (reg >= 0) warp.check_defined(reg, in);
   const int bytes = x.bytes;
-  for (uint32_t m = warp.active; m; m &= m - 1) {
-    const int l = first_lane(m);
+  for (const int l : LanesOf{warp.active}) {
     Place place;
     if (!locate(warp, in, x.space, address[l], bytes, l, place)) continue;
     check_written(warp, in, place, bytes, l);

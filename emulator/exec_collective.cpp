@@ -13,10 +13,9 @@ bool check_mask(Warp& warp, const Instr& in, int reg) {
   warp.check_defined(reg, in);
   const uint32_t* mask = words_of(warp, reg);
   uint32_t named = 0;
-  for (uint32_t m = warp.active; m; m &= m - 1) named |= mask[first_lane(m)];
+  for (const int l : LanesOf{warp.active}) named |= mask[l];
   if (warp.hold(named)) return false;
-  for (uint32_t m = warp.active; m; m &= m - 1) {
-    int l = first_lane(m);
+  for (const int l : LanesOf{warp.active}) {
     const uint32_t absent = mask[l] & ~warp.active;
     if (!(mask[l] >> l & 1))
       warp.report(Defect::bad_shuffle, in, l, "the mask 0x{:08x} does not name lane {} itself", mask[l], l);
@@ -40,8 +39,7 @@ void run_shuffle(Warp& warp, const Instr& in) {
   const uint32_t* b = warp.lanes<uint32_t>(in.s_at[1]);
   const uint32_t* c = warp.lanes<uint32_t>(in.s_at[2]);
   uint32_t* d = warp.lanes<uint32_t>(in.d_at);
-  for (uint32_t m = warp.active; m; m &= m - 1) {
-    int l = first_lane(m);
+  for (const int l : LanesOf{warp.active}) {
     const auto clamp = static_cast<int>(c[l] & 31), segment = static_cast<int>(c[l] >> 8 & 31),
                distance = static_cast<int>(b[l] & 31);
     const int bound = (l & segment) | (clamp & ~segment);
@@ -71,7 +69,7 @@ void run_ballot(Warp& warp, const Instr& in) {
   const uint32_t yes = *warp.lanes<uint32_t>(in.s_at[0]) & warp.active;
   const uint32_t* mask = warp.lanes<uint32_t>(in.s_at[1]);
   uint32_t* d = warp.lanes<uint32_t>(in.d_at);
-  for (uint32_t m = warp.active; m; m &= m - 1) d[first_lane(m)] = yes & mask[first_lane(m)];
+  for (const int l : LanesOf{warp.active}) d[l] = yes & mask[l];
   warp.defined[in.d] |= warp.active;
 }
 

@@ -129,8 +129,7 @@ void run_load(Warp& warp, const Instr& in) {
   const int total = x.bytes * x.count;
   const bool atomic = x.order != Order::plain;
   uint8_t staged[kLanes][16] = {};
-  for (uint32_t m = warp.active; m; m &= m - 1) {
-    const int l = first_lane(m);
+  for (const int l : LanesOf{warp.active}) {
     if (x.space == Space::param) {
       std::memcpy(staged[l], warp.launch->params.data() + x.at.offset, static_cast<size_t>(total));
       continue;
@@ -149,8 +148,7 @@ void run_load(Warp& warp, const Instr& in) {
     const int reg = x.registers[static_cast<size_t>(e)];
     if (reg < 0) continue;
     const Slot& slot = slot_of(warp, reg);
-    for (uint32_t m = warp.active; m; m &= m - 1) {
-      const int l = first_lane(m);
+    for (const int l : LanesOf{warp.active}) {
       uint64_t v = 0;
       std::memcpy(&v, staged[l] + e * x.bytes, x.bytes);
       store_lane(warp, slot, l, x.sign ? extended(v, x.bytes) : v);
@@ -165,8 +163,7 @@ void run_store(Warp& warp, const Instr& in) {
   for (const int reg : x.registers) warp.check_defined(reg, in);
   const int total = x.bytes * x.count;
   const bool atomic = x.order != Order::plain;
-  for (uint32_t m = warp.active; m; m &= m - 1) {
-    int l = first_lane(m);
+  for (const int l : LanesOf{warp.active}) {
     uint8_t staged[16];
     for (int e = 0; e < x.count; ++e) {
       const Slot& slot = slot_of(warp, x.registers[static_cast<size_t>(e)]);
@@ -199,8 +196,7 @@ void run_store(Warp& warp, const Instr& in) {
 void run_copy_async(Warp& warp, const Instr& in) {
   const Extra& x = extra_of(warp, in);
   const auto to = addresses_of(warp, in, x.at), from = addresses_of(warp, in, x.from);
-  for (uint32_t m = warp.active; m; m &= m - 1) {
-    const int l = first_lane(m);
+  for (const int l : LanesOf{warp.active}) {
     int take = x.bytes;
     if (x.size >= 0) take = static_cast<int>(std::min<uint32_t>(words_of(warp, x.size)[l], x.bytes));
     PendingCopy copy;

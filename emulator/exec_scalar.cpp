@@ -22,10 +22,8 @@ template void run_lanes<4>(Warp&, const Instr&);
 
 void run_divide(Warp& warp, const Instr& in) {
   const Slot& slot = slot_of(warp, in.s[1]);
-  for (uint32_t m = warp.active & warp.defined[in.s[1]]; m; m &= m - 1) {
-    const int l = first_lane(m);
+  for (const int l : LanesOf{warp.active & warp.defined[in.s[1]]})
     if (load_lane(warp, slot, l) == 0) warp.report(Defect::division_by_zero, in, l, "the divisor is 0");
-  }
   run_lanes<2>(warp, in);
 }
 
@@ -38,8 +36,8 @@ void run_move(Warp& warp, const Instr& in) {
   } else if (warp.active == ~0u) {
     std::memmove(to, from, static_cast<size_t>(slot.bytes) * kLanes);
   } else {
-    for (uint32_t m = warp.active; m; m &= m - 1) {
-      const size_t at = static_cast<size_t>(first_lane(m)) * slot.bytes;
+    for (const int l : LanesOf{warp.active}) {
+      const size_t at = static_cast<size_t>(l) * slot.bytes;
       std::memmove(to + at, from + at, slot.bytes);
     }
   }
@@ -50,8 +48,7 @@ void run_resize(Warp& warp, const Instr& in) {
   warp.check_defined(in.s[0], in);
   const Slot& to = slot_of(warp, in.d);
   const Slot& from = slot_of(warp, in.s[0]);
-  for (uint32_t m = warp.active; m; m &= m - 1) {
-    const int l = first_lane(m);
+  for (const int l : LanesOf{warp.active}) {
     const uint64_t bits = load_lane(warp, from, l);
     store_lane(warp, to, l, in.value ? extended(bits, from.bytes) : bits);
   }
@@ -69,7 +66,7 @@ void run_pack(Warp& warp, const Instr& in) {
     known &= warp.defined[reg];
   }
   const Slot& to = slot_of(warp, in.d);
-  for (uint32_t m = warp.active; m; m &= m - 1) store_lane(warp, to, first_lane(m), packed[first_lane(m)]);
+  for (const int l : LanesOf{warp.active}) store_lane(warp, to, l, packed[l]);
   set_mask(warp.defined[in.d], known, warp.active);
 }
 
@@ -83,8 +80,7 @@ void run_unpack(Warp& warp, const Instr& in) {
   for (size_t i = 0; i < registers.size(); ++i) {
     if (registers[i] < 0) continue;
     const Slot& to = slot_of(warp, registers[i]);
-    for (uint32_t m = warp.active; m; m &= m - 1)
-      store_lane(warp, to, first_lane(m), packed[first_lane(m)] >> (i * each));
+    for (const int l : LanesOf{warp.active}) store_lane(warp, to, l, packed[l] >> (i * each));
     set_mask(warp.defined[registers[i]], known, warp.active);
   }
 }
@@ -97,7 +93,7 @@ void run_branch(Warp& warp, const Instr& in) {
     return;
   }
   const uint32_t stay = warp.group & ~warp.active;
-  for (uint32_t m = warp.active; m; m &= m - 1) warp.pcs[first_lane(m)] = in.target;
+  for (const int l : LanesOf{warp.active}) warp.pcs[l] = in.target;
   warp.group = stay;
   warp.reconverge();
 }

@@ -1,5 +1,5 @@
 // cvt in all the pairs and rounding modes accepted. Source and destination lanes have their own type's width;
-// the decoder widens registers that are larger. A float becomes an integer with saturation, NaN becomes 0.
+// the decoder widens registers that are larger. A float becomes an integer with saturation.
 #include <cmath>
 #include <limits>
 
@@ -50,7 +50,7 @@ void float_to_integers(LaneSink& sink, const char* from, W) {
 template <class S>
 void from_integer(LaneSink& sink, const char* from) {
   entry<float, S>(sink, Name("cvt.rn.f32.", from), [](S a) { return static_cast<float>(a); });
-  // Integers above 2^53 lose bits in the double, but all of those are beyond f16's range; to odd not needed.
+  // By way of a double: the integers that it rounds, above 2^53, are all beyond f16.
   entry<uint16_t, S>(sink, Name("cvt.rn.f16.", from), [](S a) { return half_from(static_cast<double>(a)); });
   each_integer([&]<class D>(D, const char* to) {
     entry<D, S>(sink, Name("cvt.", to, ".", from), [](S a) { return static_cast<D>(a); });

@@ -2,7 +2,6 @@
 // gives them meaning; an opcode unknown to it is reported with the line kept here.
 #pragma once
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -3,7 +3,6 @@
 #include "emulator/warp.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace gacc::emulator {
 
@@ -14,7 +13,7 @@ void Warp::start(uint32_t lanes_mask) {
 }
 
 void Warp::reconverge() {
-  for (uint32_t m = group; m; m &= m - 1) pcs[first_lane(m)] = pc;
+  for (const int l : LanesOf{group}) pcs[l] = pc;
   group = 0;
   parked_from = ~0u;
   uint32_t runnable = live & ~waiting;
@@ -26,14 +25,13 @@ void Warp::reconverge() {
   if (all_came) held = 0;
   runnable &= ~held;
   uint32_t best = ~0u, worst = 0;
-  for (uint32_t m = runnable; m; m &= m - 1) {
-    best = std::min(best, pcs[first_lane(m)]);
-    worst = std::max(worst, pcs[first_lane(m)]);
+  for (const int l : LanesOf{runnable}) {
+    best = std::min(best, pcs[l]);
+    worst = std::max(worst, pcs[l]);
   }
   const bool starving = backward > kStarving;  // e.g. lanes spin for a lock that a lane ahead of them holds
   if (starving) best = worst, backward = 0;
-  for (uint32_t m = runnable; m; m &= m - 1) {
-    const int l = first_lane(m);
+  for (const int l : LanesOf{runnable}) {
     if (pcs[l] == best)
       group |= 1u << l;
     else if (!starving)
@@ -45,7 +43,7 @@ void Warp::reconverge() {
 
 bool Warp::hold(uint32_t others) {
   if (all_came || (others & live & ~waiting & ~active) == 0) return false;
-  for (uint32_t m = active; m; m &= m - 1) pcs[first_lane(m)] = pc - 1;
+  for (const int l : LanesOf{active}) pcs[l] = pc - 1;
   held |= active;
   group &= ~active;
   --launch->executed;

@@ -132,6 +132,18 @@ struct Block {
 inline int Warp::actor() const { return block->place * static_cast<int>(block->warps.size()) + index; }
 
 inline int first_lane(uint32_t mask) { return __builtin_ctz(mask); }
+// The numbers of a mask's lanes, from the lowest on: for (const int l : LanesOf{mask}).
+struct LanesOf {
+  struct Iterator {
+    uint32_t left;
+    int operator*() const { return first_lane(left); }
+    Iterator& operator++() { return left &= left - 1, *this; }
+    bool operator==(const Iterator&) const = default;
+  };
+  uint32_t mask;
+  Iterator begin() const { return {mask}; }
+  Iterator end() const { return {0}; }
+};
 inline const Extra& extra_of(const Warp& warp, const Instr& in) {
   return warp.launch->kernel.extras[static_cast<size_t>(in.extra)];
 }
