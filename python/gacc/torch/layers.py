@@ -232,9 +232,10 @@ def by_statistics(r: Region, x: Tensor, w: Tensor | None, bias: Tensor | None, r
 
 # --- images: [B, C, H, W]; one of a line [B, C, L] has height 1
 
-def pair(value: Any, axes: int) -> list[int]:
+def pair(value: Any, axes: int, height: int = 1) -> list[int]:
+    """A number for each axis of an image, `height` for that of a line."""
     value = [value] if isinstance(value, int) else list(value)
-    return value * axes if len(value) == 1 else value
+    return [height] * (2 - axes) + (value * axes if len(value) == 1 else value)
 
 
 def as_image(r: Region, x: Tensor) -> tuple[list, int]:
@@ -256,8 +257,7 @@ def convolution(r: Region, x: Tensor, w: Tensor, bias: Tensor | None, stride: An
     w, groups = for_each_frame(r, w, first), groups * frames_of(first)
     weight = [w.extent(i) for i in range(w.rank)]
     weight = weight if axes == 2 else [*weight[:2], 1, weight[2]]
-    stride, dilation = ([1] * (2 - axes) + pair(v, axes) for v in (stride, dilation))
-    zeros = [0] * (2 - axes) + pair(padding, axes)
+    stride, dilation, zeros = pair(stride, axes), pair(dilation, axes), pair(padding, axes, 0)
     attributes: dict[str, Any] = dict(kernel=weight[2:], stride=stride, padding=[*zeros, *zeros], dilation=dilation,
                                       groups=groups)
     if not transposed:
@@ -265,7 +265,7 @@ def convolution(r: Region, x: Tensor, w: Tensor, bias: Tensor | None, stride: An
                 for i in range(2)]
         shape, op = [B, weight[0], *size], "conv2d"
     else:
-        more = [0] * (2 - axes) + pair(output_padding, axes)
+        more = pair(output_padding, axes, 0)
         size = [(images[2 + i] - 1) * stride[i] - 2 * zeros[i] + dilation[i] * (weight[2 + i] - 1) + more[i] + 1
                 for i in range(2)]
         shape, op = [B, weight[1] * groups, *size], "conv2d.grad"
@@ -278,9 +278,8 @@ def convolution(r: Region, x: Tensor, w: Tensor, bias: Tensor | None, stride: An
 def pool(r: Region, op: str, x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> Tensor:
     x, first = unframed(r, x)
     images, axes = as_image(r, x)
-    kernel = [1] * (2 - axes) + pair(kernel, axes)
-    stride = [1] * (2 - axes) + pair(stride, axes) if stride else kernel
-    zeros = [0] * (2 - axes) + pair(padding, axes)
+    kernel, zeros = pair(kernel, axes), pair(padding, axes, 0)
+    stride = pair(stride, axes) if stride else kernel
     if any(d != 1 for d in pair(dilation, 1)):
         raise Unsupported("a pool with a dilation; gacc's windows have none")
     size = [(n - (k - 1) - 1 + 2 * p + (s - 1) * bool(ceil)) // s + 1
@@ -360,8 +359,8 @@ OPERATIONS.update({
        for op in (aten.adaptive_avg_pool2d.default, aten._adaptive_avg_pool2d.default)},
     **{op: lambda r, x, size: [largest_of_parts(r, x), None]
        for op in (aten.adaptive_max_pool1d.default, aten.adaptive_max_pool2d.default)},
-    aten.upsample_nearest2d.vec: lambda r, x, size, scales: nearest(r, x, scales),
-    aten.upsample_nearest1d.vec: lambda r, x, size, scales: nearest(r, x, scales),
+    **dict.fromkeys((aten.upsample_nearest2d.vec, aten.upsample_nearest1d.vec),
+                    lambda r, x, size, scales: nearest(r, x, scales)),
     aten.upsample_bilinear2d.vec: lambda r, x, size, corners, scales: resized(
         r, x, [lambda y, n, s=s: torch.nn.functional.interpolate(
             y, **({"size": n} if s is None else {"scale_factor": s}), mode="linear", align_corners=corners)
@@ -417,7 +416,6 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
     scores = r.product(r.each("mul", q, scale), r.permute(k, turn))
     if is_causal:
         mask = known(torch.ones(queries, keys, dtype=torch.bool).tril())
-        mask.dtype = "i32"
     if mask is not None and mask.dtype == "i32":
         scores = r.select(truth(r, mask), scores, LEAST, "f32")
     elif mask is not None:
@@ -451,6 +449,4 @@ def said_shorter(mask: Tensor | None, is_causal: bool, queries: int, keys: int) 
 
 def grouped(r: Region, x: Tensor, times: int) -> Tensor:
     """Each head as many times, for neighbouring heads of queries."""
-    axes = list(x.axes)
-    axes[1] = axes[1] + [(times, False)]
-    return r.with_axes(x, axes)
+    return r.with_axes(x, [x.axes[0], [*x.axes[1], (times, False)], *x.axes[2:]])

@@ -46,13 +46,11 @@ def chain(*steps: Callable) -> Callable:
     return build
 
 
-for name, op in {"exp": "exp", "log": "log", "sqrt": "sqrt", "reciprocal": "reciprocal", "sigmoid": "sigmoid",
-                 "tanh": "tanh", "relu": "relu", "silu": "silu", "erf": "erf",
-                 "sin": "sin", "cos": "cos"}.items():
-    OPERATIONS[getattr(aten, name).default] = pointwise(op)
-for name, op in {"add": "add", "sub": "sub", "mul": "mul"}.items():
+for name in ("exp", "log", "sqrt", "reciprocal", "sigmoid", "tanh", "relu", "silu", "erf", "sin", "cos"):
+    OPERATIONS[getattr(aten, name).default] = pointwise(name)
+for name in ("add", "sub", "mul"):
     for overload in ("Tensor", "Scalar"):
-        OPERATIONS[getattr(getattr(aten, name), overload)] = arithmetic(op)
+        OPERATIONS[getattr(getattr(aten, name), overload)] = arithmetic(name)
 for name, (op, turn, negate) in {"eq": ("equal", False, False), "ne": ("not_equal", False, False),
                                  "gt": ("greater", False, False), "lt": ("greater", True, False),
                                  "ge": ("greater", True, True), "le": ("greater", False, True)}.items():
@@ -413,17 +411,19 @@ def cumulative(r: Region, x: Tensor, dim: int, **_: Any) -> Tensor:
     return r.permute(r.rows("row_sum", parts, [-1], False), back)
 
 
+def elements(x: Tensor, dims: Any) -> int:
+    """The number of elements over these axes; all where there are none."""
+    return math.prod(x.extent(d) for d in dims or range(x.rank))
+
+
 @row(aten.mean.dim)
 def mean(r: Region, x: Tensor, dims: Any, keep: bool = False, **_: Any) -> Tensor:
-    dims = list(dims) if dims else list(range(x.rank))
-    count = math.prod(x.extent(d) for d in dims)
-    return r.each("mul", r.rows("row_sum", x, dims, keep), 1 / count)
+    return r.each("mul", r.rows("row_sum", x, dims, keep), 1 / elements(x, dims))
 
 
 @row(aten.var.correction)
 def variance(r: Region, x: Tensor, dims: Any = None, correction: float | None = 1, keepdim: bool = False) -> Tensor:
-    dims = list(dims) if dims else list(range(x.rank))
-    count = math.prod(x.extent(d) for d in dims)
+    count = elements(x, dims)
     correction = 1 if correction is None else correction
     if count <= correction:
         raise Unsupported(f"it divides by {count} elements less {correction}; the correction is below their number")

@@ -30,6 +30,8 @@ def literal(number: float | int | bool, dtype: str) -> str:
 
 
 def attribute(value: Any) -> str:
+    if value == B:
+        return "-1"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(attribute, value)) + "]"
     if isinstance(value, bool):
@@ -171,8 +173,7 @@ class Region:
         before, its_shape = self.reshaped.get(operand, (operand, x.shape))
         if its_shape == shape:
             return before
-        sizes = [-1 if n == B else n for n in shape]
-        out = self.emit("reshape", [before], (x.dtype, shape), shape=sizes)
+        out = self.emit("reshape", [before], (x.dtype, shape), shape=shape)
         self.reshaped[out] = (before, its_shape)
         return out
 
@@ -185,8 +186,7 @@ class Region:
         """The same numbers, through which no gradient flows."""
         if x.constant is not None or x.dtype != "f32":
             return x
-        operand = self.emit("reshape", [x.operand], (x.dtype, x.shape), shape=[-1 if n == B else n for n in x.shape],
-                            detached=True)
+        operand = self.emit("reshape", [x.operand], (x.dtype, x.shape), shape=x.shape, detached=True)
         return Tensor(x.axes, x.dtype, operand, x.shape)
 
     # --- shapes
@@ -212,7 +212,7 @@ class Region:
                 shape = batch + has + [math.prod(lacks)]
             else:
                 row, shape = operand, lacks
-            operand = self.emit("broadcast", [row], (dtype, shape), shape=[-1 if n == B else n for n in shape])
+            operand = self.emit("broadcast", [row], (dtype, shape), shape=shape)
             y = Tensor([], dtype, operand, shape)
             operand, shape = self.shaped(y, batch + has + lacks), batch + has + lacks
             order = [i for i, (_, there, _) in enumerate(samples) if there]
@@ -223,20 +223,15 @@ class Region:
                 operand = self.emit("permute", [operand], (dtype, shape), axes=axes_now)
         if (B, True) in wanted and not had_batch:
             shape = [B, *shape]
-            operand = self.emit("broadcast", [operand], (dtype, shape), shape=[-1, *shape[1:]])
+            operand = self.emit("broadcast", [operand], (dtype, shape), shape=shape)
         return Tensor(axes, dtype, operand, shape)
 
     def aligned(self, tensors: list[Tensor]) -> list[Tensor]:
         """The same with as many axes, all of the same extents, repeated where one has 1."""
         rank = max(x.rank for x in tensors)
-        columns = []
-        for i in range(rank):
-            columns.append([x.axes[i - rank + x.rank] if i - rank + x.rank >= 0 else [] for x in tensors])
-        out: list[list] = [[] for _ in tensors]
-        for column in columns:
-            for to, axis in zip(out, refined(column)):
-                to.append(axis)
-        return [self.with_axes(x, axes) for x, axes in zip(tensors, out)]
+        padded = [[[]] * (rank - x.rank) + x.axes for x in tensors]
+        columns = [refined([axes[i] for axes in padded]) for i in range(rank)]
+        return [self.with_axes(x, [column[k] for column in columns]) for k, x in enumerate(tensors)]
 
     @staticmethod
     def with_axes(x: Tensor, axes: list) -> Tensor:
@@ -252,10 +247,16 @@ class Region:
             raise Unsupported("it takes the batch apart, or puts other samples together")
         return self.with_axes(x, axes)
 
+    @staticmethod
+    def moved(x: Tensor, order: list[int]) -> list[int]:
+        """The order in which the extents in memory, but for the batch, are those of the permuted axes."""
+        there = [[(i, j) for j, (n, real) in enumerate(axis) if real and n != B] for i, axis in enumerate(x.axes)]
+        flat = [each for axis in there for each in axis]
+        return [flat.index(each) for i in order for each in there[i]]
+
     def permute(self, x: Tensor, order: list[int]) -> Tensor:
         axes = [x.axes[i] for i in order]
-        flat = [(i, j) for i, axis in enumerate(x.axes) for j, (n, there) in enumerate(axis) if there and n != B]
-        moved = [flat.index((i, j)) for i in order for j, (n, there) in enumerate(x.axes[i]) if there and n != B]
+        moved = self.moved(x, order)
         shape = in_memory(x.axes)
         y = Tensor(axes, x.dtype, constant=x.constant)
         if moved == sorted(moved) or x.constant is not None:
@@ -333,13 +334,12 @@ class Region:
         if shape and not any(all(has) for has in texts):
             tensors[0] = self.expanded(tensors[0], axes)
             texts[0] = [True] * len(shape)
-        out, k = [], 0
+        out, placed = [], iter(zip(tensors, texts))
         for x in operands:
             if not isinstance(x, Tensor):
                 out.append(literal(x, takes))
                 continue
-            t, has = tensors[k], texts[k]
-            k += 1
+            t, has = next(placed)
             if not any(has):
                 out.append(self.shaped(t, []))
             elif all(has):
@@ -442,8 +442,7 @@ class Region:
         before, by = x.permuted
         if in_memory(x.axes) != x.shape:
             return False
-        flat = [(i, j) for i, axis in enumerate(x.axes) for j, (n, there) in enumerate(axis) if there and n != B]
-        back = [flat.index((i, j)) for i in swap for j, (n, there) in enumerate(x.axes[i]) if there and n != B]
+        back = self.moved(x, swap)
         return len(back) == len(by) and [by[i] for i in back] == sorted(by)
 
     def concat(self, tensors: list[Tensor], dim: int) -> Tensor:
@@ -455,10 +454,7 @@ class Region:
         batched = any(x.batched() for x in tensors)
         shapes, operands = [], []
         for x in tensors:
-            x = self.cast(x, dtype)
-            whole = [[(n, True) for n, _ in axis] for axis in x.axes]
-            if x.constant is not None and x.constant.numel() == 1 or x.repeated():
-                x = self.expanded(x, whole)
+            x = self.real(self.cast(x, dtype))
             if batched and not x.batched():
                 raise Unsupported("it joins what has the batch and what has not")
             lead, tail = whole_extents(x.axes[:dim]), whole_extents(x.axes[dim + 1:])
@@ -466,8 +462,7 @@ class Region:
             shapes.append(shape)
             operands.append(self.shaped(x, shape))
             if operands[-1][0] not in "%@":
-                operands[-1] = self.emit("broadcast", [operands[-1]], (dtype, shape),
-                                         shape=[-1 if n == B else n for n in shape])
+                operands[-1] = self.emit("broadcast", [operands[-1]], (dtype, shape), shape=shape)
         at = len(whole_extents(tensors[0].axes[:dim]))
         shape = list(shapes[0])
         place = at + batched
