@@ -40,15 +40,20 @@ OptionForm count(int64_t low, int64_t high = std::numeric_limits<int64_t>::max()
   return {"N", CLI::Validator(check, "")};
 }
 
+// Reads a number; NaN of any other text.
+double number_of(const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  return text.empty() || end != text.c_str() + text.size() ? std::nan("") : value;
+}
+
 // A finite f32 that is not negative.
 OptionForm number() {
   const auto check = [](const std::string& text) -> std::string {
-    char* end = nullptr;
-    const double value = std::strtod(text.c_str(), &end);
-    const bool whole = end == text.c_str() + text.size() && !text.empty();
+    const double value = number_of(text);
     const auto used = static_cast<float>(value);
-    if (whole && value > 0 && used == 0) return "is 0 in f32, in which it is used";
-    return whole && std::isfinite(used) && value >= 0 ? "" : "expected a number of at least 0";
+    if (value > 0 && used == 0) return "is 0 in f32, in which it is used";
+    return std::isfinite(used) && value >= 0 ? "" : "expected a number of at least 0";
   };
   return {"X", CLI::Validator(check, "")};
 }
@@ -56,10 +61,8 @@ OptionForm number() {
 // A share of one, which is not zero.
 OptionForm share() {
   const auto check = [](const std::string& text) -> std::string {
-    char* end = nullptr;
-    const double value = std::strtod(text.c_str(), &end);
-    const bool whole = end == text.c_str() + text.size() && !text.empty();
-    return whole && value > 0 && value <= 1 ? "" : "expected a number above 0, up to 1";
+    const double value = number_of(text);
+    return value > 0 && value <= 1 ? "" : "expected a number above 0, up to 1";
   };
   return {"X", CLI::Validator(check, "")};
 }

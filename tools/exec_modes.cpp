@@ -5,7 +5,6 @@
 #include <array>
 #include <bit>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <tuple>
 
@@ -160,10 +159,9 @@ Status write_parameters(Run& run, Session& session) {
 // checked before one ends the run.
 Status check_written(Run& run, Session& session, const std::vector<float>& outputs) {
   std::vector<std::string> wrong;
-  const Dataset& data = run.given.eval.empty() ? run.data : run.eval;
   for (const SaveForm& form : run.saved_at_end()) {
-    const ExportCheck check = GACC_TRY(check_export(session, run.artifact.plan, data, form,
-                                                    run.given.load.empty() ? nullptr : &run.loaded, outputs));
+    const ExportCheck check = GACC_TRY(
+        check_export(session, run.artifact.plan, run.check_data(), form, run.weights_of_load(), outputs));
     GACC_TRY(run.log.write(check_line(check.file, check.samples, check.difference, check.bound)));
     print_text(
         fmt::format("check: {}: {} computed from it alone; largest difference {:.3g} of the largest output\n",
@@ -240,8 +238,7 @@ Status train_parameters(Run& run, Session& session) {
   const bool checks = run.given.check > 0 && !run.result.interrupted;
   std::vector<float> outputs;
   if (checks)
-    outputs = GACC_TRY(first_outputs(session, run.artifact.plan, run.given.eval.empty() ? run.data : run.eval,
-                                     run.given.check));
+    outputs = GACC_TRY(first_outputs(session, run.artifact.plan, run.check_data(), run.given.check));
   GACC_TRY(write_parameters(run, session));
   GACC_TRY(write_profile(run));
   say_what_is_kept(run);
@@ -336,7 +333,7 @@ Status verify_artifact(Run& run) {
                               .seed = run.options.seed,
                               .lr = run.artifact.plan.lr,
                               .shuffle = run.options.shuffle,
-                              .loaded = run.given.load.empty() ? nullptr : &run.loaded,
+                              .loaded = run.weights_of_load(),
                               .compiler_folder = executable_folder(),
                               .open = open_artifact,
                               .interrupted = run.options.interrupted,

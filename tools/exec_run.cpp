@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <bit>
 
 #include "compiler/open_artifact.h"
@@ -320,8 +319,7 @@ void Run::find_units() {
     if (!input.normalize_data) {
       if (!input.std.empty() && input.dtype == DType::f32)
         say("gacc-exec: note: the target {} is normalised by the model file: losses, metrics and predictions "
-            "are "
-            "in units of its deviation\n",
+            "are in units of its deviation\n",
             gacc::quoted(input.name));
       continue;
     }
@@ -410,7 +408,7 @@ Status Run::work() {
                  {.seed = static_cast<uint64_t>(plan.seed),
                   .lr = plan.lr,
                   .checkpoint = checkpoint.reader(),
-                  .weights = given.load.empty() ? nullptr : &loaded,
+                  .weights = weights_of_load(),
                   .adapter = given.load_adapter.empty() ? nullptr : &adapter}));
   const TrainState start = checkpoint.resumes() ? checkpoint.earlier().train : TrainState();
   session.recheck(given.recheck, start.launches, start.updates + start.skipped);

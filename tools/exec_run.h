@@ -46,6 +46,9 @@ class Run {
   // Gives what is written at the end, adapters first, and at each best evaluation.
   std::vector<SaveForm> saved_at_end() const;
   std::optional<SaveForm> saved_as_best() const;
+  // Returns the weights of --load, or null; and the data that --check computes with.
+  const Weights* weights_of_load() const { return given.load.empty() ? nullptr : &loaded; }
+  const Dataset& check_data() const { return given.eval.empty() ? data : eval; }
   // Notes a file for the last line of the run.
   void wrote(const std::string& path) { written += fmt::format("; wrote {}", path); }
   // Begins the log.
