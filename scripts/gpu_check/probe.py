@@ -5,7 +5,6 @@ import ctypes
 import json
 import statistics
 import sys
-import time
 
 THREADS = 256
 HEAD = """

@@ -1,7 +1,6 @@
 """The stages: each gives steps, which leave rows."""
 import dataclasses
 import glob
-import hashlib
 import json
 import math
 import os
