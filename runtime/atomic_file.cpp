@@ -23,13 +23,6 @@
 namespace gacc {
 namespace {
 
-// errno in words; several threads may ask.
-std::string reason(int error) { return std::generic_category().message(error); }
-
-Status cannot_write(const std::string& path, int error) {
-  return Status::error("cannot write {}: {}", path, reason(error));
-}
-
 // Makes a file or folder of a new name beside `path`; `make` gives false, with errno, where it cannot. The name; an
 // error calls the path as the user did, `given`.
 template <class Make>
@@ -48,7 +41,7 @@ Result<std::string> make_beside(const std::string& path, const std::string& give
 
 Result<std::string> read_descriptor(int fd, std::string_view path, int64_t limit) {
   struct stat info = {};
-  if (fd < 0 || fstat(fd, &info) != 0) return Status::error("cannot read {}: {}", path, reason(errno));
+  if (fd < 0 || fstat(fd, &info) != 0) return cannot_read(path, errno);
   if (S_ISDIR(info.st_mode)) return Status::error("cannot read {}: it is a folder", path);
   const bool streamed = !S_ISREG(info.st_mode) && limit > kMostStreamed;
   if (streamed) limit = kMostStreamed;
@@ -66,7 +59,7 @@ Result<std::string> read_descriptor(int fd, std::string_view path, int64_t limit
       bytes.resize(size < most / 2 ? size * 2 : most + 1);
     const ssize_t got = read(fd, bytes.data() + size, std::min<size_t>(bytes.size() - size, size_t{1} << 30));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Status::error("cannot read {}: {}", path, reason(errno));
+    if (got < 0) return cannot_read(path, errno);
     if (got == 0) break;
     size += static_cast<size_t>(got);
     if (static_cast<int64_t>(size) > limit) return too_large();
@@ -83,6 +76,15 @@ constexpr std::string_view kFormats[] = {".safetensors", ".npy",  ".npz",     ".
                                          ".gz",          ".zip",  ".bz2",     ".xz",   ".zst"};
 
 }  // namespace
+
+std::string system_reason(int error) { return std::generic_category().message(error); }
+
+Status cannot_read(std::string_view path, int error) {
+  return Status::error("cannot read {}: {}", path, system_reason(error));
+}
+Status cannot_write(std::string_view path, int error) {
+  return Status::error("cannot write {}: {}", path, system_reason(error));
+}
 
 std::string folder_of(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -297,7 +299,7 @@ Status write_output(const std::string& path, std::string_view bytes) {
   if (path != "-") return write_file_atomically(path, bytes);
   const bool whole = std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size();
   if (std::fflush(stdout) == 0 && whole) return {};
-  return Status::error("cannot write standard output: {}", reason(errno));
+  return cannot_write("standard output", errno);
 }
 
 Result<std::string> read_file(const std::string& path, int64_t limit) {

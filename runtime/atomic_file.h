@@ -57,6 +57,11 @@ class AtomicFolder : NoCopy {
 // of this.
 void sync_folder_of(const std::string& path);
 
+// The words of the system for an errno; several threads may ask. And the usual errors of files.
+std::string system_reason(int error);
+Status cannot_read(std::string_view path, int error);
+Status cannot_write(std::string_view path, int error);
+
 // All of `bytes`, also where it takes several calls; false with errno where they cannot be written.
 bool write_all(int fd, std::string_view bytes);
 

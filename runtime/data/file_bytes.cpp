@@ -42,7 +42,7 @@ Status FileBytes::read(size_t first, std::span<std::byte> to) const {
   while (!to.empty()) {
     const ssize_t got = pread(fd_, to.data(), to.size(), static_cast<off_t>(first));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Status::error("cannot read {}: {}", path_, std::strerror(errno));
+    if (got < 0) return cannot_read(path_, errno);
     if (Status status = unchanged(); got == 0 && !status) return status;
     if (got == 0) return Status::error("{}: ends at byte {}", path_, first);
     first += static_cast<size_t>(got);
@@ -54,7 +54,7 @@ Status FileBytes::read(size_t first, std::span<std::byte> to) const {
 Status FileBytes::unchanged() const {
   if (!mapped()) return {};
   struct stat now {};
-  if (fstat(fd_, &now) != 0) return Status::error("cannot read {}: {}", path_, std::strerror(errno));
+  if (fstat(fd_, &now) != 0) return cannot_read(path_, errno);
   if (now.st_size != opened_.st_size)
     return Status::error("{}: has {} now, and had {} when the run began; its data must stay as they are",
                          path_, counted(now.st_size, "byte"), opened_.st_size);

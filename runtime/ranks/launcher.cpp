@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "runtime/atomic_file.h"
 #include "runtime/plugin.h"
 
 namespace gacc {
@@ -108,7 +109,7 @@ Status start_ranks(int64_t ranks, int argc, char** argv) {
   arguments.push_back(nullptr);
   // Debian's name for Open MPI's, where several MPI libraries are installed.
   for (const char* name : {"mpirun.openmpi", "mpirun"}) execvp(name, arguments.data());
-  return Status::error("--ranks: cannot start mpirun: {} (Debian package openmpi-bin)", std::strerror(errno));
+  return Status::error("--ranks: cannot start mpirun: {} (Debian package openmpi-bin)", system_reason(errno));
 }
 
 }  // namespace gacc

@@ -148,10 +148,10 @@ Result<int> run_command(std::vector<std::string> words, const std::string& outpu
       posix_spawn(&child, words.front().c_str(), &files, &attributes, arguments.data(), environ);
   posix_spawn_file_actions_destroy(&files);
   posix_spawnattr_destroy(&attributes);
-  if (failure != 0) return Status::error("cannot run {}: {}", words.front(), std::strerror(failure));
+  if (failure != 0) return Status::error("cannot run {}: {}", words.front(), system_reason(failure));
   int ended = 0;
   while (waitpid(child, &ended, 0) < 0)
-    if (errno != EINTR) return Status::error("cannot wait for {}: {}", words.front(), std::strerror(errno));
+    if (errno != EINTR) return Status::error("cannot wait for {}: {}", words.front(), system_reason(errno));
   return WIFEXITED(ended) ? WEXITSTATUS(ended) : 128 + WTERMSIG(ended);
 }
 
@@ -230,7 +230,7 @@ class Verifier : NoCopy {
     const char* place = getenv("TMPDIR");
     std::string name = fmt::format("{}/gacc-verify-XXXXXX", place && *place ? place : "/tmp");
     if (!mkdtemp(name.data()))
-      return Status::error("cannot make a folder {}: {}", name, std::strerror(errno));
+      return Status::error("cannot make a folder {}: {}", name, system_reason(errno));
     return folder_ = name;
   }
 

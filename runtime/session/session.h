@@ -7,7 +7,7 @@
 //   session.init(/*seed=*/7, /*lr=*/1e-3);
 //   for (const Batch& batch : data) {
 //     session.step(batch.inputs, batch.samples);            // one micro-batch, one launch
-//     if (session.launches() == artifact.plan.accumulate) session.update();  // its loss, norm, ...
+//     if (session.window().launches() == artifact.plan.accumulate) session.update();  // its loss, ...
 //   }
 //   save_safetensors("weights.safetensors", *session.parameters());
 //

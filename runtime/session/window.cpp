@@ -38,16 +38,13 @@ Status WindowRules::check_can_update(std::optional<int64_t> epochs) const {
   int64_t launches = launches_per_epoch();
   if (launches == 0)
     return Status::error(
-        "no update could ever happen: {} {} not fill one micro-batch of {}, and train.tail = "
-        "\"drop\" leaves "
+        "no update could ever happen: {} {} not fill one micro-batch of {}, and train.tail = \"drop\" leaves "
         "short ones out; lower train.micro_batch to at most {}, or use train.tail = \"flush\"",
         counted(samples, "sample"), samples == 1 ? "does" : "do", micro_batch, samples);
   if (tail == Tail::drop && launches < accumulate)
     return Status::error(
-        "no update could ever happen: {} {} {} of {} an epoch, a window needs {}, and "
-        "train.tail = "
-        "\"drop\" throws shorter ones away; lower train.accumulate to at most {}, or use train.tail = "
-        "\"flush\"",
+        "no update could ever happen: {} {} {} of {} an epoch, a window needs {}, and train.tail = \"drop\" "
+        "throws shorter ones away; lower train.accumulate to at most {}, or use train.tail = \"flush\"",
         counted(samples, "sample"), samples == 1 ? "makes" : "make", counted(launches, "launch"), micro_batch,
         accumulate, launches);
   // (K - 1) / L + 1 epochs are needed; compared like this nothing can overflow.

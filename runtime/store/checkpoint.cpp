@@ -17,6 +17,7 @@
 
 #include "runtime/atomic_file.h"
 #include "runtime/byte_order.h"
+#include "runtime/json_text.h"
 #include "runtime/text.h"
 
 namespace gacc {
@@ -173,7 +174,7 @@ Status CheckpointFolder::open(const std::string& path) {
   fd_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd_ < 0 || access(path.c_str(), W_OK | X_OK) != 0)
     return Status::error("cannot use the checkpoint folder {}: {}", path,
-                         fd_ < 0 && error ? error.message() : std::generic_category().message(errno));
+                         fd_ < 0 && error ? error.message() : system_reason(errno));
   if (flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)  // other errors: no locks there
     return Status::error("another run uses the checkpoint folder {}", path);
   file_ = checkpoint_in(path);
@@ -225,15 +226,15 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
   Writer to_rate(rate);
   to_rate("of_model", checkpoint.rate.of_model);
   to_rate("used", checkpoint.rate.used);
-  const std::string table = Json{
-      {"settings", checkpoint.settings},
-      {"rate", rate},
-      {"train", train},
-      {"log", checkpoint.log},
-      {"gemm_choices", checkpoint.gemm_choices},
-      {"data", checkpoint.data},
-      {"best", {{"bytes", checkpoint.best.size()}, {"crc32", crc32_of(checkpoint.best)}}},
-      {"tensors", tensors}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string table =
+      json_text(Json{{"settings", checkpoint.settings},
+                     {"rate", rate},
+                     {"train", train},
+                     {"log", checkpoint.log},
+                     {"gemm_choices", checkpoint.gemm_choices},
+                     {"data", checkpoint.data},
+                     {"best", {{"bytes", checkpoint.best.size()}, {"crc32", crc32_of(checkpoint.best)}}},
+                     {"tensors", tensors}});
   std::string foot;
   append(foot, static_cast<uint64_t>(table.size()));
   append(foot, static_cast<uint64_t>(size + static_cast<int64_t>(table.size()) + kFootBytes));
@@ -291,7 +292,7 @@ Status CheckpointReader::open(const std::string& path) {
   content_ = {};
   best_bytes_ = 0;
   std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return Status::error("cannot read {}: {}", path, std::generic_category().message(errno));
+  if (!file) return cannot_read(path, errno);
   int64_t size = file.tellg();
   auto read = [&](int64_t offset, int64_t bytes) {
     std::string text(static_cast<size_t>(bytes), '\0');

@@ -33,8 +33,7 @@ constexpr uint32_t kCheckpointVersion = 1;
 using Settings = std::vector<std::pair<std::string, std::string>>;
 Settings settings_of(const Artifact& artifact, const Dataset& data, const DataOrder& order);
 
-// Puts what an evaluation needs not share with the run, its data, their order and the seed, to what `saved`
-// says.
+// Takes from `saved` the settings that an evaluation need not share with the run: the data, their order and the seed.
 void keep_to_model(Settings& settings, const Settings& saved);
 
 // The base learning rate: the model's, and the one used, which --lr may have replaced.

@@ -99,7 +99,7 @@ Status EventFile::open(const std::string& folder, std::optional<int64_t> resume)
     fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
     if (fd_ < 0 && (errno != EEXIST || number >= 1000))
       return Status::error("cannot write TensorBoard events to {}: {}", folder,
-                           error ? error.message() : std::generic_category().message(errno));
+                           error ? error.message() : system_reason(errno));
   }
   const std::string version = field(kEventFileVersion, std::string_view("brain.Event:2"));
   if (Status status = write_event(begin_event(0) + version); !status || !resume) return status;
@@ -126,7 +126,7 @@ Status EventFile::write_event(std::string_view event) {
   if (!write_all(fd_, record)) {
     const int error = errno;
     (void)!ftruncate(fd_, bytes_);
-    return Status::error("cannot write {}: {}", path_, std::generic_category().message(error));
+    return cannot_write(path_, error);
   }
   bytes_ += static_cast<int64_t>(record.size());
   return {};
@@ -137,8 +137,7 @@ Status EventFile::close() {
   int error = fsync(fd_) != 0 && errno != EINVAL ? errno : 0;
   if (::close(fd_) != 0 && error == 0) error = errno;
   fd_ = -1;
-  return error == 0 ? Status()
-                    : Status::error("cannot write {}: {}", path_, std::generic_category().message(error));
+  return error == 0 ? Status() : cannot_write(path_, error);
 }
 
 }  // namespace gacc

@@ -424,22 +424,24 @@ Status check_merge(const Plan& plan) {
 
 namespace {
 
+// Finds a parameter, which is there.
+const NamedTensor& named(const std::vector<NamedTensor>& parameters, const std::string& name) {
+  return *std::ranges::find(parameters, name, &NamedTensor::name);
+}
+
 // A module's matrices, of all parts. B has zeros where rows are of others.
 struct Matrices {
   NamedTensor a{}, b{};
 };
 Matrices matrices_of(const Module& module, const std::vector<NamedTensor>& parameters) {
-  const auto find = [&](const std::string& name) -> const NamedTensor& {
-    return *std::ranges::find(parameters, name, &NamedTensor::name);
-  };
   Matrices made{.a = {"", {module.rank(), 0}, {}}, .b = {"", {module.rows, module.rank()}, {}}};
   made.b.data.resize(static_cast<size_t>(module.rows * module.rank()));
   int64_t column = 0;
   for (const Module::Part& part : module.parts) {
-    const NamedTensor& ours = find(part.adapter->name + kA);
+    const NamedTensor& ours = named(parameters, part.adapter->name + kA);
     made.a.shape[1] = ours.shape[1];
     made.a.data.insert(made.a.data.end(), ours.data.begin(), ours.data.end());
-    auto from = find(part.adapter->name + kB).data.begin();
+    auto from = named(parameters, part.adapter->name + kB).data.begin();
     for (const RowRun& run : part.runs)
       for (int64_t row = run.begin; row < run.begin + run.count; ++row, from += part.rank)
         std::copy_n(from, part.rank, made.b.data.begin() + row * module.rank() + column);
@@ -454,9 +456,6 @@ Result<std::vector<NamedTensor>> adapter_tensors(const Plan& plan, const Weights
                                                  const std::vector<NamedTensor>& parameters) {
   const std::vector<Module> modules = GACC_TRY(modules_of(plan));
   const std::vector<std::string> paths = paths_of(modules);
-  const auto find = [&](const std::string& name) -> const NamedTensor& {
-    return *std::ranges::find(parameters, name, &NamedTensor::name);
-  };
   std::vector<NamedTensor> tensors;
   for (const Module& module : modules) {
     Matrices made = matrices_of(module, parameters);
@@ -469,7 +468,7 @@ Result<std::vector<NamedTensor>> adapter_tensors(const Plan& plan, const Weights
   for (const PlanBuffer& buffer : plan.buffers)
     if (is_trained_beside(plan, buffer))
       for (const std::string& name : names_of(plan, buffer.name))
-        more.emplace_back(find(buffer.name)).name = name;
+        more.emplace_back(named(parameters, buffer.name)).name = name;
   if (!more.empty()) GACC_TRY(to_published(plan, loaded, more));
   for (NamedTensor& tensor : more) {
     tensor.name = name_beside(tensor.name, paths);
