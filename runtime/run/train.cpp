@@ -127,10 +127,7 @@ class Trainer {
     while ((epoch_to_end() || !limit_reached()) && !interrupted()) GACC_TRY(run_epoch());
     GACC_TRY(interruption_.agree());  // of a window that a limit has left open
     GACC_TRY(checkpoint());
-    if (options_.keep_gradients && session_.window().launches() > 0 && !left_window()) {
-      GACC_TRY(session_.finish_lanes());
-      result_.gradients = GACC_TRY(session_.mean_gradients());
-    }
+    if (session_.window().launches() > 0 && !left_window()) GACC_TRY(keep_gradients());
     if (eval_ && !interrupted()) GACC_TRY(evaluate(/*at_end=*/true));
     look_at(at_.epoch.epoch, last_loss_);
     return {};
@@ -219,9 +216,7 @@ class Trainer {
       const int64_t next = std::min((at_.position + 1) * plan_.micro_batch, data_.samples);
       GACC_TRY(session_.skip(samples, at_.epochs * data_.samples + next));
     } else {
-      const Batch* const batch = loader_.next();
-      if (batch == nullptr) return loader_.status();
-      GACC_TRY(session_.step(batch->inputs, samples));
+      GACC_TRY(step(samples));
     }
     const int64_t launch = at_.position++;
     ++at_.launches;
@@ -232,19 +227,28 @@ class Trainer {
     return next == WindowRules::Next::launch ? Status() : close_window(next == WindowRules::Next::update);
   }
 
+  // Launches the loader's next batch.
+  Status step(int64_t samples) {
+    const Batch* const batch = loader_.next();
+    return batch == nullptr ? loader_.status() : session_.step(batch->inputs, samples);
+  }
+
   // Adds what the open window has summed, less what earlier epochs have counted of it.
   void count_sums(const WindowSums& sums) {
     at_.epoch_sums.loss += sums.loss - at_.counted.loss;
     at_.epoch_sums.count += sums.count - at_.counted.count;
   }
 
+  Status keep_gradients() {
+    if (!options_.keep_gradients) return {};
+    GACC_TRY(session_.finish_lanes());
+    result_.gradients = GACC_TRY(session_.mean_gradients());
+    return {};
+  }
+
   Status close_window(bool apply) {
     if (Status status = interruption_.agree(); !status || left_window()) return status;
-    // The update clears the accumulators, so the gradients are copied before.
-    if (options_.keep_gradients) {
-      GACC_TRY(session_.finish_lanes());
-      result_.gradients = GACC_TRY(session_.mean_gradients());
-    }
+    GACC_TRY(keep_gradients());  // which the update clears
     UpdateReport report;
     if (!apply) {
       report.window.sums = GACC_TRY(session_.sums());
@@ -296,9 +300,7 @@ class Trainer {
       }
       GACC_TRY(session_.set_ordinal(ordinal));
       loader_.start({first, first + samples}, plan_.micro_batch);
-      const Batch* const batch = loader_.next();
-      if (batch == nullptr) return loader_.status();
-      GACC_TRY(session_.step(batch->inputs, samples));
+      GACC_TRY(step(samples));
       culprit.parameter = GACC_TRY(session_.first_bad_parameter());
       if (culprit.parameter.empty()) continue;
       culprit.launch = number;
@@ -506,9 +508,7 @@ double expected_launches(const Plan& plan, int64_t samples, const TrainOptions& 
   if (options.launches) most = std::min(most, static_cast<double>(*options.launches));
   if (options.updates) {
     auto updates = static_cast<double>(*options.updates);
-    const int64_t whole = rules.launches_per_epoch() / plan.accumulate,
-                  rest = rules.launches_per_epoch() % plan.accumulate;
-    auto per_epoch = static_cast<double>(whole + (rules.tail == Tail::flush && rest != 0));
+    auto per_epoch = static_cast<double>(rules.updates_of(rules.launches_per_epoch()));
     // Under carry every window has K launches; else an epoch's last one is shorter, or its launches are lost.
     const bool carry = rules.tail == Tail::carry || per_epoch == 0;
     most = std::min(
