@@ -21,6 +21,13 @@ std::vector<std::string> cut(std::string_view text, char at) {
   }
 }
 
+// "csv:FILE[,label=COLUMN]..."
+std::string spec_form(const DataSource& source) {
+  std::string form = fmt::format("{}:{}", source.name, source.path.empty() ? "NAME=FILE,..." : source.path);
+  for (const SpecKey& key : source.keys) form += fmt::format("[,{}={}]", key.name, key.form);
+  return form;
+}
+
 // The reader of one SPEC; `problem` begins every message with it.
 class Reader {
  public:
@@ -152,12 +159,6 @@ std::vector<std::string> data_files(const std::string& text) {
   for (const auto& [name, path] : spec->files) files.push_back(path);
   if (!spec->path.empty()) files.push_back(spec->path);
   return files;
-}
-
-std::string spec_form(const DataSource& source) {
-  std::string form = fmt::format("{}:{}", source.name, source.path.empty() ? "NAME=FILE,..." : source.path);
-  for (const SpecKey& key : source.keys) form += fmt::format("[,{}={}]", key.name, key.form);
-  return form;
 }
 
 std::string spec_forms() {

@@ -30,8 +30,6 @@ Result<Spec> parse_spec(std::string_view text);
 // Every file that the data source may read, for training and for testing. None of a text that is no SPEC.
 std::vector<std::string> data_files(const std::string& text);
 
-// "csv:FILE[,label=COLUMN]..."
-std::string spec_form(const DataSource& source);
 // The forms of all sources, a line each, for --help.
 std::string spec_forms();
 // The table of docs/data.md.
