@@ -1,7 +1,6 @@
 // The parts of attention's kernels by tensor cores (attention_mma.cpp): a block's place, its own rows in
 // registers, the tiles that pass by through shared memory, their products, masks and dropout.
 #pragma once
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>

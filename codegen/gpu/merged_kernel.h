@@ -8,7 +8,6 @@
 // of 64. Functions are copies of the very kernels that would have been launched, so results are equal to the
 // bit.
 #pragma once
-#include <string>
 #include <vector>
 
 #include "codegen/plan_launches.h"

@@ -2,7 +2,6 @@
 // its SPEC looks like, and reads arrays and gives them to the plan's inputs; checks of counts, shapes and
 // values follow for all alike (dataset.cpp).
 #pragma once
-#include <array>
 #include <optional>
 #include <string>
 #include <string_view>

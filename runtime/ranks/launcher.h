@@ -2,7 +2,6 @@
 // machine is this rank's, and starting them.
 #pragma once
 #include <memory>
-#include <string>
 
 #include "runtime/ranks/collective.h"
 

@@ -2,7 +2,6 @@
 // of the tree over lanes, shard by shard, to the rank that adds that shard, in the tree's order; and get the
 // sums of the other shards. No algorithm of a library has a say in an addition.
 #pragma once
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>

@@ -5,11 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -132,7 +130,7 @@ std::vector<std::string> log_files(const std::string& path) {
 LogFile::~LogFile() { close(); }
 
 Status LogFile::fail(const char* what) {
-  std::string problem = fmt::format("cannot {} the log {}: {}", what, path_, std::strerror(errno));
+  std::string problem = fmt::format("cannot {} the log {}: {}", what, path_, system_reason(errno));
   if (!temporary_.empty() && position_.bytes > 0) {
     if (cut_ && fd_ >= 0) (void)!ftruncate(fd_, position_.bytes);  // no half of a line
     problem += fmt::format("; the lines until then are in {}", temporary_ == target_ ? path_ : temporary_);

@@ -1,6 +1,5 @@
 #include "runtime/weights/saved.h"
 
-#include <cerrno>
 #include <filesystem>
 #include <functional>
 

@@ -11,7 +11,6 @@
 // A lane's order of operations follows from T, the step and the heads alone, so its bits depend
 // neither on threads, nor on the samples beside it, nor (on the host) on the width of vectors. All arithmetic
 // is f32.
-#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
