@@ -11,7 +11,6 @@ const std::vector<const LossType*>& all_losses() {
   static const std::vector<const LossType*> all = {
 #define X(name) &losses::name,
 #include "frontend/losses.def"
-#undef X
   };
   return all;
 }

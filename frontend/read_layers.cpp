@@ -10,7 +10,6 @@ const std::vector<const LayerType*>& all_layers() {
   static const std::vector<const LayerType*> all = {
 #define X(name) &layers::name,
 #include "frontend/layers.def"
-#undef X
   };
   return all;
 }

@@ -193,7 +193,6 @@ struct Taken {
 constexpr Taken taken[] = {
 #define X(name, element, one, list, text) {Node::Form::element, one, list},
 #include "ir/schema/forms.def"
-#undef X
 };
 
 const Key type_key{"type", Form::text, required, ""};

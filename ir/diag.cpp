@@ -13,7 +13,6 @@ const std::vector<std::string_view>& all_kinds() {
   static const std::vector<std::string_view> texts = {
 #define X(name, text) text,
 #include "ir/diag.def"
-#undef X
   };
   return texts;
 }

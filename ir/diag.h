@@ -23,7 +23,6 @@ struct Location {
 enum class Kind : uint8_t {
 #define X(name, text) name,
 #include "ir/diag.def"
-#undef X
 };
 std::string_view kind_text(Kind kind);             // "shape-mismatch"
 const std::vector<std::string_view>& all_kinds();  // in the order of diag.def, for the coverage test

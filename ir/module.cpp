@@ -112,7 +112,6 @@ Region& Module::region(RegionKind kind) {
   constexpr Region Module::*members[] = {
 #define GACC_REGION(name, batched) &Module::name,
 #include "ir/regions.def"
-#undef GACC_REGION
   };
   return this->*members[static_cast<size_t>(kind)];
 }

@@ -111,12 +111,10 @@ struct Yield {
 enum class RegionKind : uint8_t {
 #define GACC_REGION(name, batched) name,
 #include "ir/regions.def"
-#undef GACC_REGION
 };
 inline constexpr RegionKind all_regions[] = {
 #define GACC_REGION(name, batched) RegionKind::name,
 #include "ir/regions.def"
-#undef GACC_REGION
 };
 // The regions that decide the size of the arena.
 inline constexpr RegionKind training_regions[] = {RegionKind::init,   RegionKind::step,  RegionKind::update,
@@ -126,7 +124,6 @@ constexpr std::string_view region_text(RegionKind kind) {
   constexpr std::string_view texts[] = {
 #define GACC_REGION(name, batched) #name,
 #include "ir/regions.def"
-#undef GACC_REGION
   };
   return texts[static_cast<size_t>(kind)];
 }
@@ -135,7 +132,6 @@ constexpr bool is_batched(RegionKind kind) {
   constexpr bool answers[] = {
 #define GACC_REGION(name, batched) batched,
 #include "ir/regions.def"
-#undef GACC_REGION
   };
   return answers[static_cast<size_t>(kind)];
 }
@@ -171,7 +167,6 @@ struct Module {
   std::vector<Buffer> buffers{};
 #define GACC_REGION(name, batched) Region name{RegionKind::name};
 #include "ir/regions.def"
-#undef GACC_REGION
   std::optional<int64_t> arena_bytes{};  // once planned: the size of the one allocation
   int64_t host_bytes = 0;  // of the block in the host's memory, whose addresses follow the arena's
   std::string target{};    // once scheduled: the GPU that the schedules are for, "sm_80"

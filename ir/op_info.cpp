@@ -95,7 +95,6 @@ struct Table {
   Table() {
 #define X(identifier, name) add(op_##identifier);
 #include "ir/ops.def"
-#undef X
   }
 };
 

@@ -147,7 +147,6 @@ struct OpInfo {
 
 #define X(identifier, name) extern const OpInfo op_##identifier;
 #include "ir/ops.def"
-#undef X
 
 const std::vector<const OpInfo*>& all_ops();   // ops.def order, each followed by its NAME.grad and NAME.half
 const OpInfo* find_op(std::string_view name);  // null when there is none

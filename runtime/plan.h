@@ -25,17 +25,14 @@ constexpr int kArtifactVersion = 9;
 enum class Program : uint8_t {
 #define GACC_REGION(name, batched) name,
 #include "ir/regions.def"
-#undef GACC_REGION
 };
 inline constexpr Program kPrograms[] = {
 #define GACC_REGION(name, batched) Program::name,
 #include "ir/regions.def"
-#undef GACC_REGION
 };
 inline constexpr std::string_view kProgramNames[] = {
 #define GACC_REGION(name, batched) #name,
 #include "ir/regions.def"
-#undef GACC_REGION
 };
 // Says whether it makes or measures predictions.
 constexpr bool predicts(Program program) {
@@ -47,7 +44,6 @@ constexpr bool takes_samples(Program program) {
   constexpr bool answers[] = {
 #define GACC_REGION(name, batched) batched,
 #include "ir/regions.def"
-#undef GACC_REGION
   };
   return answers[static_cast<size_t>(program)];
 }

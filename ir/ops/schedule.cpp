@@ -329,7 +329,6 @@ std::vector<const TypeSchema*> all_rate_schedules() {
   return {
 #define X(name) &rates::name,
 #include "ir/schema/rate_schedules.def"
-#undef X
   };
 }
 

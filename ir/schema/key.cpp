@@ -8,7 +8,6 @@ std::string_view form_text(Form form) {
   constexpr std::string_view texts[] = {
 #define X(name, element, one, list, text) text,
 #include "ir/schema/forms.def"
-#undef X
   };
   return texts[static_cast<size_t>(form)];
 }

@@ -40,7 +40,6 @@ constexpr Range any_number{};
 enum class Form : uint8_t {
 #define X(name, element, one, list, text) name,
 #include "ir/schema/forms.def"
-#undef X
 };
 std::string_view form_text(Form form);  // "integer"; "" of a form that takes words alone
 

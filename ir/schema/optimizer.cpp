@@ -6,7 +6,6 @@ const std::vector<const Optimizer*>& all_optimizers() {
   static const std::vector<const Optimizer*> all = {
 #define X(name) &optimizers::name,
 #include "ir/schema/optimizers.def"
-#undef X
   };
   return all;
 }

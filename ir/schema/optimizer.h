@@ -51,7 +51,6 @@ struct Optimizer {
 namespace optimizers {
 #define X(name) extern const Optimizer name;
 #include "ir/schema/optimizers.def"
-#undef X
 }  // namespace optimizers
 
 const std::vector<const Optimizer*>& all_optimizers();   // in the order of optimizers.def

@@ -8,7 +8,6 @@ namespace gacc::ir {
 namespace rates {
 #define X(name) extern const TypeSchema name;
 #include "ir/schema/rate_schedules.def"
-#undef X
 }  // namespace rates
 
 // Returns true for schedule.total = "run": the runtime writes @run.total and @run.warmup.
