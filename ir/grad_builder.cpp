@@ -76,7 +76,7 @@ void GradBuilder::add(size_t i, Operand contribution) {
 
 bool GradBuilder::run() {
   const OpInfo& info = *op_.info;
-  if (!info.differentiable || (info.derivative == nullptr && info.gradient == nullptr)) {
+  if (!info.has_gradient()) {
     b.diag().error(Kind::no_gradient, op_.at, "`{}` has no gradient", info.name);
     return false;
   }

@@ -65,7 +65,6 @@ struct Table {
       view.result(view.op.op.info->gradient_of->derivative(view.operand(0), view.operand(1), view.op));
     };
     made.precision = info.precision;
-    made.differentiable = false;
     made.gradient_of = &info;
     ops.push_back(&made);
     by_name.emplace(made.name, &made);
@@ -120,11 +119,6 @@ const std::vector<const OpInfo*>& all_ops() { return table().ops; }
 const OpInfo* find_op(std::string_view name) {
   const auto found = table().by_name.find(name);
   return found == table().by_name.end() ? nullptr : found->second;
-}
-
-const OpInfo* accumulating(const OpInfo& info) {
-  const OpInfo* found = find_op(std::string(info.name) + ".acc");
-  return found != nullptr && found->accumulates ? found : nullptr;
 }
 
 const Attr* find_attr(const Op& op, std::string_view name) {

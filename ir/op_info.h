@@ -133,16 +133,18 @@ struct OpInfo {
   Saves saves = Saves::nothing;
   Precision precision = Precision::follow;
   Recompute recompute = writes ? Recompute::never : Recompute::cheap;
-  bool differentiable = !writes;  // false: gradients do not flow through it (targets, counters)
-  bool activation = false;        // of one operand; model files call it by its name
+  bool activation = false;  // of one operand; model files call it by its name
   // Pointwise ops that set a parameter: the table then also knows NAME.half, which does the same and writes
   // the new operand 0 to a further buffer as well, of half type, its last operand.
   bool half_copy = false;
-  bool accumulates = false;             // NAME.acc: adds what NAME computes to operand 0, a buffer
   const OpInfo* gradient_of = nullptr;  // NAME.grad: computes an operand's gradient of this op
   const OpInfo* half_of = nullptr;      // set in a NAME.half that the table made from NAME
-  // Returns true if the table made it from the derivative of another op.
-  bool is_derived() const { return gradient_of != nullptr && gradient_of->derivative != nullptr; }
+  bool takes_operands(size_t count) const;
+  std::string operand_count_text() const;  // "2" or "2 or more"
+  // Returns true for a NAME.acc: it adds what NAME computes to operand 0, a buffer.
+  bool accumulates() const { return name.ends_with(".acc"); }
+  // Returns false if gradients do not flow through it (of targets, counters, updates).
+  bool has_gradient() const { return derivative != nullptr || gradient != nullptr; }
 };
 
 #define X(identifier, name) extern const OpInfo op_##identifier;

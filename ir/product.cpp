@@ -19,11 +19,9 @@ Matrix matrix(const Shape& shape) {
   return {extent_of(shape.begin(), last), extent_of(last, shape.end())};
 }
 
-bool accumulates(const Op& product) { return (product.info->writes & 1U) != 0; }
-
 ProductCall product_of(const Module& module, const Region& region, const Op& op) {
   // The op either writes its first operand, to which it adds, or has a result.
-  const bool adds = accumulates(op);
+  const bool adds = op.info->accumulates();
   const OpView view{module, region, op};
   ProductCall call;
   call.a = op.operands[adds ? 1 : 0];

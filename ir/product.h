@@ -15,7 +15,6 @@ Matrix matrix(const Shape& shape);
 
 // Operands and extents of the call of a kernel of form gemm; all else is left as it is by default.
 ProductCall product_of(const Module& module, const Region& region, const Op& op);
-bool accumulates(const Op& product);  // C is a buffer that is added to
 
 // Extents of a product of half types that a library may take as the next multiple of kLibraryStep (ir/row_pitch.h).
 // Beyond them it reads zeros, in the room of a buffer and in the gaps of A's rows, so the sums are the same; it writes

@@ -92,24 +92,22 @@ GemmKernel choose_gemm(const ir::Module& module, const ir::Region& region, const
                        const GpuTarget& gpu) {
   const ir::Op& op = region.ops[kernel.members.front().op];
   const ir::OpView view{module, region, op};
-  const size_t first = op.info->writes & 1U;  // accumulate: C comes before A
-  const auto matrix = [&](size_t operand) {
-    return ir::matrix_extents(view.operand(operand).shape, module.micro_batch());
-  };
-  const ir::MatrixExtents a = matrix(first), b = matrix(first + 1);
-  const bool ta = view.flag("ta"), tb = view.flag("tb"), accumulate = first == 1;
-  for (const int64_t extent : {a.rows, a.columns, b.rows, b.columns}) {
+  const ir::ProductCall product = ir::product_of(module, region, op);
+  const int64_t batch = module.micro_batch();
+  const int64_t m = product.m.at(batch), n = product.n.at(batch), k = product.k.at(batch);
+  for (const int64_t extent : {m, k, n}) {
     if (extent > ir::kMostMatrixExtent)
       throw Unfit(fmt::format("`{}`: an extent of {} is too large for a built-in matrix product (at most {})",
                               op.info->name, extent, ir::kMostMatrixExtent));
   }
-  const ir::DType result = accumulate ? view.operand(0).dtype : view.result().dtype;
+  const ir::DType type = operand_type(module, region, product.a).dtype;
+  const ir::DType result = operand_type(module, region, product.c).dtype;
+  const bool accumulate = op.info->accumulates();
   if (accumulate && result != ir::DType::f32)
     throw Unfit(fmt::format("`{}`: sums are f32, its buffer is {}", op.info->name, ir::dtype_text(result)));
-  GemmKernel chosen =
-      choose_gemm(ta ? a.columns : a.rows, tb ? b.rows : b.columns, ta ? a.rows : a.columns, ta, tb,
-                  accumulate, view.operand(first).dtype, result, gpu, ir::keeps_bits(module.settings));
-  chosen.pitch = ir::product_of(module, region, op).pitch.has_value();
+  GemmKernel chosen = choose_gemm(m, n, k, view.flag("ta"), view.flag("tb"), accumulate, type, result, gpu,
+                                  ir::keeps_bits(module.settings));
+  chosen.pitch = product.pitch.has_value();
   return chosen;
 }
 

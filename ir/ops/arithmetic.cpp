@@ -11,12 +11,7 @@ void unary(const FormulaView& view) {
 }
 
 OpInfo comparison(std::string_view name, std::string_view summary, void (*formula)(const FormulaView& view)) {
-  return {.name = name,
-          .summary = summary,
-          .operands = 2,
-          .infer = infer_compare,
-          .formula = formula,
-          .differentiable = false};
+  return {.name = name, .summary = summary, .operands = 2, .infer = infer_compare, .formula = formula};
 }
 
 }  // namespace
@@ -262,7 +257,6 @@ extern const OpInfo op_is_finite{
       return {{DType::i32, op.operand(0).shape}};
     },
     .formula = [](const FormulaView& view) { view.result(to_integer(is_finite(view.operand(0)))); },
-    .differentiable = false,
 };
 
 extern const OpInfo op_column{
@@ -273,7 +267,6 @@ extern const OpInfo op_column{
       return {{DType::i32, op.operand(0).shape}};
     },
     .formula = [](const FormulaView& view) { view.result(column_of(view, 0)); },
-    .differentiable = false,
 };
 
 extern const OpInfo op_broadcast{

@@ -290,7 +290,6 @@ OpInfo backward(const OpInfo& of, std::string_view name, std::string_view summar
           .cost = [](const OpView& op) { return cost(op, 7); },
           .precision = Precision::half,
           .recompute = Recompute::costly,
-          .differentiable = false,
           .gradient_of = &of};
 }
 

@@ -16,7 +16,6 @@ extern const OpInfo op_dequantize{
     },
     .lowering = Lowering::handwritten,
     .reference = [](EvalView& view) { std::ranges::copy(view.operand(0).data, view.result().data.begin()); },
-    .differentiable = false,
 };
 
 }  // namespace gacc::ir

@@ -118,7 +118,6 @@ extern const OpInfo op_cache_put{
     .reference = put_reference,
     .precision = Precision::follow,
     .recompute = Recompute::never,
-    .differentiable = false,
 };
 
 extern const OpInfo op_cache_scores{
@@ -149,7 +148,6 @@ extern const OpInfo op_cache_scores{
     },
     .precision = Precision::f32,
     .recompute = Recompute::never,
-    .differentiable = false,
 };
 
 extern const OpInfo op_cache_read{
@@ -183,7 +181,6 @@ extern const OpInfo op_cache_read{
     },
     .precision = Precision::follow,
     .recompute = Recompute::never,
-    .differentiable = false,
 };
 
 }  // namespace gacc::ir

@@ -264,7 +264,6 @@ extern const OpInfo op_moving_mean_acc{
           view.result(change + view.op.real("momentum") * (view.operand(2) - (view.operand(1) + change)));
         },
     .precision = Precision::f32,
-    .accumulates = true,
 };
 
 // The same with the unbiased variance x n / (n - 1); of one element alone it is taken as it is.
@@ -284,7 +283,6 @@ extern const OpInfo op_moving_variance_acc{
           view.result(change + view.op.real("momentum") * (x - (view.operand(1) + change)));
         },
     .precision = Precision::f32,
-    .accumulates = true,
 };
 
 }  // namespace gacc::ir

@@ -246,7 +246,6 @@ extern const OpInfo op_conv2d_weight_grad{
     .cost = conv_cost,
     .precision = Precision::half,
     .recompute = Recompute::costly,
-    .differentiable = false,
     .gradient_of = &op_conv2d,
 };
 

@@ -10,7 +10,6 @@ extern const OpInfo op_ones_like{
       return {{DType::i32, op.operand(0).shape}};
     },
     .formula = [](const FormulaView& view) { view.result(1); },
-    .differentiable = false,
 };
 
 }  // namespace gacc::ir

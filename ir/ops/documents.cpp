@@ -93,7 +93,6 @@ extern const OpInfo op_documents{
     .reference = documents_reference,
     .precision = Precision::half,
     .recompute = Recompute::never,
-    .differentiable = false,
 };
 
 extern const OpInfo op_documents_spans{
@@ -110,7 +109,6 @@ extern const OpInfo op_documents_spans{
     .reference = spans_reference,
     .precision = Precision::half,
     .recompute = Recompute::never,
-    .differentiable = false,
 };
 
 }  // namespace gacc::ir

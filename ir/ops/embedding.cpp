@@ -126,7 +126,6 @@ extern const OpInfo op_embedding_grad{
     .reference = [](EvalView& view) { scatter(view, 0); },
     .cost = [](const OpView& op) { return scatter_cost(op, 0); },
     .precision = Precision::half,
-    .differentiable = false,
     .gradient_of = &op_embedding,
 };
 
@@ -152,7 +151,6 @@ extern const OpInfo op_embedding_grad_acc{
     .reference = [](EvalView& view) { scatter(view, 1); },
     .cost = [](const OpView& op) { return scatter_cost(op, 1); },
     .precision = Precision::half,
-    .accumulates = true,
     .gradient_of = &op_embedding,
 };
 

@@ -238,7 +238,6 @@ extern const OpInfo op_cross_entropy_grad{
           view.result(select(target == ignored, 0, dloss * (exp((x - top) - log) - share)));
         },
     .precision = Precision::f32,
-    .differentiable = false,
     .gradient_of = &op_cross_entropy,
 };
 
@@ -292,7 +291,6 @@ extern const OpInfo op_weighted_cross_entropy_grad{
           view.result(select(target == ignored, 0, dloss * (mass * exp((x - top) - log) - weight * share)));
         },
     .precision = Precision::f32,
-    .differentiable = false,
     .gradient_of = &op_weighted_cross_entropy,
 };
 
@@ -425,7 +423,6 @@ extern const OpInfo op_row_argmax{
           }
         },
     .precision = Precision::f32,
-    .differentiable = false,
 };
 
 }  // namespace gacc::ir

@@ -202,7 +202,6 @@ extern const OpInfo op_lamb_direction{
     .infer = infer_float,
     .formula = [](const FormulaView& view) { view.result(lamb(view, 4).r); },
     .precision = Precision::f32,
-    .differentiable = false,
 };
 
 extern const OpInfo op_trust_ratio{
@@ -216,7 +215,6 @@ extern const OpInfo op_trust_ratio{
           view.result(select(a == 0 || b == 0, 1.0, sqrt(a) / sqrt(b)));
         },
     .precision = Precision::f32,
-    .differentiable = false,
 };
 
 extern const OpInfo op_lamb{

@@ -160,7 +160,6 @@ extern const OpInfo op_max_pool2d_grad{
     .lowering = Lowering::handwritten,
     .reference = max_gradient_reference,
     .cost = pool_cost,
-    .differentiable = false,
     .gradient_of = &op_max_pool2d,
 };
 
@@ -194,7 +193,6 @@ extern const OpInfo op_avg_pool2d_grad{
     .lowering = Lowering::handwritten,
     .reference = mean_gradient_reference,
     .cost = pool_cost,
-    .differentiable = false,
     .gradient_of = &op_avg_pool2d,
 };
 

@@ -17,7 +17,6 @@ extern const OpInfo op_seed{
     },
     .formula = [](const FormulaView& view) { view.result(1.0); },
     .precision = Precision::f32,
-    .differentiable = false,
 };
 
 // Dynamic scaling at the end of a window:

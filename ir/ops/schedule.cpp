@@ -158,8 +158,7 @@ OpInfo rate(std::string_view name, std::string_view summary, std::vector<AttrSpe
           .attrs = std::move(attrs),
           .infer = infer_schedule,
           .formula = formula,
-          .precision = Precision::f32,
-          .differentiable = false};
+          .precision = Precision::f32};
 }
 
 constexpr size_t kMilestones = 1000;  // each is a comparison in the update's kernel
@@ -187,7 +186,6 @@ extern const OpInfo op_quotient{
           view.result(quotient(view.operand(0), max(view.operand(1), Scalar(1))));
         },
     .precision = Precision::f32,
-    .differentiable = false,
 };
 
 extern const OpInfo op_power{
@@ -202,7 +200,6 @@ extern const OpInfo op_power{
           view.result(view.op.flag("complement") ? result.complement : result.value);
         },
     .precision = Precision::f32,
-    .differentiable = false,
 };
 
 extern const OpInfo op_schedule_constant = rate(

@@ -22,7 +22,6 @@ extern const OpInfo op_add_acc{
     .infer = infer_write<1>,
     .formula = [](const FormulaView& view) { view.result(view.operand(0) + view.operand(1)); },
     .precision = Precision::f32,
-    .accumulates = true,
 };
 
 // Adds a launch's own mean gradient, squared, for `second_moment = "micro"`. A launch that counts
@@ -51,7 +50,6 @@ extern const OpInfo op_square_mean_acc{
           view.result(view.operand(0) + mean * mean);
         },
     .precision = Precision::f32,
-    .accumulates = true,
 };
 
 extern const OpInfo op_store{
@@ -78,7 +76,6 @@ extern const OpInfo op_clip_factor{
           view.result(select(norm > limit, limit / (norm + 1e-6), 1.0));
         },
     .precision = Precision::f32,
-    .differentiable = false,
 };
 
 }  // namespace gacc::ir

@@ -33,7 +33,7 @@ std::string_view lowering_text(Lowering lowering) {
 }
 
 std::string gradient_text(const OpInfo& info) {
-  if (!info.differentiable) return "none";
+  if (!info.has_gradient()) return "none";
   constexpr std::string_view saves[] = {"nothing", "the operands", "the result"};
   const std::string reads = fmt::format("reads {} of the forward op", saves[static_cast<size_t>(info.saves)]);
   return info.derivative != nullptr ? fmt::format("`{}.grad`, {}", info.name, reads)

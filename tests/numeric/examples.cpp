@@ -56,9 +56,10 @@ Example single(const Module& from, const Region& region, const Op& op) {
 }  // namespace
 
 std::vector<Example> examples(const OpInfo& info) {
-  const OpInfo& shown = info.is_derived()         ? *info.gradient_of
-                        : info.half_of != nullptr ? *info.half_of
-                                                  : info;
+  const OpInfo* of = info.gradient_of;
+  const OpInfo& shown = of != nullptr && of->derivative != nullptr ? *of
+                        : info.half_of != nullptr                  ? *info.half_of
+                                                                   : info;
   const Module golden = read_golden(std::string(shown.name));
   std::vector<Example> found;
   for (const RegionKind kind : all_regions) {

@@ -104,7 +104,7 @@ class Gradient : public testing::TestWithParam<const OpInfo*> {};
 std::vector<const OpInfo*> differentiable_ops() {
   std::vector<const OpInfo*> ops;
   for (const OpInfo* info : all_ops()) {
-    if (info->differentiable) ops.push_back(info);
+    if (info->has_gradient()) ops.push_back(info);
   }
   return ops;
 }
