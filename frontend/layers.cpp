@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <utility>
+#include "ir/kernel.h"
 
 #include "ir/text/size_text.h"
 
@@ -295,14 +296,14 @@ void LayerLowering::check_products(const LayerSpec& spec, size_t first_op) {
     if (op.info->lowering != ir::Lowering::gemm) continue;
     for (const ir::Operand& operand : op.operands) {
       const ir::Shape& shape = b.type(operand).shape;
-      const ir::MatrixExtents matrix = ir::matrix_extents(shape, model.micro_batch);
-      if (std::max(matrix.rows, matrix.columns) <= ir::kMostMatrixExtent) continue;
+      const int64_t rows = ir::rows(shape, model.micro_batch), columns = ir::columns(shape);
+      if (std::max(rows, columns) <= ir::kMostMatrixExtent) continue;
       const bool features =
           spec.type == &layers::linear && spec.keys.integer("features") > ir::kMostMatrixExtent;
       Report& report = diag_.error(
           Kind::out_of_range, features ? spec.keys.at("features") : spec.keys.type_at,
           "layer `{}` multiplies a matrix of {} x {}; a product takes at most {} rows and columns", spec.name,
-          matrix.rows, matrix.columns, ir::kMostMatrixExtent);
+          rows, columns, ir::kMostMatrixExtent);
       if (ir::has_batch(shape) && model.micro_batch > 1)
         report.note(model.micro_batch_at(), fmt::format("a micro-batch has {} samples", model.micro_batch));
       throw Refused(report);

@@ -1,5 +1,3 @@
-// Statements that a model file may make but hardly means. Each warning names its place and the remedy; `model.allow`
-// silences a kind.
 #include "frontend/warnings.h"
 
 #include <algorithm>
@@ -12,21 +10,14 @@ namespace gacc::frontend {
 
 namespace {
 
-// The op that makes a value; null for an input.
-const ir::Op* maker(const ir::Region& region, const ir::Operand& what) {
-  const ir::ValueId* value = ir::as_value(what);
-  const auto found = std::ranges::find_if(region.ops, [&](const ir::Op& op) {
-    return value != nullptr && std::ranges::count(op.results, *value) > 0;
-  });
-  return found != region.ops.end() ? &*found : nullptr;
-}
-
 // The op whose numbers the operand has, perhaps in another shape or thinned out by dropout; null for an input.
 const ir::Op* maker_of_numbers(const ir::Region& region, ir::Operand what) {
   for (;;) {
-    const ir::Op* op = maker(region, what);
-    if (op == nullptr || (!op->info->copies && op->info->name != "dropout")) return op;
-    what = op->operands.front();
+    const size_t maker = maker_of(region, what);
+    if (maker == region.ops.size()) return nullptr;
+    const ir::Op& op = region.ops[maker];
+    if (!op.info->copies && op.info->name != "dropout") return &op;
+    what = op.operands.front();
   }
 }
 

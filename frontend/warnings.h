@@ -1,4 +1,5 @@
-// Warnings about what a model file says and hardly means.
+// Warnings about what a model file says and hardly means. Each names its place and the remedy; `model.allow` silences a
+// kind.
 #pragma once
 #include "frontend/model_file.h"
 

@@ -1,4 +1,3 @@
-// The tables of buffers.def.
 #include "ir/buffer_role.h"
 
 #include <algorithm>

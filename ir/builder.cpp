@@ -1,4 +1,3 @@
-// The builder: appends ops with inferred types.
 #include "ir/builder.h"
 
 namespace gacc::ir {

@@ -1,5 +1,4 @@
-// FLOPs and bytes from the op table. An op without a cost of its own does one operation per element it
-// touches and moves all its operands and results.
+// An op without a cost of its own does one operation per element it touches and moves all its operands and results.
 #include "ir/cost.h"
 
 #include <algorithm>
@@ -8,19 +7,27 @@ namespace gacc::ir {
 
 Cost cost(const OpView& op) {
   if (op.op.info->cost != nullptr) return op.op.info->cost(op);
+  return {.flops = most_elements(op), .bytes = moved_bytes(op)};
+}
+
+int64_t most_elements(const OpView& op) {
   const int64_t batch = op.module.micro_batch();
-  Cost total;
-  for (size_t i = 0; i < op.op.operands.size(); ++i) {
-    if (as_number(op.op.operands[i]) != nullptr) continue;
-    const Type type = op.operand(i);
-    total.flops = std::max(total.flops, elements(type.shape, batch));
-    total.bytes += type_bytes(type, batch) * (op.op.info->is_written(i) + op.op.info->is_read(i));
-  }
-  for (size_t i = 0; i < op.op.results.size(); ++i) {
-    total.flops = std::max(total.flops, elements(op.result(i).shape, batch));
-    total.bytes += type_bytes(op.result(i), batch);
-  }
-  return total;
+  int64_t most = 0;
+  for (size_t i = 0; i < op.op.operands.size(); ++i)
+    if (as_number(op.op.operands[i]) == nullptr) most = std::max(most, elements(op.operand(i).shape, batch));
+  for (size_t i = 0; i < op.op.results.size(); ++i)
+    most = std::max(most, elements(op.result(i).shape, batch));
+  return most;
+}
+
+int64_t moved_bytes(const OpView& op) {
+  const int64_t batch = op.module.micro_batch();
+  int64_t bytes = 0;
+  for (size_t i = 0; i < op.op.operands.size(); ++i)
+    if (as_number(op.op.operands[i]) == nullptr)
+      bytes += type_bytes(op.operand(i), batch) * (op.op.info->is_written(i) + op.op.info->is_read(i));
+  for (size_t i = 0; i < op.op.results.size(); ++i) bytes += type_bytes(op.result(i), batch);
+  return bytes;
 }
 
 Cost cost(const Module& module, const Region& region) {

@@ -1,4 +1,3 @@
-// Rendering of diagnostics, and the "did you mean" hints.
 #include "ir/diag.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// State in the host's memory (memory.host), which passes through the arena while `update` works with it: what of a
-// region that is, and the rules about it (docs/ir.md R33).
+// State in the host's memory (memory.host), which is copied through the arena while `update` works with it: the copies
+// in a region, and the rules about them (docs/ir.md R33).
 #pragma once
 #include <optional>
 

@@ -1,17 +1,12 @@
-// Kernels: classification of fused groups, their stages, reads and writes. See ir/kernel.h for the rules.
 #include "ir/kernel.h"
 
-#include <algorithm>
-
-#include "ir/ops/common.h"
+#include <fmt/format.h>
 
 namespace gacc::ir {
 
 int64_t columns(const Shape& domain) { return domain.empty() || domain.back() == kBatch ? 1 : domain.back(); }
 
 int64_t rows(const Shape& domain, int64_t batch) { return elements(domain, batch) / columns(domain); }
-
-int64_t suffix_period(const Shape& operand) { return rows(operand, 1); }
 
 Shape row_shape(const Shape& shape) {
   Shape row = shape;
@@ -74,20 +69,6 @@ bool is_reduce(Lowering lowering) {
          lowering == Lowering::total_reduce;
 }
 
-// Returns the operand that a reduce op reduces: its first one that it does not write.
-const Operand& reduced(const Op& op) {
-  size_t i = 0;
-  while (op.info->is_written(i)) ++i;
-  return op.operands[i];
-}
-
-// The shape an op works over: of what it reduces, of its result, or of the buffer it writes.
-Shape op_domain(const Module& module, const Region& region, const Op& op) {
-  if (is_reduce(op.info->lowering)) return operand_type(module, region, reduced(op)).shape;
-  if (!op.results.empty()) return region[op.results.front()].type.shape;
-  return operand_type(module, region, op.operands.front()).shape;
-}
-
 // Builds the kernel of `ops` except its reads and writes; says why it is none in `problem`.
 class KernelBuilder {
  public:
@@ -125,8 +106,7 @@ class KernelBuilder {
         return refuse(fmt::format("`{}` writes blocks, and stands alone in its kernel", op.info->name));
       row = row || lowering == Lowering::row_reduce;
       if (lowering == Lowering::column_reduce || lowering == Lowering::total_reduce) {
-        const Attr* attr = find_attr(op, "ordered");
-        const bool in_order = attr != nullptr && std::get<bool>(*attr);
+        const bool in_order = has_flag(op, "ordered");
         if (ordered && *ordered != in_order)
           return refuse("a sum in order and one that may be cut do not share a kernel");
         ordered = in_order;
@@ -322,8 +302,15 @@ std::optional<Kernel> kernel_of(const Module& module, const Region& region, cons
   return kernel;
 }
 
-bool may_reuse(const Module& module, const Region& region, const Kernel& kernel, ValueId operand,
-               ValueId result) {
+const Operand& reduced(const Op& op) { return op.operands[op.info->is_written(0) ? 1 : 0]; }
+
+Shape op_domain(const Module& module, const Region& region, const Op& op) {
+  if (is_reduce(op.info->lowering)) return operand_type(module, region, reduced(op)).shape;
+  if (!op.results.empty()) return region[op.results.front()].type.shape;
+  return operand_type(module, region, op.operands.front()).shape;
+}
+
+bool may_reuse(const Region& region, const Kernel& kernel, ValueId operand, ValueId result) {
   const Op& first = region.ops[kernel.members.front().op];
   if (first.info->in_place) return first.operands.front() == Operand(operand);
   if (own_form(first.info->lowering)) return false;
@@ -338,7 +325,6 @@ bool may_reuse(const Module& module, const Region& region, const Kernel& kernel,
     if (!contains(op.results, result)) continue;
     return !is_reduce(op.info->lowering) && !member.per_row && member.stage == kernel.stages - 1;
   }
-  (void)module;
   return false;
 }
 

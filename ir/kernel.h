@@ -20,6 +20,7 @@
 //                  it likes, and stores all its results, also those that nobody uses.
 //   copy           one copy between the arena and the host's memory; under a condition it is made or left out.
 #pragma once
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <vector>
@@ -27,6 +28,11 @@
 #include "ir/op_info.h"
 
 namespace gacc::ir {
+
+// Returns the operand that a reduction reduces. Its .acc form has the buffer before it.
+const Operand& reduced(const Op& op);
+// Returns the shape that an op works over: of what it reduces, of its result, or of the buffer that it writes.
+Shape op_domain(const Module& module, const Region& region, const Op& op);
 
 enum class KernelForm : uint8_t {
   pointwise,
@@ -56,7 +62,6 @@ enum class KernelForm : uint8_t {
 // another result reads.
 enum class Access : uint8_t { element, suffix, row, scalar, channel };
 std::optional<Access> access(const Shape& operand, const Shape& domain);
-int64_t suffix_period(const Shape& operand);                       // product of all extents but the last
 int64_t channel_inner(const Shape& operand, const Shape& domain);  // of an Access::channel
 
 struct KernelMember {
@@ -74,6 +79,13 @@ struct Kernel {
   int64_t inner = 0;  // not 0: walked in rows of so many elements, for operands with Access::channel
   std::vector<Operand> reads{};   // values and buffers loaded from memory, by first use, no duplicates
   std::vector<Operand> writes{};  // values stored (used outside, or yielded) and buffers written, in op order
+
+  // Calls f(operand) for what it reads, then for what it writes.
+  template <class F>
+  void each_operand(F&& f) const {
+    std::ranges::for_each(reads, f);
+    std::ranges::for_each(writes, f);
+  }
 };
 
 // The kernels of a region in program order: consecutive ops with one kernel number form one. For a region
@@ -127,10 +139,10 @@ class StorageRoots {
 // Returns true if `kernel` may write `result` over the bytes of `operand`, which dies there: same bytes per element,
 // both accessed `element`, and every read of operand's element (r, c) happens no later than the write of
 // result's (r, c).
-bool may_reuse(const Module& module, const Region& region, const Kernel& kernel, ValueId operand,
-               ValueId result);
+bool may_reuse(const Region& region, const Kernel& kernel, ValueId operand, ValueId result);
 
 int64_t rows(const Shape& domain, int64_t batch);  // product of all extents but the last; 1 for scalars
 int64_t columns(const Shape& domain);  // the last extent; 1 for scalars (a shape [B] has one column a row)
+Shape row_shape(const Shape& shape);   // [.., C] -> [.., 1]
 
 }  // namespace gacc::ir

@@ -1,4 +1,3 @@
-// Module, regions and buffers: lookup, creation and compaction.
 #include "ir/module.h"
 
 #include <algorithm>
@@ -97,6 +96,12 @@ BufferId Module::need_buffer(Buffer buffer) {
   return found ? *found : add_buffer(std::move(buffer));
 }
 
+std::vector<BufferId> Module::buffer_ids() const {
+  std::vector<BufferId> ids;
+  for (size_t i = 0; i < buffers.size(); ++i) ids.push_back({static_cast<int32_t>(i)});
+  return ids;
+}
+
 BufferId Module::add_buffer(Buffer buffer) {
   buffers.push_back(std::move(buffer));
   return {static_cast<int32_t>(buffers.size() - 1)};
@@ -193,26 +198,47 @@ void compact(Region& region) {
   for (Yield& yield : region.yields) rename_operand(yield.what);
 }
 
+bool makes(const Op& op, const Operand& operand) {
+  const ValueId* value = as_value(operand);
+  return value != nullptr && contains(op.results, *value);
+}
+
+size_t maker_of(const Region& region, const Operand& operand) {
+  const auto maker = std::ranges::find_if(region.ops, [&](const Op& op) { return makes(op, operand); });
+  return static_cast<size_t>(maker - region.ops.begin());
+}
+
 bool is_read(const Region& region, ValueId value) {
   return std::ranges::any_of(region.ops, [&](const Op& op) { return op.reads(value); }) ||
          std::ranges::any_of(region.yields, [&](const Yield& yield) { return yield.what == Operand(value); });
 }
 
-void remove_dead(Region& region) {
+std::vector<Op> take_dead(Region& region) {
   std::vector<bool> wanted(region.values.size(), false);
   const auto want = [&](const Operand& operand) {
     if (const ValueId* value = as_value(operand)) wanted[index(*value)] = true;
   };
   for (const Yield& yield : region.yields) want(yield.what);
-  std::vector<Op> kept;
+  std::vector<Op> kept, dead;
   for (auto op = region.ops.rbegin(); op != region.ops.rend(); ++op) {
     const bool used = std::ranges::any_of(op->results, [&](ValueId result) { return wanted[index(result)]; });
-    if (!used && op->info->writes == 0) continue;
-    op->each_operand(want);
-    kept.push_back(std::move(*op));
+    const bool lives = used || op->info->writes != 0;
+    if (lives) op->each_operand(want);
+    (lives ? kept : dead).push_back(std::move(*op));
   }
   std::ranges::reverse(kept);
   region.ops = std::move(kept);
+  return dead;
+}
+
+void remove_dead(Region& region) {
+  take_dead(region);
+  compact(region);
+}
+
+void remove_unread(Region& region) {
+  take_dead(region);
+  std::erase_if(region.inputs, [&](ValueId input) { return !is_read(region, input); });
   compact(region);
 }
 

@@ -52,7 +52,7 @@ struct Buffer {
 // read as that number alone; a step has up to a dozen, which so share a kilobyte.
 inline constexpr int64_t kArenaAlignment = 256, kNumberAlignment = 16;
 int64_t alignment(const Buffer& buffer);
-constexpr int64_t aligned(int64_t bytes, int64_t to = kArenaAlignment) { return (bytes + to - 1) / to * to; }
+constexpr int64_t aligned(int64_t bytes, int64_t to = kArenaAlignment) { return ceil_divide(bytes, to) * to; }
 
 struct Value {
   std::string name{};  // unique in its region
@@ -135,7 +135,7 @@ constexpr bool is_batched(RegionKind kind) {
   };
   return answers[static_cast<size_t>(kind)];
 }
-// Returns the origin that IR text leaves out: forward but for init and update.
+// Returns the origin that IR text leaves out: update of the regions that make an update, init of init, else forward.
 Origin natural_origin(RegionKind kind);
 
 struct RegionFacts;
@@ -156,6 +156,8 @@ struct Region {
   // A new value; `name` gets a suffix if it is taken, so that names stay unique.
   ValueId add_value(std::string name, Type type);
   std::optional<ValueId> find(std::string_view name) const;
+  // Returns true if a module has no such region.
+  bool empty() const { return inputs.empty() && ops.empty() && yields.empty(); }
 };
 
 struct Module {
@@ -173,8 +175,9 @@ struct Module {
 
   Buffer& operator[](BufferId id) { return buffers[index(id)]; }
   const Buffer& operator[](BufferId id) const { return buffers[index(id)]; }
-  BufferId add_buffer(Buffer buffer);   // the name must be free
-  BufferId need_buffer(Buffer buffer);  // the one of that name, or this one added
+  std::vector<BufferId> buffer_ids() const;  // of the buffers that there are now, in order
+  BufferId add_buffer(Buffer buffer);        // the name must be free
+  BufferId need_buffer(Buffer buffer);       // the one of that name, or this one added
   std::optional<BufferId> find_buffer(std::string_view name) const;
   // A buffer of buffers.def, made when there is none.
   BufferId named(Named which);
@@ -221,9 +224,17 @@ Type operand_type(const Module& module, const Region& region, const Operand& ope
 std::string operand_text(const Module& module, const Region& region, const Operand& operand);
 // Removes dead entries of Region::values and renumbers; after it, every value is an input or a result.
 void compact(Region& region);
+// Returns true if the op makes the operand.
+bool makes(const Op& op, const Operand& operand);
+// Returns the index in region.ops of the op that makes the operand; their number where none does.
+size_t maker_of(const Region& region, const Operand& operand);
 // Returns true if an op or a yield reads the value.
 bool is_read(const Region& region, ValueId value);
-// Removes the ops whose results nobody reads and that write no buffer.
+// Removes the ops whose results nobody reads and that write no buffer, and returns them.
+std::vector<Op> take_dead(Region& region);
+// The same, and compacts the region.
 void remove_dead(Region& region);
+// Removes dead ops, and inputs that nothing reads then.
+void remove_unread(Region& region);
 
 }  // namespace gacc::ir

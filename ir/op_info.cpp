@@ -116,6 +116,15 @@ DType output_dtype(const OpView& op, size_t output) {
 
 const std::vector<const OpInfo*>& all_ops() { return table().ops; }
 
+bool OpInfo::takes_operands(size_t count) const {
+  const auto known = static_cast<size_t>(std::abs(operands));
+  return operands < 0 ? count >= known : count == known;
+}
+
+std::string OpInfo::operand_count_text() const {
+  return operands < 0 ? fmt::format("{} or more", -operands) : fmt::to_string(operands);
+}
+
 const OpInfo* find_op(std::string_view name) {
   const auto found = table().by_name.find(name);
   return found == table().by_name.end() ? nullptr : found->second;
@@ -126,6 +135,11 @@ const Attr* find_attr(const Op& op, std::string_view name) {
   for (const AttrSpec& spec : op.info->attrs)
     if (spec.name == name) return &spec.fallback;
   return nullptr;
+}
+
+bool has_flag(const Op& op, std::string_view name) {
+  const Attr* attr = find_attr(op, name);
+  return attr != nullptr && std::get<bool>(*attr);
 }
 
 const Attr& OpView::attr(std::string_view name) const {
@@ -162,10 +176,8 @@ std::optional<Types> infer_types(const OpView& op, Diag& diag) {
 
 const Shape& pointwise_domain(const OpView& op) {
   if (!op.op.results.empty()) return op.result().shape;
-  for (size_t i = 0; i < op.op.operands.size(); ++i)
-    if (const BufferId* buffer = as_buffer(op.op.operands[i]); buffer != nullptr && op.op.info->is_written(i))
-      return op.module[*buffer].type.shape;
-  broken_table(*op.op.info, "it has neither results nor written buffers");
+  if (op.op.info->writes == 0) broken_table(*op.op.info, "it has neither results nor written buffers");
+  return op.module[*as_buffer(op.op.operands.front())].type.shape;
 }
 
 ScalarProgram record(const OpView& op) {

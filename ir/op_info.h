@@ -152,10 +152,10 @@ struct OpInfo {
 
 const std::vector<const OpInfo*>& all_ops();   // ops.def order, each followed by its NAME.grad and NAME.half
 const OpInfo* find_op(std::string_view name);  // null when there is none
-// Returns the op that adds what this one computes to a buffer; null when there is none.
-const OpInfo* accumulating(const OpInfo& info);
 // Returns the op's own attribute or the table's default; null when the op has no such attribute.
 const Attr* find_attr(const Op& op, std::string_view name);
+// Returns true if the op has a flag of that name, and it is set.
+bool has_flag(const Op& op, std::string_view name);
 
 // The types of an op's results as its operands and attributes give them; or a diagnostic at op.at and nothing.
 std::optional<Types> infer_types(const OpView& op, Diag& diag);

@@ -1,5 +1,5 @@
-// A value follows the positions when its first two axes are [B, T] and what it has at a
-// position depends on tokens up to that position. Forwards through the ops, by what the table says of them.
+// A value follows the positions when its first two axes are [B, T] and what it has at a position depends on tokens up
+// to that position. Forwards through the ops, by what the table says of them.
 #include "ir/positions.h"
 
 #include <algorithm>
@@ -66,7 +66,7 @@ class Walk {
           return !follows(operand) || operand_type(module_, region_, operand).shape.size() == shape.size();
         });
       case Lowering::gemm:
-        return !std::get<bool>(*find_attr(op, "ta")) && !follows(op.operands[1]) && shape.size() > 2;
+        return !has_flag(op, "ta") && !follows(op.operands[1]) && shape.size() > 2;
       case Lowering::alias:
         return true;
       case Lowering::row_reduce:

@@ -5,18 +5,9 @@
 
 namespace gacc::ir {
 
-namespace {
-
-Extent extent_of(Shape::const_iterator begin, Shape::const_iterator end) {
-  const Shape shape(begin, end);
-  return {elements(shape, 1), has_batch(shape)};
-}
-
-}  // namespace
-
 Matrix matrix(const Shape& shape) {
   const auto last = shape.empty() ? shape.end() : shape.end() - 1;
-  return {extent_of(shape.begin(), last), extent_of(last, shape.end())};
+  return {extent_of(Shape(shape.begin(), last)), extent_of(Shape(last, shape.end()))};
 }
 
 ProductCall product_of(const Module& module, const Region& region, const Op& op) {

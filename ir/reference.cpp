@@ -70,7 +70,7 @@ void pointwise(const OpView& op, int64_t batch, const std::vector<const Tensor*>
     const std::optional<Access> found = access(shape, domain);
     if (!found) broken(op.op, "an operand does not broadcast to the domain");
     how[i] = *found;
-    if (*found == Access::suffix) period[i] = suffix_period(shape);
+    if (*found == Access::suffix) period[i] = rows(shape, 1);
     if (*found == Access::channel) period[i] = elements(shape, 1), inner[i] = channel_inner(shape, domain);
   }
   std::vector<double> inputs(count), results(program.results.size());
@@ -99,7 +99,7 @@ void reduce(const OpView& op, int64_t batch, const std::vector<const Tensor*>& o
   // total_sum {parts} and column_sum {parts}: rows a part, fixed by the full micro-batch.
   const int64_t parts =
       static_cast<int64_t>(out.size()) / (lowering == Lowering::column_reduce ? column_total : 1);
-  const int64_t chunk = (rows(shape, op.module.micro_batch()) + parts - 1) / parts;
+  const int64_t chunk = ceil_divide(rows(shape, op.module.micro_batch()), parts);
   for (int64_t r = 0; r < row_total; ++r) {
     for (int64_t c = 0; c < column_total; ++c) {
       int64_t to = 0;

@@ -18,7 +18,7 @@ inline constexpr int64_t kPitchStep = 64;
 // and where no product takes so many.
 constexpr int64_t wanted_pitch(int64_t columns) {
   if (columns > kMostMatrixExtent) return 0;
-  const int64_t pitch = (columns + kPitchStep - 1) / kPitchStep * kPitchStep;
+  const int64_t pitch = aligned(columns, kPitchStep);
   return columns % kLibraryStep != 0 && (pitch - columns) * 16 <= columns ? pitch : 0;
 }
 

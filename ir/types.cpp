@@ -1,4 +1,3 @@
-// Element types, shapes and their arithmetic.
 #include "ir/types.h"
 
 #include <fmt/format.h>
@@ -38,11 +37,6 @@ int64_t elements(const Shape& shape, int64_t batch) {
   int64_t count = 1;
   for (const int64_t extent : shape) count *= extent == kBatch ? batch : extent;
   return count;
-}
-
-MatrixExtents matrix_extents(const Shape& shape, int64_t batch) {
-  const int64_t columns = shape.empty() ? 1 : elements({shape.back()}, batch);
-  return {elements(shape, batch) / columns, columns};
 }
 
 bool fits(const Shape& shape, int64_t batch) {
@@ -89,13 +83,10 @@ std::string type_text(const Type& type) {
   return text;
 }
 
-int64_t row_pitch(const Type& type) {
-  if (type.pitch != 0) return type.pitch;
-  return type.shape.empty() ? 1 : matrix_extents(type.shape, 1).columns;
-}
+int64_t row_pitch(const Type& type) { return type.pitch != 0 ? type.pitch : columns(type.shape); }
 
 int64_t type_bytes(const Type& type, int64_t batch) {
-  if (type.pitch != 0) return matrix_extents(type.shape, batch).rows * dtype_bytes(type.dtype, type.pitch);
+  if (type.pitch != 0) return rows(type.shape, batch) * dtype_bytes(type.dtype, type.pitch);
   return dtype_bytes(type.dtype, elements(type.shape, batch));
 }
 

@@ -7,7 +7,11 @@
 #include <string_view>
 #include <vector>
 
-namespace gacc::ir {
+namespace gacc {
+
+constexpr int64_t ceil_divide(int64_t value, int64_t by) { return (value + by - 1) / by; }
+
+namespace ir {
 
 enum class DType : uint8_t {
 #define GACC_DTYPE(name, ...) name,
@@ -33,7 +37,7 @@ constexpr std::string_view dtype_text(DType dtype) { return dtype_info(dtype).te
 // Returns the bytes of so many elements in memory: whole blocks, of a type that has blocks.
 constexpr int64_t dtype_bytes(DType dtype, int64_t elements = 1) {
   const DTypeInfo& info = dtype_info(dtype);
-  return (elements + info.block - 1) / info.block * info.bytes;
+  return ceil_divide(elements, info.block) * info.bytes;
 }
 // Returns true for a quantised type, whose elements lie in blocks along the last axis. Frozen parameters alone have
 // such types (R31).
@@ -57,11 +61,6 @@ bool has_batch(const Shape& shape);
 int64_t elements(const Shape& shape, int64_t batch);
 bool fits(const Shape& shape, int64_t batch);  // every extent >= 1 (or B) and the byte size below 2^62
 std::string shape_text(const Shape& shape);    // "[B,784]"
-// The extents of a tensor as a matrix product takes it, [leading extents, last extent].
-struct MatrixExtents {
-  int64_t rows, columns;
-};
-MatrixExtents matrix_extents(const Shape& shape, int64_t batch);
 // The most rows and columns that a product takes: its kernels hold byte offsets inside a row (2^30 elements of
 // 4 bytes) in 32 bits, and coordinates run past the edge by a tile, which has 256 rows or columns at most.
 constexpr int64_t kMostMatrixExtent = (int64_t{1} << 30) - 256;
@@ -82,4 +81,5 @@ std::string type_text(const Type& type);              // "f32[B,784]"; with a pi
 int64_t type_bytes(const Type& type, int64_t batch);  // in memory, with the gaps
 int64_t row_pitch(const Type& type);                  // elements; of a scalar 1
 
-}  // namespace gacc::ir
+}  // namespace ir
+}  // namespace gacc

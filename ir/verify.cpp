@@ -7,7 +7,6 @@
 
 #include "ir/host_state.h"
 #include "ir/op_info.h"
-#include "ir/operand_count.h"
 #include "ir/positions.h"
 #include "ir/region_facts.h"
 #include "ir/row_pitch.h"
@@ -103,9 +102,11 @@ class Verifier {
       role(buffer);
     }
     if (diag_.reports().size() > before) return;
-    for (const Buffer& buffer : module_.buffers)
+    for (const BufferId id : module_.buffer_ids()) {
+      const Buffer& buffer = module_[id];
       place(buffer.at, "@" + buffer.name, room_bytes(buffer), buffer.offset, at_least(Phase::planned),
-            alignment(buffer), is_on_host(module_, *module_.find_buffer(buffer.name)));
+            alignment(buffer), is_on_host(module_, id));
+    }
     if (at_least(Phase::planned) != module_.arena_bytes.has_value())
       broken("R15", {}, "a module has an arena size in phase planned, and only then");
   }
@@ -231,9 +232,9 @@ class Verifier {
   // R3 to R5, R8, R9, R12, R13: one op against the table
   void op_rules(const Region& region, const Op& op) {
     const OpInfo& info = *op.info;
-    if (!takes_operands(info, op.operands.size()) || op.results.size() != static_cast<size_t>(info.results)) {
+    if (!info.takes_operands(op.operands.size()) || op.results.size() != static_cast<size_t>(info.results)) {
       return broken("R3", op.at, "`{}` takes {} operands and has {} results", info.name,
-                    operand_count_text(info), info.results);
+                    info.operand_count_text(), info.results);
     }
     for (const auto& [key, value] : op.attrs) {
       const auto spec =
@@ -377,7 +378,7 @@ class Verifier {
                phase_text(module_.phase));
       return;
     }
-    if (region.ops.empty() && region.yields.empty()) return;  // a module may lack eval
+    if (!is_there(region)) return;  // a module may lack eval
     const bool forward = region.yields.size() == 1 && region.yields.front().role == YieldRole::output;
     if (module_.phase == Phase::model && forward) return output(region, region.yields.front().what);
     struct Sum {
@@ -465,7 +466,7 @@ class Verifier {
 
   // R34: measure begins with what predict yields.
   void measured(const Region& region) {
-    if (!is_there(region) && region.inputs.empty()) return;
+    if (region.empty()) return;
     const std::vector<Yield>& from = module_.predict.yields;
     const ValueId* output = from.size() == 1 ? as_value(from.front().what) : nullptr;
     if (output == nullptr || from.front().role != YieldRole::output)
@@ -480,7 +481,7 @@ class Verifier {
 
   // R26: answer goes on with some of the rows that predict leaves.
   void parts(const Region& region) {
-    if (!is_there(region) && region.inputs.empty()) return;
+    if (region.empty()) return;
     if (!at_least(Phase::planned))
       broken("R26", region.at, "answer stands in phase {}", phase_text(module_.phase));
     if (module_.most_samples(region) != 1)
@@ -520,7 +521,7 @@ class Verifier {
   // R32: decode takes a token, its position and caches, and gives the output of that position, and the caches again:
   // in their places, so that the next run finds them there.
   void one_position(const Region& region) {
-    if (!is_there(region) && region.inputs.empty()) return;
+    if (region.empty()) return;
     if (!at_least(Phase::half))
       broken("R32", region.at, "decode stands in phase {}", phase_text(module_.phase));
     const size_t caches = region.inputs.size() < 2 ? 0 : region.inputs.size() - 2;

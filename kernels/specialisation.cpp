@@ -171,7 +171,7 @@ class BodyBuilder {
       flat = flat && (slot.access == Access::element || slot.access == Access::scalar) && type.pitch == 0;
       mergeable = mergeable && slot.access != Access::row && type.pitch == 0;
       if (slot.access != Access::suffix) continue;
-      const int64_t own = ir::suffix_period(type.shape);
+      const int64_t own = ir::rows(type.shape, 1);
       mergeable = mergeable && (period == 0 || own == period);
       period = own;
     }
@@ -200,7 +200,7 @@ class BodyBuilder {
       Slot& slot = body_.slots[i];
       if (operands_[i].reduced || merged_) continue;
       if (slot.access != Access::suffix && !operands_[i].repeats_rows) continue;
-      const int64_t own = ir::suffix_period(operands_[i].type.shape);
+      const int64_t own = ir::rows(operands_[i].type.shape, 1);
       if (own == 1 && slot.access == Access::suffix) continue;
       slot.period = static_cast<int32_t>(call_.extents.size());
       call_.extents.push_back({own, false});

@@ -55,7 +55,7 @@ bool any_operand(const KernelOps& kernel, const Predicate& predicate) {
 }
 
 bool makes(const KernelOps& kernel, const Operand& operand) {
-  return std::ranges::any_of(kernel, [&](const Op& op) { return passes::makes(op, operand); });
+  return std::ranges::any_of(kernel, [&](const Op& op) { return ir::makes(op, operand); });
 }
 
 bool reads(const KernelOps& kernel, const KernelOps& maker) {

@@ -57,13 +57,13 @@ struct Transients {
 };
 
 // Tells whether `result` may be written over all that `kernel` reads of `operand`'s bytes.
-bool may_take(const Module& module, const Region& region, const StorageRoots& roots, const Kernel& kernel,
-              ValueId operand, ValueId result) {
+bool may_take(const Region& region, const StorageRoots& roots, const Kernel& kernel, ValueId operand,
+              ValueId result) {
   bool any = false;
   for (const Operand& read : kernel.reads) {
     if (roots(read) != Operand(operand)) continue;
     any = true;
-    if (!may_reuse(module, region, kernel, *as_value(read), result)) return false;
+    if (!may_reuse(region, kernel, *as_value(read), result)) return false;
   }
   return any;
 }
@@ -86,9 +86,8 @@ std::vector<Turnover> turnovers(const Region& region, const Transients& t) {
 
 // The pairs of one kernel, (operand, result) as indices of ranges: a matching of most bytes. Both of a pair
 // have one size, so taking results by falling size and augmenting is optimal.
-std::vector<std::pair<size_t, size_t>> in_place_pairs(const Module& module, const Region& region,
-                                                      const Transients& t, const Kernel& kernel,
-                                                      Turnover turnover) {
+std::vector<std::pair<size_t, size_t>> in_place_pairs(const Region& region, const Transients& t,
+                                                      const Kernel& kernel, Turnover turnover) {
   auto& [born, dying] = turnover;
   std::ranges::stable_sort(born, [&](size_t a, size_t b) { return t.ranges[a].bytes > t.ranges[b].bytes; });
   std::stable_partition(dying.begin(), dying.end(), [&](size_t i) {
@@ -100,7 +99,7 @@ std::vector<std::pair<size_t, size_t>> in_place_pairs(const Module& module, cons
   for (size_t r = 0; r < born.size(); ++r) {
     for (size_t o = 0; o < dying.size(); ++o) {
       const LiveRange &from = t.ranges[dying[o]], &to = t.ranges[born[r]];
-      if (from.bytes == to.bytes && may_take(module, region, t.facts->root, kernel, from.value, to.value))
+      if (from.bytes == to.bytes && may_take(region, t.facts->root, kernel, from.value, to.value))
         options[r].push_back(o);
     }
   }
@@ -144,8 +143,7 @@ Transients transients(const Module& module, const Region& region) {
   // In kernel order an operand's block is final when its pair is made, so chains need no union-find.
   std::vector<Turnover> by_kernel = turnovers(region, t);
   for (size_t k = 0; k < t.kernels().size(); ++k)
-    for (const auto& [operand, result] :
-         in_place_pairs(module, region, t, t.kernels()[k], std::move(by_kernel[k])))
+    for (const auto& [operand, result] : in_place_pairs(region, t, t.kernels()[k], std::move(by_kernel[k])))
       t.block_of[result] = t.block_of[operand];
   std::vector<size_t> number(t.ranges.size(), SIZE_MAX);
   for (size_t i = 0; i < t.ranges.size(); ++i) {

@@ -6,10 +6,8 @@ namespace gacc::ir {
 
 namespace {
 
-int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
-
-template <class Schedule, class CallSite>
-std::vector<CallSite*> all_calls(Schedule& schedule) {
+template <class CallSite>
+std::vector<CallSite*> all_calls(auto& schedule) {
   std::vector<CallSite*> all;
   for (auto& launch : schedule.launches) {
     if (auto* merged = std::get_if<Merged>(&launch))
@@ -22,14 +20,14 @@ std::vector<CallSite*> all_calls(Schedule& schedule) {
 
 }  // namespace
 
-std::vector<const CallSite*> calls(const Schedule& schedule) {
-  return all_calls<const Schedule, const CallSite>(schedule);
-}
-std::vector<CallSite*> calls(Schedule& schedule) { return all_calls<Schedule, CallSite>(schedule); }
+Extent extent_of(const Shape& shape) { return {elements(shape, 1), has_batch(shape)}; }
 
-std::vector<const CallSite*> calls(const Launch& launch) {
+Calls calls(const Schedule& schedule) { return all_calls<const CallSite>(schedule); }
+std::vector<CallSite*> calls(Schedule& schedule) { return all_calls<CallSite>(schedule); }
+
+Calls calls(const Launch& launch) {
   const Merged* merged = std::get_if<Merged>(&launch);
-  return merged != nullptr ? parts(*merged) : std::vector<const CallSite*>{&std::get<CallSite>(launch)};
+  return merged != nullptr ? parts(*merged) : Calls{&std::get<CallSite>(launch)};
 }
 
 const Branch& branch(const Launch& launch) {
@@ -39,14 +37,14 @@ Branch& branch(Launch& launch) {
   return std::visit([](auto& one) -> Branch& { return one.branch; }, launch);
 }
 
-std::vector<const CallSite*> parts(const Merged& merged) {
-  std::vector<const CallSite*> all;
+Calls parts(const Merged& merged) {
+  Calls all;
   for (const CallSite& part : merged.parts) all.push_back(&part);
   return all;
 }
 
-std::vector<std::vector<const CallSite*>> by_level(const Schedule& schedule) {
-  std::vector<std::vector<const CallSite*>> levels;
+Levels by_level(const Schedule& schedule) {
+  Levels levels;
   for (const CallSite* call : calls(schedule)) {
     if (!call->level) continue;
     const auto level = static_cast<size_t>(*call->level);
@@ -70,16 +68,16 @@ int64_t shared_bytes(const CallSite& call) {
 
 int64_t blocks(const CallSite& call, int64_t batch) {
   if (const ProductCall* product = as_product(call))
-    return divide_up(product->m.at(batch), product->tile_m) *
-           divide_up(product->n.at(batch), product->tile_n);
+    return ceil_divide(product->m.at(batch), product->tile_m) *
+           ceil_divide(product->n.at(batch), product->tile_n);
   if (as_copy(call) != nullptr) return 0;
   const KernelCall& kernel = *as_kernel(call);
-  return divide_up(kernel.items.at(batch), kernel.per_block);
+  return ceil_divide(kernel.items.at(batch), kernel.per_block);
 }
 
-int64_t merged_block(const std::vector<std::vector<const CallSite*>>& levels) {
+int64_t merged_block(const Levels& levels) {
   int64_t block = kMergedBlock;
-  for (const std::vector<const CallSite*>& level : levels)
+  for (const Calls& level : levels)
     for (const CallSite* call : level) block = std::max(block, threads(*call));
   return block;
 }
@@ -96,12 +94,11 @@ bool countable(const CallSite& call, int64_t batch) {
          (kernel == nullptr || kernel->items.at(batch) < int64_t{1} << 31);
 }
 
-int64_t merged_blocks(const std::vector<std::vector<const CallSite*>>& levels, int64_t merged_block,
-                      int64_t batch) {
+int64_t merged_blocks(const Levels& levels, int64_t merged_block, int64_t batch) {
   int64_t most = 1;
-  for (const std::vector<const CallSite*>& level : levels) {
+  for (const Calls& level : levels) {
     int64_t here = 0;
-    for (const CallSite* call : level) here += divide_up(blocks(*call, batch), places(*call, merged_block));
+    for (const CallSite* call : level) here += ceil_divide(blocks(*call, batch), places(*call, merged_block));
     most = std::max(most, here);
   }
   return most;

@@ -12,6 +12,7 @@
 
 #include "ir/diag.h"
 #include "ir/operand.h"
+#include "ir/types.h"
 
 namespace gacc::ir {
 
@@ -22,6 +23,7 @@ struct Extent {
   int64_t at(int64_t batch) const { return times_batch ? factor * batch : factor; }
   bool operator==(const Extent&) const = default;
 };
+Extent extent_of(const Shape& shape);  // the product of its extents
 
 // A range of the arena.
 struct Bytes {
@@ -91,9 +93,8 @@ struct Branch {
 };
 
 struct CallSite {
-  int32_t kernel = -1;  // the number of the region's kernel
-  std::optional<int32_t>
-      level{};  // launches of one level do not wait for each other; none: its product does it
+  int32_t kernel = -1;             // the number of the region's kernel
+  std::optional<int32_t> level{};  // calls of one level do not wait for each other; none: its product does it
   std::variant<KernelCall, ProductCall, CopyCall> what{};
   Location at{};
   Branch branch{};  // of a part of a merged launch: nothing
@@ -125,19 +126,21 @@ struct Schedule {
 
 inline const KernelCall* as_kernel(const CallSite& call) { return std::get_if<KernelCall>(&call.what); }
 inline const ProductCall* as_product(const CallSite& call) { return std::get_if<ProductCall>(&call.what); }
-
 inline const CopyCall* as_copy(const CallSite& call) { return std::get_if<CopyCall>(&call.what); }
 
+using Calls = std::vector<const CallSite*>;
+using Levels = std::vector<Calls>;  // the calls of a kernel that walks levels, by level
+
 // Every call, those of merged launches too, in the order of the launches.
-std::vector<const CallSite*> calls(const Schedule& schedule);
+Calls calls(const Schedule& schedule);
 std::vector<CallSite*> calls(Schedule& schedule);
-std::vector<const CallSite*> parts(const Merged& merged);
+Calls parts(const Merged& merged);
 // The calls of one launch.
-std::vector<const CallSite*> calls(const Launch& launch);
+Calls calls(const Launch& launch);
 const Branch& branch(const Launch& launch);
 Branch& branch(Launch& launch);
 // The calls of a region by level, each level in order: what a persistent kernel does one after the other.
-std::vector<std::vector<const CallSite*>> by_level(const Schedule& schedule);
+Levels by_level(const Schedule& schedule);
 
 int64_t threads(const CallSite& call);                // of a block; of a copy all three are 0
 int64_t shared_bytes(const CallSite& call);           // of a block
@@ -153,12 +156,11 @@ inline constexpr int64_t kMostWorkspace = int64_t{32} << 20;  // no library is a
 inline constexpr int64_t kMergedBlock = 256;
 inline constexpr int64_t kBlockShared = 48 * 1024;  // bytes that a block has without asking
 inline constexpr int64_t kPlaceBarriers = 15;       // a block has 16 barriers, and the first is its own
-int64_t merged_block(const std::vector<std::vector<const CallSite*>>& levels);
+int64_t merged_block(const Levels& levels);
 int64_t places(const CallSite& call, int64_t merged_block);  // 0: the call cannot share a kernel
 // Returns true if the numbers that a merged kernel counts its blocks with fit 32 bits.
 bool countable(const CallSite& call, int64_t batch);
 // The most blocks that have work in any level at once. Any grid computes the same.
-int64_t merged_blocks(const std::vector<std::vector<const CallSite*>>& levels, int64_t merged_block,
-                      int64_t batch);
+int64_t merged_blocks(const Levels& levels, int64_t merged_block, int64_t batch);
 
 }  // namespace gacc::ir

@@ -245,12 +245,12 @@ class ScheduleVerifier {
   }
 
   // R24
-  void shared_kernel(const Location& at, const std::string& function,
-                     const std::vector<std::vector<const CallSite*>>& levels, int64_t block, int64_t grid) {
+  void shared_kernel(const Location& at, const std::string& function, const Levels& levels, int64_t block,
+                     int64_t grid) {
     if (block != merged_block(levels))
       return broken("R24", at, "`{}` has blocks of {} threads; its parts need {}", function, block,
                     merged_block(levels));
-    for (const std::vector<const CallSite*>& level : levels) {
+    for (const Calls& level : levels) {
       for (const CallSite* call : level)
         if (places(*call, block) < 1 || !countable(*call, module_.micro_batch()))
           return broken("R24", call->at, "kernel {} cannot be a part of `{}`", call->kernel, function);
@@ -333,7 +333,7 @@ class ScheduleVerifier {
   const Schedule& schedule_;
   const Broken& broken_;
   const Facts facts_;
-  const std::vector<const CallSite*> lines_;
+  const Calls lines_;
   std::map<size_t, size_t> line_of_;                           // of a kernel: its call
   std::set<size_t> joined_;                                    // kernels that a product does
   std::map<std::string, std::vector<std::string>> functions_;  // of the parts of a merged launch

@@ -337,7 +337,7 @@ class Checker {
         const ValueId *from = as_value(operand_read), *to = as_value(operand), *root = as_value(other);
         const bool in_place = from != nullptr && to != nullptr && region[*root].offset == offset_ &&
                               type_bytes(region[*root].type, module_.most_samples(region)) == size_ &&
-                              may_reuse(module_, region, *kernel, *from, *to);
+                              may_reuse(region, *kernel, *from, *to);
         if (!in_place)
           fail("{} is written over {}, which the kernel reads", name,
                operand_text(module_, region, operand_read));

@@ -1,4 +1,3 @@
-// Replacing values of a region by others.
 #include "passes/analysis/rewrite.h"
 
 #include <algorithm>
@@ -26,16 +25,6 @@ void Replacements::apply(ir::Op& op) const {
 
 void Replacements::apply(std::vector<ir::Yield>& yields) const {
   for (ir::Yield& yield : yields) yield.what = (*this)(yield.what);
-}
-
-bool makes(const ir::Op& op, const ir::Operand& operand) {
-  const ir::ValueId* value = ir::as_value(operand);
-  return value != nullptr && contains(op.results, *value);
-}
-
-size_t maker_of(const ir::Region& region, const ir::Operand& operand) {
-  const auto maker = std::ranges::find_if(region.ops, [&](const ir::Op& op) { return makes(op, operand); });
-  return static_cast<size_t>(maker - region.ops.begin());
 }
 
 const ir::Op* adds_to(const ir::Region& region, std::optional<ir::BufferId> buffer) {

@@ -21,12 +21,6 @@ class Replacements {
   std::vector<std::optional<ir::Operand>> by_;
 };
 
-// Tells whether the op makes the operand.
-bool makes(const ir::Op& op, const ir::Operand& operand);
-
-// The op that makes the operand, by its place in the region; the number of ops where none does.
-size_t maker_of(const ir::Region& region, const ir::Operand& operand);
-
 // The op that adds to the buffer; null where none does.
 const ir::Op* adds_to(const ir::Region& region, std::optional<ir::BufferId> buffer);
 

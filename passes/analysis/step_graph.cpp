@@ -202,7 +202,7 @@ class Translator {
             type_bytes(region_[to].type, module_.micro_batch()))
           continue;
         const bool allowed = std::ranges::all_of(kernel.reads, [&](const Operand& read) {
-          return root(read) != Operand(from) || may_reuse(module_, region_, kernel, *as_value(read), to);
+          return root(read) != Operand(from) || may_reuse(region_, kernel, *as_value(read), to);
         });
         if (allowed) op.in_place.emplace_back(x, out_.tensor_of[index(to)]);
       }

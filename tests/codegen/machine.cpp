@@ -145,7 +145,7 @@ std::map<Operand, Operand> Machine::reused(size_t number) {
     for (const Operand& read : call.kernel.reads) {
       if (ir::as_value(write) == nullptr || ir::as_value(read) == nullptr || kept.contains(roots_(read)))
         continue;
-      if (!ir::may_reuse(module_, region_, call.kernel, *ir::as_value(read), *ir::as_value(write))) continue;
+      if (!ir::may_reuse(region_, call.kernel, *ir::as_value(read), *ir::as_value(write))) continue;
       kept.insert(roots_(read));  // only one result can have it
       result[write] = read;
       break;

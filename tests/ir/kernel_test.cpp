@@ -36,7 +36,7 @@ TEST(Access, FollowsFromShapes) {
   EXPECT_EQ(access({8}, domain), Access::suffix);
   EXPECT_EQ(access({1, 8}, domain), Access::suffix);
   EXPECT_EQ(access({5, 8}, domain), Access::suffix);
-  EXPECT_EQ(suffix_period({5, 8}), 5);
+  EXPECT_EQ(rows({5, 8}, 1), 5);
   EXPECT_EQ(access({kBatch, 5, 1}, domain), Access::row);
   EXPECT_EQ(access({kBatch, 1, 8}, domain), std::nullopt);
   EXPECT_EQ(access({5, 1}, domain), Access::channel);
@@ -75,9 +75,9 @@ TEST(Kernels, RowwiseStagesCountReductions) {
   for (size_t i = 0; i < 6; ++i) EXPECT_EQ(all[0].members[i].stage, wanted[i]) << i;
   EXPECT_TRUE(all[0].members[4].per_row);
   // %p is stored in the last stage: it may take %x's bytes; a value of an earlier stage may not.
-  EXPECT_TRUE(may_reuse(m, m.step, all[0], *m.step.find("x"), *m.step.find("p")));
-  EXPECT_FALSE(may_reuse(m, m.step, all[0], *m.step.find("x"), *m.step.find("e")));
-  EXPECT_FALSE(may_reuse(m, m.step, all[0], *m.step.find("x"), *m.step.find("s")));
+  EXPECT_TRUE(may_reuse(m.step, all[0], *m.step.find("x"), *m.step.find("p")));
+  EXPECT_FALSE(may_reuse(m.step, all[0], *m.step.find("x"), *m.step.find("e")));
+  EXPECT_FALSE(may_reuse(m.step, all[0], *m.step.find("x"), *m.step.find("s")));
 }
 
 TEST(Kernels, ColumnReduceTakesPointwiseProducers) {
