@@ -82,7 +82,7 @@ LayerSpec read_layer(const Node& node, const std::string& name, Diag& diag) {
                "a layer's name has 1 to {} characters, no dots and no control characters", kMaxNameLength);
   layer.valid = keys.type != nullptr;
   if (!layer.valid) return layer;
-  layer.type = &member_of(all_layers(), *keys.type);
+  layer.type = &type_with(all_layers(), *keys.type);
   const size_t before = diag.reports().size();
   check_inputs(layer, diag);
   if (keys.lists("slope")) check_slope(keys, diag);

@@ -123,7 +123,7 @@ void read_loss(const KeyValue& value, ModelFile& model, Diag& diag) {
   LossSpec& loss = model.loss;
   loss.keys = value.tables.front();
   if (loss.keys.type != nullptr) {
-    loss.type = &member_of(all_losses(), *loss.keys.type);
+    loss.type = &type_with(all_losses(), *loss.keys.type);
     if (loss.type->check != nullptr) loss.type->check(loss.keys, diag);
     model.settings.loss.type = std::string(loss.type->schema.name);
   }

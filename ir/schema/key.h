@@ -110,17 +110,17 @@ struct Table {
   std::string title() const { return name.empty() ? fmt::format("[{}]", path) : std::string(name); }
 };
 
-// The schemas of a family, such as the optimizers.
+// The schemas of types, such as the optimizers.
 template <class T>
-std::vector<const TypeSchema*> schemas_of(const std::vector<const T*>& family) {
+std::vector<const TypeSchema*> schemas_of(const std::vector<const T*>& types) {
   std::vector<const TypeSchema*> schemas;
-  for (const T* each : family) schemas.push_back(&each->schema);
+  for (const T* each : types) schemas.push_back(&each->schema);
   return schemas;
 }
-// The member of a family whose schema it is.
+// The one of the types whose schema it is.
 template <class T>
-const T& member_of(const std::vector<const T*>& family, const TypeSchema& schema) {
-  return **std::ranges::find_if(family, [&](const T* each) { return &each->schema == &schema; });
+const T& type_with(const std::vector<const T*>& types, const TypeSchema& schema) {
+  return **std::ranges::find_if(types, [&](const T* each) { return &each->schema == &schema; });
 }
 
 std::string number_text(double value);                               // "0.5", "3"

@@ -186,9 +186,14 @@ std::optional<Attr> written(const bool& field) { return field ? std::optional<At
 
 }  // namespace
 
-double Settings::real(std::string_view key, double fallback) const {
+const Attr* Settings::of_type(std::string_view key) const {
   const auto found = of_types.find(key);
-  return found == of_types.end() ? fallback : from_attr(found->second, fallback).value_or(fallback);
+  return found == of_types.end() ? nullptr : &found->second;
+}
+
+double Settings::real(std::string_view key, double fallback) const {
+  const Attr* found = of_type(key);
+  return found == nullptr ? fallback : from_attr(*found, fallback).value_or(fallback);
 }
 
 const InputSettings& Settings::input(std::string_view name) const {

@@ -90,7 +90,9 @@ struct Settings {
   // Keys that the type of the optimizer, the schedule or the loss adds: "optimizer.beta1".
   Attrs of_types{};
 
-  // Returns the value of a key of `of_types`; numbers convert from integer to real.
+  // Returns the value of a key of `of_types`; null where it is not given.
+  const Attr* of_type(std::string_view key) const;
+  // Returns the same as a number, integer or not.
   double real(std::string_view key, double fallback) const;
   const InputSettings& input(std::string_view name) const;  // the default where nothing is said
 };

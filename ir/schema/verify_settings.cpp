@@ -121,9 +121,9 @@ class SettingsVerifier {
     if (!(share >= 0 && share < 100) || (share > 0 && !follows_run(settings_)))
       broken("schedule.warmup_share is {}, not 0 to 100 of a schedule.total = \"run\"", share);
     between("schedule.warmup", *settings_.schedule.warmup, 0, kMostInt);
-    const auto total = settings_.of_types.find("schedule.total");
-    if (total == settings_.of_types.end() || follows_run(settings_)) return;
-    const auto* number = std::get_if<int64_t>(&total->second);
+    const Attr* total = settings_.of_type("schedule.total");
+    if (total == nullptr || follows_run(settings_)) return;
+    const auto* number = std::get_if<int64_t>(total);
     if (number == nullptr || *number <= *settings_.schedule.warmup || *number > kMostInt)
       broken("schedule.total is not above schedule.warmup, nor \"run\"");
   }
@@ -131,29 +131,25 @@ class SettingsVerifier {
   // Checks the schedule that evaluations drive.
   void plateau() {
     if (*settings_.schedule.type != rates::plateau.name) return;
-    const auto said = [&](std::string_view key) {
-      const auto found = settings_.of_types.find(fmt::format("schedule.{}", key));
-      return found != settings_.of_types.end() ? &found->second : nullptr;
-    };
-    if (const Attr* metric = said("metric")) {
+    if (const Attr* metric = settings_.of_type("schedule.metric")) {
       const auto* name = std::get_if<std::string>(metric);
       if (name == nullptr || (*name != "loss" && !contains(*settings_.model.metrics, *name)))
         broken("schedule.metric is neither \"loss\" nor one of model.metrics");
     }
-    if (const Attr* patience = said("patience")) {
+    if (const Attr* patience = settings_.of_type("schedule.patience")) {
       const auto* number = std::get_if<int64_t>(patience);
       if (number == nullptr || *number < 0 || *number > kMostInt)
         broken("schedule.patience is not 0 to {}", kMostInt);
     }
-    if (const Attr* threshold = said("threshold"))
+    if (const Attr* threshold = settings_.of_type("schedule.threshold"))
       if (std::get_if<double>(threshold) == nullptr) broken("schedule.threshold is not a real number");
   }
 
   // A buffer that is named like a setting has its numbers.
   void given_list(const Buffer& buffer) {
-    const auto said = settings_.of_types.find(buffer.name);
-    if (buffer.role != BufferRole::given || said == settings_.of_types.end()) return;
-    const auto* numbers = std::get_if<std::vector<double>>(&said->second);
+    const Attr* said = settings_.of_type(buffer.name);
+    if (buffer.role != BufferRole::given || said == nullptr) return;
+    const auto* numbers = std::get_if<std::vector<double>>(said);
     if (numbers == nullptr || std::ssize(*numbers) != elements(buffer.type.shape, 1))
       broken("{} is not the {} real numbers of `@{}`", buffer.name, elements(buffer.type.shape, 1),
              buffer.name);
@@ -185,15 +181,20 @@ class SettingsVerifier {
       broken("{} interleaves rows of `{}` that are no whole heads", list, load.parameter);
   }
 
+  // Returns the rows of a buffer; 0 where there is none of that name, or it is a scalar.
+  int64_t rows_of(const std::string& name) const {
+    const std::optional<BufferId> id = module_.find_buffer(name);
+    return id && !module_[*id].type.shape.empty() ? module_[*id].type.shape.front() : 0;
+  }
+
   // Returns whether each tensor has whole heads of an even number of rows, where it has heads.
   bool interleaves(const LoadSettings& load, bool split) const {
-    const std::optional<BufferId> id = module_.find_buffer(load.parameter);
-    if (!id || module_[*id].type.shape.empty() || split || load.transpose ||
-        load.interleave.size() != load.tensors.size() || (load.tensors.size() > 1 && load.parts.empty()))
+    const int64_t all = rows_of(load.parameter);
+    if (all == 0 || split || load.transpose || load.interleave.size() != load.tensors.size() ||
+        (load.tensors.size() > 1 && load.parts.empty()))
       return false;
     for (size_t i = 0; i < load.interleave.size(); ++i) {
-      const int64_t head = load.interleave[i],
-                    rows = load.parts.empty() ? module_[*id].type.shape[0] : load.parts[i];
+      const int64_t head = load.interleave[i], rows = load.parts.empty() ? all : load.parts[i];
       if (head < 0 || head % 2 != 0 || (head > 0 && rows % head != 0)) return false;
     }
     return true;
@@ -201,16 +202,14 @@ class SettingsVerifier {
 
   // Returns whether a parameter's parts of a tensor, those above zero, are its rows once or several times.
   bool splits(const LoadSettings& load) const {
-    const std::optional<BufferId> id = module_.find_buffer(load.parameter);
-    if (!id || module_[*id].type.shape.empty()) return false;
+    const int64_t rows = rows_of(load.parameter);
     int64_t all = 0, own = 0;
     for (const int64_t part : load.parts) {
       if (part == 0 || part < -kMostInt || std::abs(part) > kMostInt - all) return false;
       all += std::abs(part);
       own += std::max<int64_t>(part, 0);
     }
-    const int64_t rows = module_[*id].type.shape.front();
-    return own > 0 && rows % own == 0 && rows / own <= kMostInt / all;
+    return rows > 0 && own > 0 && rows % own == 0 && rows / own <= kMostInt / all;
   }
 
   // Adapters are matrices that fit the rows of their weight.

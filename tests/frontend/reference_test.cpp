@@ -41,7 +41,7 @@ std::string with_layer(const TypeSchema& type, const std::string& keys, std::str
   for (const char* input : {"shape = [16]\n", "shape = [8, 2]\n", "shape = [4, 4, 4]\n",
                             "shape = [16]\ndtype = \"i32\"\nrange = 100\n"}) {
     std::string layers;
-    if (member_of(all_layers(), type).several)
+    if (type_with(all_layers(), type).several)
       for (const char* name : {"a", "b"})
         layers += std::string("[[layers]]\ntype = \"activation\"\nfn = \"relu\"\ninput = \"x\"\nname = \"") +
                   name + "\"\n";
