@@ -15,7 +15,7 @@ Scalar logistic(Scalar x) {
 constexpr double kInvSqrt2 = 0.70710678118654752440;
 constexpr double kInvSqrt2Pi = 0.39894228040143267794;
 constexpr double kSqrt2OverPi = 0.79788456080286535588;
-constexpr double kCubic = 0.044715;
+constexpr double kCubic = 0.044715;  // Hendrycks and Gimpel, "Gaussian error linear units", 2016
 constexpr double k2InvSqrtPi = 1.12837916709551257390;
 
 // 0.5 (1 + tanh(u)) is logistic(2 u), which needs one exponential, and 1 + tanh(u) loses digits where u < 0.

@@ -84,8 +84,8 @@ extern const OpInfo op_maximum{
     .operands = 2,
     .infer = infer_number,
     .formula = [](const FormulaView& view) { view.result(max(view.operand(0), view.operand(1))); },
-    // with r the result and n how many of x, y equal it:  d_x = x == r ? dy / n : 0    d_y = y == r ? dy / n
-    // : 0
+    // with r the result and n how many of x, y equal it:
+    //   d_x = x == r ? dy / n : 0    d_y = y == r ? dy / n : 0
     .gradient =
         [](GradBuilder& g) {
           const std::string name = g.d_name(g.wanted(0) ? 0 : 1);

@@ -39,19 +39,18 @@ void expect_window(const OpView& op) {
 }
 
 // Random numbers tell the elements of a sample's probabilities [H, T, T] apart by 32 bits.
-void expect_dropout(const OpView& op, size_t first) {
-  expect_sample_words(op, first);
+void expect_probabilities(const OpView& op, size_t first) {
+  expect_dropout(op, first);
   const Sizes s = sizes(op);
   if (static_cast<double>(s.heads) * static_cast<double>(s.length) * static_cast<double>(s.length) >= 0x1p32)
     refuse(op, Kind::out_of_range, {0}, "dropout takes fewer than 2^32 probabilities a sample");
-  const double p = op.real("p");
-  if (!(p >= 0 && p < 1)) refuse(op, Kind::out_of_range, "p is {}, not in [0, 1)", p);
 }
 
 // Numbers and spans, from operand `first` on.
 void expect_documents(const OpView& op, size_t first) {
   const int64_t length = sizes(op).length;
-  const Type wanted[] = {{DType::i32, {kBatch, length}}, {DType::i32, {kBatch, 4, span_blocks(length)}}};
+  const Type wanted[] = {{DType::i32, {kBatch, length}},
+                         {DType::i32, {kBatch, kSpanPlanes, span_blocks(length)}}};
   for (size_t i = 0; i < 2; ++i)
     if (op.operand(first + i) != wanted[i])
       refuse(op, Kind::shape_mismatch, {0, first + i}, "it must be {}", type_text(wanted[i]));
@@ -227,13 +226,9 @@ namespace {
 // `products`: multiply-adds for each pair of positions and channel.
 Cost cost(const OpView& op, int64_t products) {
   const Sizes s = sizes(op);
-  const int64_t batch = op.module.micro_batch();
   const int64_t twice =
       twice_seen_pairs(s.length, op.flag("causal"), op.integer("window"), estimated_document(op));
-  Cost total{.flops = products * batch * twice * s.width(), .bytes = 0};
-  for (size_t i = 0; i < op.op.operands.size(); ++i) total.bytes += type_bytes(op.operand(i), batch);
-  for (size_t i = 0; i < op.op.results.size(); ++i) total.bytes += type_bytes(op.result(i), batch);
-  return total;
+  return {.flops = products * op.module.micro_batch() * twice * s.width(), .bytes = moved_bytes(op)};
 }
 
 const std::vector<AttrSpec> kHeadAttrs = {
@@ -249,7 +244,7 @@ void expect_operands(const OpView& op, size_t words) {
            count);
   expect_heads(op);
   expect_window(op);
-  if (words != 0) expect_dropout(op, words);
+  if (words != 0) expect_probabilities(op, words);
   if (count > plain) expect_documents(op, plain);
 }
 

@@ -116,7 +116,6 @@ extern const OpInfo op_cache_put{
     },
     .lowering = Lowering::handwritten,
     .reference = put_reference,
-    .precision = Precision::follow,
     .recompute = Recompute::never,
 };
 
@@ -179,7 +178,6 @@ extern const OpInfo op_cache_read{
       return {.flops = 2 * op.result().shape.back() * positions,
               .bytes = type_bytes(op.operand(1), 1) + type_bytes(op.operand(0), 1)};
     },
-    .precision = Precision::follow,
     .recompute = Recompute::never,
 };
 

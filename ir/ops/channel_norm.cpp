@@ -59,8 +59,8 @@ std::vector<Operand> expand_batch_norm(Builder& b, const Op& op) {
 }
 
 // With h = (x - mean) * rstd and n elements of a channel, sums taken over the channel:
-//   d_x = weight * rstd * (dy - sum(dy) / n - h * sum(dy * h) / n)    d_weight = sum(dy * h)    d_bias =
-//   sum(dy)
+//   d_x = weight * rstd * (dy - sum(dy) / n - h * sum(dy * h) / n)
+//   d_weight = sum(dy * h)    d_bias = sum(dy)
 void batch_norm_gradient(GradBuilder& g) {
   if (!only_first(g, "its statistics")) return;
   Builder& b = g.b;
@@ -200,14 +200,6 @@ void group_norm_reference(EvalView& view) {
   }
 }
 
-// --- running statistics
-
-// Operands: what to add to (the change since the last update), the statistic then, the new observation.
-Types infer_moving(const OpView& op) {
-  expect_write(op, op.op.operands.size() - 1);
-  return {};
-}
-
 }  // namespace
 
 extern const OpInfo op_batch_norm{
@@ -257,7 +249,7 @@ extern const OpInfo op_moving_mean_acc{
     .operands = 3,
     .writes = operand_bits({0}),
     .attrs = {{"momentum", 0.1}},
-    .infer = infer_moving,
+    .infer = infer_write,
     .formula =
         [](const FormulaView& view) {
           const Scalar change = view.operand(0);
@@ -275,7 +267,7 @@ extern const OpInfo op_moving_variance_acc{
     .operands = 4,
     .writes = operand_bits({0}),
     .attrs = {{"momentum", 0.1}},
-    .infer = infer_moving,
+    .infer = infer_write,
     .formula =
         [](const FormulaView& view) {
           const Scalar change = view.operand(0), n = view.operand(3);

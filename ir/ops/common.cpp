@@ -1,4 +1,3 @@
-// Functions that the op families share.
 #include "ir/ops/common.h"
 
 #include <algorithm>
@@ -40,7 +39,11 @@ void expect_scalars(const OpView& op, size_t first, size_t count, DType dtype) {
   }
 }
 
-void expect_sample_words(const OpView& op, size_t first) { expect_scalars(op, first, 4, DType::i32); }
+void expect_dropout(const OpView& op, size_t first) {
+  expect_scalars(op, first, 4, DType::i32);
+  const double p = op.real("p");
+  if (!(p >= 0 && p < 1)) refuse(op, Kind::out_of_range, "p is {}, not in [0, 1)", p);
+}
 
 Shape common_shape(const OpView& op, size_t first) {
   const size_t count = op.op.operands.size();
@@ -117,6 +120,11 @@ void expect_write(const OpView& op, size_t last) {
   }
 }
 
+Types infer_write(const OpView& op) {
+  expect_write(op, op.op.operands.size() - 1);
+  return {};
+}
+
 void expect_columns(const OpView& op, size_t i) {
   const Shape shape = op.operand(i).shape;
   if (shape.empty() || shape.back() == kBatch)
@@ -183,11 +191,12 @@ NormalRows normal_rows(Builder& b, const std::string& name, const std::string& m
 }
 
 Operand normal_rows_gradient(Builder& b, const std::string& name, const std::string& result, const Operand& k,
-                             const Operand& h, const Operand& rstd) {
-  const Operand mean = row_mean(b, name + ".sum", name + ".mean", k);
+                             const Operand& h, const Operand& rstd, bool centred) {
+  Operand first = k;
+  const Operand mean = centred ? row_mean(b, name + ".sum", name + ".mean", k) : Operand(0.0);
   const Operand product = b.make("mul", name + ".product", {k, h});
   const Operand along = row_mean(b, name + ".dot", name + ".along", product);
-  const Operand first = b.make("sub", name + ".first", {k, mean});
+  if (centred) first = b.make("sub", name + ".first", {k, mean});
   const Operand second = b.make("mul", name + ".second", {h, along});
   const Operand inner = b.make("sub", name + ".inner", {first, second});
   return b.make("mul", result, {inner, rstd});

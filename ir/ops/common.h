@@ -1,6 +1,8 @@
 // Functions that the op families share: type inference of pointwise ops, and checks.
 #pragma once
 #include "ir/builder.h"
+#include "ir/cost.h"
+#include "ir/kernel.h"
 #include "ir/reference.h"
 
 namespace gacc::ir {
@@ -31,8 +33,8 @@ void expect_dtype(const OpView& op, size_t i, DType dtype);
 void expect_scalar(const OpView& op, size_t i);  // shape []
 void expect_scalars(const OpView& op, size_t first, size_t count, DType dtype);
 // Operands first .. first + 3 are i32 scalars: the seed's low and high word, and those of the ordinal of the
-// micro-batch's first sample.
-void expect_sample_words(const OpView& op, size_t first);
+// micro-batch's first sample. The attribute p is a probability below 1.
+void expect_dropout(const OpView& op, size_t first);
 // The shape that all operands from `first` on broadcast to, which must be the shape of one of them.
 Shape common_shape(const OpView& op, size_t first);
 
@@ -52,9 +54,8 @@ Types infer_number(const OpView& op);   // all float or all i32 -> the same
 Types infer_compare(const OpView& op);  // all float or all i32 -> i32
 // Operand 0 is written; operands up to `last` fit its dtype and broadcast to its shape. No results.
 void expect_write(const OpView& op, size_t last);
+Types infer_write(const OpView& op);  // the same of all operands
 
-// The shape without its last extent's size: [.., C] -> [.., 1].
-Shape row_shape(const Shape& shape);
 // The last axis has a known extent: reductions and losses need one.
 void expect_columns(const OpView& op, size_t i);
 
@@ -93,11 +94,10 @@ NormalRows normal_rows(Builder& b, const std::string& name, const std::string& m
 // max(around - off^2, 0), which rounding may bring below.
 Operand corrected_variance(Builder& b, const std::string& name, const std::string& variance_name,
                            const Operand& around, const Operand& off);
-// The gradient to x, called `result`, of h = (x - mean) * rstd, where k is that to h and means are over the
-// row:
-//   rstd * (k - mean(k) - h * mean(k * h))
+// The gradient to x, called `result`, of h = (x - mean) * rstd, where k is that to h and means are over the row:
+//   rstd * (k - mean(k) - h * mean(k * h)); without mean(k) where h = x * rstd is not `centred`
 Operand normal_rows_gradient(Builder& b, const std::string& name, const std::string& result, const Operand& k,
-                             const Operand& h, const Operand& rstd);
+                             const Operand& h, const Operand& rstd, bool centred = true);
 // The same statistics of one row, for references.
 struct RowStatistics {
   double mean = 0, rstd = 0;

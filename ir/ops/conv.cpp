@@ -135,7 +135,6 @@ void weight_reference(EvalView& view) {
 
 // Two operations for every product, padding counted: places times the weights that each one sees.
 Cost conv_cost(const OpView& op) {
-  const int64_t batch = op.module.micro_batch();
   const Window2d w = window_of(op);
   const bool forward = op.op.info == &op_conv2d;
   const Shape places = forward ? op.result().shape : op.operand(0).shape;
@@ -143,9 +142,7 @@ Cost conv_cost(const OpView& op) {
                        : op.op.info == &op_conv2d_weight_grad ? op.operand(1).shape
                                                               : op.result().shape;
   const int64_t each = images[1] / op.integer("groups") * w.kernel[0] * w.kernel[1];
-  return {.flops = 2 * elements(places, batch) * each,
-          .bytes = type_bytes(op.operand(0), batch) + type_bytes(op.operand(1), batch) +
-                   type_bytes(op.result(), batch)};
+  return {.flops = 2 * elements(places, op.module.micro_batch()) * each, .bytes = moved_bytes(op)};
 }
 
 // Enough parts for a device with many cores, few enough that they take little memory.
@@ -193,10 +190,7 @@ void transposed_gradient(GradBuilder& g) {
 
 }  // namespace
 
-int64_t conv_part(const OpView& op) {
-  const int64_t parts = op.integer("parts");
-  return (op.module.micro_batch() + parts - 1) / parts;
-}
+int64_t conv_part(const OpView& op) { return ceil_divide(op.module.micro_batch(), op.integer("parts")); }
 
 extern const OpInfo op_conv2d{
     .name = "conv2d",

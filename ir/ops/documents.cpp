@@ -18,13 +18,11 @@ namespace gacc::ir {
 
 namespace {
 
-constexpr int64_t kPlanes = 4;
-
 // Returns the number of positions; operand 0 is i32 [B, .., T] of `axes` axes.
 int64_t expect_numbers(const OpView& op, size_t axes) {
   expect_dtype(op, 0, DType::i32);
   const Shape shape = op.operand(0).shape;
-  if (shape.size() != axes || !has_batch(shape) || (axes == 3 && shape[1] != kPlanes))
+  if (shape.size() != axes || !has_batch(shape) || (axes == 3 && shape[1] != kSpanPlanes))
     refuse(op, Kind::shape_mismatch, {0}, "it must be {}", axes == 2 ? "[B,T]" : "[B,4,T]");
   return shape.back();
 }
@@ -36,7 +34,7 @@ void documents_reference(EvalView& view) {
     const double* of = given.data.data() + sample * length;
     double* number = view.result(0).data.data() + sample * length;
     double* position = view.result(1).data.data() + sample * length;
-    double* reach = view.result(2).data.data() + sample * kPlanes * length;
+    double* reach = view.result(2).data.data() + sample * kSpanPlanes * length;
     for (int64_t t = 0; t < length; ++t) {
       number[t] = of[t] < 0 ? static_cast<double>(-1 - t) : of[t];
       const auto same = [&](int64_t other) { return other == t || (of[t] >= 0 && of[other] == of[t]); };
@@ -50,7 +48,7 @@ void documents_reference(EvalView& view) {
       while (high < length && same(high)) ++high;
       position[t] = static_cast<double>(before);
       const int64_t planes[] = {first, end, low, high};
-      for (int64_t plane = 0; plane < kPlanes; ++plane)
+      for (int64_t plane = 0; plane < kSpanPlanes; ++plane)
         reach[plane * length + t] = static_cast<double>(planes[plane]);
     }
   }
@@ -60,8 +58,8 @@ void spans_reference(EvalView& view) {
   const Tensor& reach = view.operand(0);
   const int64_t length = reach.shape[2], blocks = span_blocks(length);
   for (int64_t sample = 0; sample < reach.shape[0]; ++sample) {
-    const double* of = reach.data.data() + sample * kPlanes * length;
-    double* spans = view.result().data.data() + sample * kPlanes * blocks;
+    const double* of = reach.data.data() + sample * kSpanPlanes * length;
+    double* spans = view.result().data.data() + sample * kSpanPlanes * blocks;
     for (int64_t block = 0; block < blocks; ++block) {
       const int64_t begin = block * kSpanBlock, past = std::min(begin + kSpanBlock, length);
       const bool alike = of[3 * length + begin] >= static_cast<double>(past);
@@ -82,12 +80,11 @@ extern const OpInfo op_documents{
         "numbers [B,T] in which each of these has one of its own, positions [B,T] (how many before "
         "have the same number), and reach [B,4,T]: the first position with that number, the one behind "
         "the last, and the same of its run of neighbours",
-    .operands = 1,
     .results = 3,
     .infer = [](const OpView& op) -> Types {
       const int64_t length = expect_numbers(op, 2);
       const Type each{DType::i32, {kBatch, length}};
-      return {each, each, {DType::i32, {kBatch, kPlanes, length}}};
+      return {each, each, {DType::i32, {kBatch, kSpanPlanes, length}}};
     },
     .lowering = Lowering::handwritten,
     .reference = documents_reference,
@@ -101,9 +98,8 @@ extern const OpInfo op_documents_spans{
         "what each block of 64 positions can see, from reach i32 [B,4,T] of `documents`; [B,4,ceil(T / "
         "64)]: the first position with a number of the block and the one behind the last, and the "
         "bounds of where all have the one number of the block (equal: it has several)",
-    .operands = 1,
     .infer = [](const OpView& op) -> Types {
-      return {{DType::i32, {kBatch, kPlanes, span_blocks(expect_numbers(op, 3))}}};
+      return {{DType::i32, {kBatch, kSpanPlanes, span_blocks(expect_numbers(op, 3))}}};
     },
     .lowering = Lowering::handwritten,
     .reference = spans_reference,

@@ -9,14 +9,12 @@ namespace {
 
 // Operands 1..4: seed and ordinal of the micro-batch's first sample, each low word, high word.
 Types infer(const OpView& op) {
-  expect_sample_words(op, 1);
+  expect_dropout(op, 1);
   const Type x = op.operand(0);
   if (!is_float(x.dtype)) refuse(op, Kind::type_mismatch, {0}, "it takes floats");
   if (!has_batch(x.shape)) refuse(op, Kind::shape_mismatch, {0}, "masks belong to samples");
   if (elements(x.shape, 1) >= int64_t{1} << 32)
     refuse(op, Kind::out_of_range, {0}, "a sample may have 2^32 - 1 elements");
-  const double p = op.real("p");
-  if (!(p >= 0 && p < 1)) refuse(op, Kind::out_of_range, "p is {}, not in [0, 1)", p);
   return {x};
 }
 

@@ -8,7 +8,7 @@ namespace gacc::ir {
 
 namespace {
 
-// Numbers i32 [..] at operand `tokens`, and a matrix shape [rows, C] that they count in.
+// Operand `tokens` is a tensor of row numbers, i32 [..].
 void expect_tokens(const OpView& op, size_t tokens) {
   if (as_number(op.op.operands[tokens]) != nullptr)
     refuse(op, Kind::type_mismatch, "a number is no tensor of row numbers");

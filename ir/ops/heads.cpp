@@ -136,7 +136,6 @@ extern const OpInfo op_split_heads{
     .summary =
         "the heads of queries [B,T,H,D], of keys and of values [B,T,K,D] in qkv [B,T,(H + 2 K) D]; H is "
         "heads, K kv_heads (0: as many)",
-    .operands = 1,
     .results = 3,
     .copies = true,
     .local = true,

@@ -17,9 +17,9 @@ struct Heads {
   int64_t value(int64_t query) const { return key(query) + kv_heads; }
 };
 
-// Positions that share their spans of keys (op `documents.spans`).
-inline constexpr int64_t kSpanBlock = 64;
-constexpr int64_t span_blocks(int64_t length) { return (length + kSpanBlock - 1) / kSpanBlock; }
+// Positions that share their spans of keys (op `documents.spans`), and the planes of spans.
+inline constexpr int64_t kSpanBlock = 64, kSpanPlanes = 4;
+constexpr int64_t span_blocks(int64_t length) { return ceil_divide(length, kSpanBlock); }
 
 // Returns twice the number of pairs of a query and a key that meet, of one head of a sample, where the half of a
 // causal square is half of it. `window` 0: none. `document`: the positions of each, which are met in whole blocks; 0:

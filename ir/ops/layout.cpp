@@ -153,9 +153,7 @@ void slice_reference(EvalView& view) {
 }
 
 // All that is stored is loaded once; nothing is computed.
-Cost move_cost(const OpView& op) {
-  return {.flops = 0, .bytes = 2 * type_bytes(op.result(), op.module.micro_batch())};
-}
+Cost move_cost(const OpView& op) { return {.bytes = 2 * type_bytes(op.result(), op.module.micro_batch())}; }
 
 }  // namespace
 

@@ -35,33 +35,25 @@ Shape product_shape(const OpView& op, size_t first) {
   return shape;
 }
 
-// One factor's gradient, under the factor's own shape.
-void add_product(GradBuilder& g, size_t i, const Operand& a, const Operand& b, bool ta, bool tb) {
-  const Shape wanted = g.b.type(g.operand(i)).shape;
-  Operand product = g.b.make("matmul", g.d_name(i), {a, b}, {{"ta", ta}, {"tb", tb}});
-  if (g.b.type(product).shape != wanted)
-    product = g.b.make("reshape", g.d_name(i) + ".shaped", {product}, {{"shape", wanted}});
-  g.add(i, product);
-}
-
+// Each factor's gradient is a product, too, made by the same op and under the factor's own shape.
 //              C = A B       C = A B^T     C = A^T B     C = A^T B^T
 //   d_a        dC B^T        dC B          B dC^T        B^T dC^T
 //   d_b        A^T dC        dC^T A        A dC          dC^T A^T
 void gradient(GradBuilder& g) {
   const bool ta = g.view().flag("ta"), tb = g.view().flag("tb");
   const Operand a = g.operand(0), b = g.operand(1), d = *g.d_result();
-  if (g.wanted(0)) {
-    if (ta)
-      add_product(g, 0, b, d, tb, true);
-    else
-      add_product(g, 0, d, b, false, !tb);
-  }
-  if (g.wanted(1)) {
-    if (tb)
-      add_product(g, 1, d, a, true, ta);
-    else
-      add_product(g, 1, a, d, !ta, false);
-  }
+  const auto add = [&](size_t i, const Operand& left, const Operand& right, bool turn_left, bool turn_right) {
+    const Shape wanted = g.b.type(g.operand(i)).shape;
+    Operand product =
+        g.b.make(g.op().info->name, g.d_name(i), {left, right}, {{"ta", turn_left}, {"tb", turn_right}});
+    if (g.b.type(product).shape != wanted)
+      product = g.b.make("reshape", g.d_name(i) + ".shaped", {product}, {{"shape", wanted}});
+    g.add(i, product);
+  };
+  if (g.wanted(0) && ta) add(0, b, d, tb, true);
+  if (g.wanted(0) && !ta) add(0, d, b, false, !tb);
+  if (g.wanted(1) && tb) add(1, d, a, true, ta);
+  if (g.wanted(1) && !tb) add(1, a, d, !ta, false);
 }
 
 // result += op(a) @ op(b); the evaluator clears a fresh result, and a buffer holds what it held.
@@ -88,12 +80,9 @@ void multiply(EvalView& view, size_t first) {
 // 2 m n k operations: elements of A times n, twice.
 Cost product_cost(const OpView& op, size_t first) {
   const int64_t batch = op.module.micro_batch();
-  const Type a = op.operand(first), b = op.operand(first + 1);
-  const int64_t n = op.flag("tb") ? elements(b.shape, batch) / b.shape.back() : b.shape.back();
-  const int64_t result =
-      op.op.results.empty() ? 2 * type_bytes(op.operand(0), batch) : type_bytes(op.result(), batch);
-  return {.flops = 2 * elements(a.shape, batch) * n,
-          .bytes = type_bytes(a, batch) + type_bytes(b, batch) + result};
+  const Shape b = op.operand(first + 1).shape;
+  const int64_t n = op.flag("tb") ? elements(b, batch) / b.back() : b.back();
+  return {.flops = 2 * elements(op.operand(first).shape, batch) * n, .bytes = moved_bytes(op)};
 }
 
 // Extents of a product of matrices that lie behind leading extents, which both factors have.
@@ -125,19 +114,6 @@ Types infer_batch(const OpView& op) {
   return {{a.dtype, std::move(shape)}};
 }
 
-// The gradients of a matmul, of each matrix.
-void batch_gradient(GradBuilder& g) {
-  const bool ta = g.view().flag("ta"), tb = g.view().flag("tb");
-  const Operand a = g.operand(0), b = g.operand(1), d = *g.d_result();
-  const auto add = [&](size_t i, const Operand& left, const Operand& right, bool turn_left, bool turn_right) {
-    g.add(i, g.b.make("batch_matmul", g.d_name(i), {left, right}, {{"ta", turn_left}, {"tb", turn_right}}));
-  };
-  if (g.wanted(0) && ta) add(0, b, d, tb, true);
-  if (g.wanted(0) && !ta) add(0, d, b, false, !tb);
-  if (g.wanted(1) && tb) add(1, d, a, true, ta);
-  if (g.wanted(1) && !tb) add(1, a, d, !ta, false);
-}
-
 void batch_reference(EvalView& view) {
   const auto [m, n, k] = batch_product(view.op);
   const bool ta = view.op.flag("ta"), tb = view.op.flag("tb");
@@ -157,19 +133,16 @@ extern const OpInfo op_batch_matmul{
     .name = "batch_matmul",
     .summary =
         "op(A) @ op(B) for every matrix of A [.., M, K] and of B [.., K, N], whose leading extents are the "
-        "same; "
-        "transposed with ta, tb. Sums in f32, in the order of K",
+        "same; transposed with ta, tb. Sums in f32, in the order of K",
     .operands = 2,
     .attrs = {{"ta", false}, {"tb", false}},
     .infer = infer_batch,
     .lowering = Lowering::handwritten,
-    .gradient = batch_gradient,
+    .gradient = gradient,
     .reference = batch_reference,
     .cost = [](const OpView& op) -> Cost {
-      const int64_t batch = op.module.micro_batch();
-      return {.flops = 2 * elements(op.result().shape, batch) * batch_product(op).k,
-              .bytes = type_bytes(op.operand(0), batch) + type_bytes(op.operand(1), batch) +
-                       type_bytes(op.result(), batch)};
+      return {.flops = 2 * elements(op.result().shape, op.module.micro_batch()) * batch_product(op).k,
+              .bytes = moved_bytes(op)};
     },
     .saves = Saves::operands,
     .precision = Precision::half,

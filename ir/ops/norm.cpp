@@ -109,11 +109,7 @@ void rms_gradient(GradBuilder& g) {
   const Operand h = g.b.make("mul", name + ".normal", {x, g.result(1)});
   if (g.wanted(0)) {
     const Operand scaled = g.b.make("mul", name + ".scaled", {dy, g.operand(1)});
-    const Operand product = g.b.make("mul", name + ".product", {scaled, h});
-    const Operand along = row_mean(g.b, name + ".dot", name + ".along", product);
-    const Operand second = g.b.make("mul", name + ".second", {h, along});
-    const Operand inner = g.b.make("sub", name + ".inner", {scaled, second});
-    g.add(0, g.b.make("mul", name, {inner, g.result(1)}));
+    g.add(0, normal_rows_gradient(g.b, name, name, scaled, h, g.result(1), /*centred=*/false));
   }
   if (g.wanted(1)) g.add(1, g.b.make("mul", g.d_name(1) + ".rows", {dy, h}));
 }

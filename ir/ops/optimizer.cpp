@@ -23,6 +23,13 @@ Types infer_optimizer(const OpView& op) {
   return {};
 }
 
+// The common part of all optimizers.
+OpInfo optimizer(OpInfo op) {
+  op.precision = Precision::f32;
+  op.half_copy = true;
+  return op;
+}
+
 // Both forms of Adam: they differ in what the second moment becomes.
 template <class Second>
 void adam(const FormulaView& view, Scalar lr, Scalar c1, Scalar c2, Second second) {
@@ -57,7 +64,7 @@ Lamb lamb(const FormulaView& view, int c) {
 }  // namespace
 
 //   w <- w - lr * (g + weight_decay * w)
-extern const OpInfo op_sgd{
+extern const OpInfo op_sgd = optimizer({
     .name = "sgd",
     .summary = "w -= lr * (g + weight_decay * w); operands: w, g, lr",
     .operands = 3,
@@ -71,14 +78,12 @@ extern const OpInfo op_sgd{
           if (const double decay = view.op.real("weight_decay"); decay != 0) g = g + decay * w;
           view.result(w - lr * g);
         },
-    .precision = Precision::f32,
-    .half_copy = true,
-};
+});
 
 //   g <- g + weight_decay * w
 //   m <- updates == 0 ? g : momentum * m + (1 - dampening) * g
 //   w <- w - lr * (nesterov ? g + momentum * m : m)
-extern const OpInfo op_sgd_momentum{
+extern const OpInfo op_sgd_momentum = optimizer({
     .name = "sgd_momentum",
     .summary =
         "g += weight_decay * w; m = momentum * m + (1 - dampening) * g, at the first update m = g; w -= lr * "
@@ -105,9 +110,7 @@ extern const OpInfo op_sgd_momentum{
           view.result(w - lr * direction);
           view.result(m);
         },
-    .precision = Precision::f32,
-    .half_copy = true,
-};
+});
 
 // c1 = 1 - beta1^t and c2 = 1 - beta2^t, t counting this update:
 //   decoupled:      w <- w - lr * weight_decay * w
@@ -117,7 +120,7 @@ extern const OpInfo op_sgd_momentum{
 //   w <- w - (lr / c1) * m / (sqrt(v) / sqrt(c2) + eps)
 // What depends on lr, c1 and c2 alone is written apart, so that it is computed once and an element costs one
 // division and one root.
-extern const OpInfo op_adam{
+extern const OpInfo op_adam = optimizer({
     .name = "adam",
     .summary =
         "m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g^2; w -= lr * (m / c1) / (sqrt(v / "
@@ -133,13 +136,11 @@ extern const OpInfo op_adam{
           adam(view, view.operand(4), view.operand(5), view.operand(6),
                [&](Scalar v, Scalar g) { return beta2 * v + (1 - beta2) * (g * g); });
         },
-    .precision = Precision::f32,
-    .half_copy = true,
-};
+});
 
 //   v <- beta2^K * v + (1 - beta2) * s,  s = the sum over the window's K launches of their own mean
 //   gradients' squares, before clipping and without decay
-extern const OpInfo op_adam_micro{
+extern const OpInfo op_adam_micro = optimizer({
     .name = "adam_micro",
     .summary =
         "adam, but v = decay2 * v + (1 - beta2) * s. Operands: w, m, v, g, s (the sum of the launches' "
@@ -160,13 +161,11 @@ extern const OpInfo op_adam_micro{
           adam(view, view.operand(5), view.operand(6), view.operand(7),
                [&](Scalar v, Scalar) { return view.operand(8) * v + (1 - beta2) * view.operand(4); });
         },
-    .precision = Precision::f32,
-    .half_copy = true,
-};
+});
 
 //   w <- w - lr * weight_decay * w - lr * sign(beta1 * m + (1 - beta1) * g)
 //   m <- beta2 * m + (1 - beta2) * g
-extern const OpInfo op_lion{
+extern const OpInfo op_lion = optimizer({
     .name = "lion",
     .summary =
         "w = w (1 - lr * weight_decay) - lr * sign(beta1 * m + (1 - beta1) * g); m = beta2 * m + (1 - beta2) "
@@ -181,14 +180,13 @@ extern const OpInfo op_lion{
                        decay = view.op.real("weight_decay");
           const Scalar m = view.operand(1), g = view.operand(2), lr = view.operand(3);
           const Scalar mixed = beta1 * m + (1 - beta1) * g;
+          // A NaN has no sign, and stays one.
           const Scalar sign = select(mixed > 0, 1.0, select(mixed < 0, -1.0, 0.0 * mixed));
           const Scalar w = decay != 0 ? view.operand(0) * (1 - lr * decay) : view.operand(0);
           view.result(w - lr * sign);
           view.result(beta2 * m + (1 - beta2) * g);
         },
-    .precision = Precision::f32,
-    .half_copy = true,
-};
+});
 
 // LAMB takes two passes over a parameter: the norms of w and of the direction r, then the step. r is computed
 // twice and never stored.
@@ -217,7 +215,7 @@ extern const OpInfo op_trust_ratio{
     .precision = Precision::f32,
 };
 
-extern const OpInfo op_lamb{
+extern const OpInfo op_lamb = optimizer({
     .name = "lamb",
     .summary =
         "m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g^2; w -= step * r, with r of "
@@ -233,8 +231,6 @@ extern const OpInfo op_lamb{
           view.result(next.m);
           view.result(next.v);
         },
-    .precision = Precision::f32,
-    .half_copy = true,
-};
+});
 
 }  // namespace gacc::ir

@@ -119,14 +119,11 @@ void mean_gradient_reference(EvalView& view) {
 
 // Each place looks at its window once.
 Cost pool_cost(const OpView& op) {
-  const int64_t batch = op.module.micro_batch();
   const Window2d w = window_of(op);
   const bool gradient = op.op.info->gradient_of != nullptr;
   const Type places = gradient ? op.operand(op.op.operands.size() - 1) : op.result();
-  Cost cost{.flops = elements(places.shape, batch) * w.kernel[0] * w.kernel[1],
-            .bytes = type_bytes(op.result(), batch)};
-  for (size_t i = 0; i < op.op.operands.size(); ++i) cost.bytes += type_bytes(op.operand(i), batch);
-  return cost;
+  return {.flops = elements(places.shape, op.module.micro_batch()) * w.kernel[0] * w.kernel[1],
+          .bytes = moved_bytes(op)};
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 // Initial values of parameters. Random numbers are a pure function of (seed, stream, element): the stream is
 // made of the parameter's name, so that a parameter's values depend neither on the others nor on the device.
+#include <numbers>
+
 #include "ir/ops/common.h"
 
 namespace gacc::ir {
@@ -41,8 +43,6 @@ Scalar inverse_erf(Scalar x) {
   return select(w < 5, central, tail) * x;
 }
 
-constexpr double kSqrt2 = 1.41421356237309504880;
-
 // Fills a buffer with numbers of a distribution, which has one attribute besides the stream.
 OpInfo random(std::string_view name, std::string_view summary, std::string_view width,
               void (*formula)(const FormulaView& view)) {
@@ -64,7 +64,6 @@ OpInfo random(std::string_view name, std::string_view summary, std::string_view 
 extern const OpInfo op_fill{
     .name = "fill",
     .summary = "buffer = value; f32 or i32",
-    .operands = 1,
     .writes = operand_bits({0}),
     .discards = operand_bits({0}),
     .blocks = operand_bits({0}),
@@ -90,7 +89,7 @@ extern const OpInfo op_random_normal = random(
     "buffer = normal with mean 0, by the inverse error function of Philox4x32-10; operands: buffer, seed "
     "low, seed high (i32)",
     "std", [](const FormulaView& view) {
-      view.result(kSqrt2 * view.op.real("std") * inverse_erf(symmetric(view)));
+      view.result(std::numbers::sqrt2 * view.op.real("std") * inverse_erf(symmetric(view)));
     });
 
 }  // namespace gacc::ir

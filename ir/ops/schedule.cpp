@@ -92,11 +92,11 @@ bool follows_run(const OpView& op) {
 template <class After>
 void schedule(const FormulaView& view, After after) {
   const Scalar lr = view.operand(0), t = view.operand(1);
-  const bool told = follows_run(view.op);
+  const bool by_run = follows_run(view.op);
   const int64_t warmup = view.op.integer("warmup");
-  if (!told && warmup == 0) return view.result(after(lr, t));
-  const Scalar w = told ? view.operand(3) : integer_attr(view, "warmup");
-  const Scalar length = told ? to_real(w) : Scalar(static_cast<double>(warmup));
+  if (!by_run && warmup == 0) return view.result(after(lr, t));
+  const Scalar w = by_run ? view.operand(3) : integer_attr(view, "warmup");
+  const Scalar length = by_run ? to_real(w) : Scalar(static_cast<double>(warmup));
   const Scalar warm = lr * (to_real(t + Scalar(1)) / length);
   view.result(select(t < w, warm, after(lr, t - w)));
 }
@@ -105,13 +105,14 @@ void schedule(const FormulaView& view, After after) {
 template <class Share>
 void decay(const FormulaView& view, Share share) {
   schedule(view, [&](Scalar lr, Scalar u) {
-    const bool told = follows_run(view.op);
+    const bool by_run = follows_run(view.op);
     const int64_t known = view.op.integer("total") - view.op.integer("warmup");
     const Scalar length =
-        told ? max(view.operand(2) - view.operand(3), Scalar(1)) : Scalar(static_cast<int>(known));
+        by_run ? max(view.operand(2) - view.operand(3), Scalar(1)) : Scalar(static_cast<int>(known));
     const Scalar rest = max(length - u, Scalar(0));
     const double least = view.op.real("least");
-    const Scalar part = share(to_real(rest) / (told ? to_real(length) : Scalar(static_cast<double>(known))));
+    const Scalar part =
+        share(to_real(rest) / (by_run ? to_real(length) : Scalar(static_cast<double>(known))));
     return lr * (least + (1 - least) * part);
   });
 }
@@ -191,7 +192,6 @@ extern const OpInfo op_quotient{
 extern const OpInfo op_power{
     .name = "power",
     .summary = "base^n, or 1 - base^n (complement) without cancellation; n: an i32 scalar, at least 0",
-    .operands = 1,
     .attrs = {{"base", 0.5}, {"complement", false}},
     .infer = infer_integers,
     .formula =
@@ -296,8 +296,7 @@ const TypeSchema rates::cosine{
 extern const OpInfo op_schedule_plateau = rate(
     "schedule.plateau",
     "after the warm-up lr max(factor^cuts, least). Operands: lr, t (i32), cuts (i32: the runtime counts one "
-    "for "
-    "every plateau of its evaluations)",
+    "for every plateau of its evaluations)",
     {{"factor", 0.1}, {"least", 0.0}},
     [](const FormulaView& view) {
       schedule(view, [&](Scalar lr, Scalar) {
@@ -318,8 +317,8 @@ const TypeSchema rates::plateau{
 };
 
 bool follows_run(const Settings& settings) {
-  const auto total = settings.of_types.find("schedule.total");
-  return total != settings.of_types.end() && total->second == Attr(std::string("run"));
+  const Attr* total = settings.of_type("schedule.total");
+  return total != nullptr && *total == Attr(std::string("run"));
 }
 
 std::vector<const TypeSchema*> all_rate_schedules() {

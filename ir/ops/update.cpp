@@ -3,23 +3,12 @@
 
 namespace gacc::ir {
 
-namespace {
-
-// Operand 0 is written and of any dtype; operands up to `last` fit it.
-template <size_t last>
-Types infer_write(const OpView& op) {
-  expect_write(op, last);
-  return {};
-}
-
-}  // namespace
-
 extern const OpInfo op_add_acc{
     .name = "add.acc",
     .summary = "buffer += x; operands: buffer, x; f32 or i32",
     .operands = 2,
     .writes = operand_bits({0}),
-    .infer = infer_write<1>,
+    .infer = infer_write,
     .formula = [](const FormulaView& view) { view.result(view.operand(0) + view.operand(1)); },
     .precision = Precision::f32,
 };
@@ -58,7 +47,7 @@ extern const OpInfo op_store{
     .operands = 2,
     .writes = operand_bits({0}),
     .discards = operand_bits({0}),
-    .infer = infer_write<1>,
+    .infer = infer_write,
     .formula = [](const FormulaView& view) { view.result(view.operand(1)); },
     .precision = Precision::f32,
 };
