@@ -13,8 +13,8 @@ namespace gacc {
 
 // "1 update", "3 launches": a number in a message agrees with its noun. ir/text/size_text.h has the compiler's.
 inline std::string counted(int64_t count, std::string_view noun) {
-  const bool hisses = noun.ends_with('s') || noun.ends_with("nch");  // launches, but epochs
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : hisses ? "es" : "s");
+  const bool takes_es = noun.ends_with('s') || noun.ends_with("nch");  // launches, but epochs
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : takes_es ? "es" : "s");
 }
 
 class [[nodiscard]] Status {

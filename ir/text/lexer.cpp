@@ -1,4 +1,3 @@
-// The lexer of the textual IR.
 #include "ir/text/lexer.h"
 
 #include <algorithm>
@@ -9,12 +8,13 @@
 namespace gacc::ir {
 
 namespace {
-bool letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-bool digit(char c) { return c >= '0' && c <= '9'; }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
 }  // namespace
 
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
 bool name_char(char c) {
-  return letter(c) || digit(c) || std::string_view("_.-/$").find(c) != std::string_view::npos;
+  return is_letter(c) || is_digit(c) || std::string_view("_.-/$").find(c) != std::string_view::npos;
 }
 
 void Lexer::advance() {
@@ -76,9 +76,9 @@ Token Lexer::number(Token token) {
   const size_t begin = at_;
   bool real = false;
   if (peek() == '-') advance();
-  while (digit(peek()) || peek() == '.' || peek() == 'e' ||
+  while (is_digit(peek()) || peek() == '.' || peek() == 'e' ||
          ((peek() == '-' || peek() == '+') && source_[at_ - 1] == 'e')) {
-    real = real || !digit(peek());
+    real = real || !is_digit(peek());
     advance();
   }
   const std::string_view text = source_.substr(begin, at_ - begin);
@@ -119,14 +119,14 @@ Token Lexer::next() {
       token.text = name();
       if (token.text.empty()) token.kind = Tok::bad, token.text = fmt::format("a name must follow `{}`", c);
     }
-  } else if (letter(c)) {
+  } else if (is_letter(c)) {
     token.kind = Tok::word;
     token.text = name();
     if (token.text == "inf" || token.text == "nan") {
       token.kind = Tok::real;
       token.real = token.text == "inf" ? std::numeric_limits<double>::infinity() : std::nan("");
     }
-  } else if (digit(c) || c == '-') {
+  } else if (is_digit(c) || c == '-') {
     token = number(token);
   } else if (std::string_view("(){}[],:=").find(c) != std::string_view::npos) {
     token.kind = Tok::punctuation, token.text = c;

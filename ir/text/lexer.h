@@ -18,6 +18,7 @@ struct Token {
   Location at{};
 };
 
+bool is_letter(char c);  // of ASCII
 bool name_char(char c);  // of a name that needs no quotes
 
 class Lexer {

@@ -1,7 +1,7 @@
 // docs/ops.md: one section per op, all from the table.
 #include <fmt/ranges.h>
 
-#include "ir/operand_count.h"
+#include "ir/op_info.h"
 #include "ir/text/text.h"
 
 namespace gacc::ir {
@@ -44,7 +44,7 @@ std::string section(const OpInfo& info) {
   constexpr std::string_view precisions[] = {"half", "f32", "as its operands"};
   constexpr std::string_view recomputes[] = {"cheap", "costly", "never"};
   std::string out = fmt::format("## `{}`\n\n{}.\n\n", info.name, info.summary);
-  out += fmt::format("- operands: {}, results: {}", operand_count_text(info), info.results);
+  out += fmt::format("- operands: {}, results: {}", info.operand_count_text(), info.results);
   if (info.writes != 0) {
     std::vector<int> written;
     for (int i = 0; i < info.operands; ++i)

@@ -5,7 +5,6 @@
 #include <set>
 
 #include "ir/op_info.h"
-#include "ir/operand_count.h"
 #include "ir/row_pitch.h"
 #include "ir/text/lexer.h"
 #include "ir/text/text.h"
@@ -23,20 +22,20 @@ class Parser {
   Module module() {
     keyword("module");
     module_.name = name(Tok::buffer, "the module's @name");
-    if (accept_word("source")) open("("), module_.source = text(), close(")");
-    keyword("phase"), open("(");
+    if (accept_word("source")) expect("("), module_.source = text(), expect(")");
+    keyword("phase"), expect("(");
     const Token phase = expect(Tok::word, "a phase");
     if (const auto known = parse_phase(phase.text))
       module_.phase = *known;
     else
       fail(phase.at, Kind::unknown_value, "there is no phase `{}`", phase.text);
-    close(")");
-    if (accept_word("arena")) open("("), module_.arena_bytes = integer(), close(")");
-    if (accept_word("host")) open("("), module_.host_bytes = integer(), close(")");
-    if (accept_word("target")) open("("), module_.target = key(), close(")");
-    open("{");
+    expect(")");
+    if (accept_word("arena")) expect("("), module_.arena_bytes = integer(), expect(")");
+    if (accept_word("host")) expect("("), module_.host_bytes = integer(), expect(")");
+    if (accept_word("target")) expect("("), module_.target = key(), expect(")");
+    expect("{");
     while (!is("}")) item();
-    close("}");
+    expect("}");
     for (const auto& [buffer, of] : owners_) {
       module_.buffers[buffer].of = module_.find_buffer(of.text);
       if (!module_.buffers[buffer].of) fail(of.at, Kind::unknown_name, "there is no buffer `@{}`", of.text);
@@ -74,11 +73,10 @@ class Parser {
   bool accept_word(std::string_view word) {
     return token_.kind == Tok::word && token_.text == word ? (take(), true) : false;
   }
-  void open(std::string_view punctuation) {
+  void expect(std::string_view punctuation) {
     if (!accept(punctuation))
       fail(token_.at, Kind::syntax, "expected `{}`, found `{}`", punctuation, token_.text);
   }
-  void close(std::string_view punctuation) { open(punctuation); }
   void keyword(std::string_view word) {
     if (!accept_word(word)) fail(token_.at, Kind::syntax, "expected `{}`, found `{}`", word, token_.text);
   }
@@ -93,7 +91,7 @@ class Parser {
     const auto dtype = parse_dtype(word.text);
     if (!dtype) fail(word.at, Kind::unknown_value, "there is no element type `{}`", word.text);
     Type out{*dtype, {}};
-    open("[");
+    expect("[");
     while (!is("]")) {
       const Location at = token_.at;
       out.shape.push_back(accept_word("B") ? kBatch : integer());
@@ -108,7 +106,7 @@ class Parser {
         fail(at, Kind::shape_mismatch, "such rows {}",
              wanted == 0 ? "have no pitch" : fmt::format("lie in {}", wanted));
     }
-    close("]");
+    expect("]");
     return out;
   }
 
@@ -130,7 +128,7 @@ class Parser {
     }
     if (accept_word("true")) return true;
     if (accept_word("false")) return false;
-    open("[");
+    expect("[");
     std::vector<double> reals;
     std::vector<int64_t> integers;
     Texts texts;
@@ -145,7 +143,7 @@ class Parser {
         fail(token_.at, Kind::syntax, "a list holds integers only, reals only or texts only");
       if (!accept(",")) break;
     }
-    close("]");
+    expect("]");
     if (!texts.empty()) return texts;
     if (!reals.empty()) return reals;
     return integers;
@@ -160,7 +158,7 @@ class Parser {
         fail(at, Kind::duplicate_name, "`{}` is given twice", word);
       if (!accept(",")) break;
     }
-    close("}");
+    expect("}");
     return out;
   }
 
@@ -182,11 +180,11 @@ class Parser {
   // loc(line:column)
   void location(Location& at) {
     if (!accept_word("loc")) return;
-    open("(");
+    expect("(");
     at = {.line = small_integer(), .column = 0};
-    open(":");
+    expect(":");
     at.column = small_integer();
-    close(")");
+    expect(")");
   }
   int32_t small_integer() {
     const Location at = token_.at;
@@ -215,7 +213,7 @@ class Parser {
   void setting() {
     const Location at = token_.at;
     const std::string word = key();
-    open("=");
+    expect("=");
     if (!settings_.insert(word).second) fail(at, Kind::duplicate_name, "setting `{}` is given twice", word);
     if (const std::string problem = set(module_.settings, module_.results, word, attr()); !problem.empty())
       fail(at, Kind::unknown_key, "{}", problem);
@@ -226,13 +224,13 @@ class Parser {
     out.name = name(Tok::buffer, "a buffer's @name");
     if (module_.find_buffer(out.name))
       fail(out.at, Kind::duplicate_name, "buffer `@{}` is defined twice", out.name);
-    open(":");
+    expect(":");
     out.type = type();
     out.role = plain_role(kind, out.name);
     role(out);
     if (accept_word("frozen")) out.trainable = false;
-    if (accept_word("group")) open("("), out.group = small_integer(), close(")");
-    if (accept_word("from")) open("("), out.from = integer(), close(")");
+    if (accept_word("group")) expect("("), out.group = small_integer(), expect(")");
+    if (accept_word("from")) expect("("), out.from = integer(), expect(")");
     out.host = accept_word("host");
     if (accept_word("at")) out.offset = integer();
     location(out.at);
@@ -248,7 +246,7 @@ class Parser {
       if (accept("(")) {
         owners_.emplace_back(module_.buffers.size(),
                              expect(Tok::buffer, "the @name of the buffer that it belongs to"));
-        close(")");
+        expect(")");
       }
     }
     for (const RankCombine combine : {RankCombine::sum, RankCombine::ordered}) {
@@ -267,20 +265,19 @@ class Parser {
   }
 
   void region(Region& out, const Location& at) {
-    if (!out.inputs.empty() || !out.ops.empty() || !out.yields.empty())
-      fail(at, Kind::duplicate_name, "region `{}` is defined twice", region_text(out.kind));
+    if (!out.empty()) fail(at, Kind::duplicate_name, "region `{}` is defined twice", region_text(out.kind));
     out.at = at;
     if (accept("(")) {
       while (!is(")")) {
         define(out, expect(Tok::value, "an input's %name"), out.inputs);
-        open(":");
+        expect(":");
         out[out.inputs.back()].type = type();
         if (accept_word("at")) out[out.inputs.back()].offset = integer();
         if (!accept(",")) break;
       }
-      close(")");
+      expect(")");
     }
-    open("{");
+    expect("{");
     while (!is("}")) {
       if (accept_word("yield")) {
         do yield(out);
@@ -289,22 +286,22 @@ class Parser {
       }
       op(out);
     }
-    close("}");
+    expect("}");
     if (accept_word("schedule")) schedule(out);
   }
 
   // --- the schedule of a region
   // word(1)
   int64_t number_of(std::string_view word) {
-    keyword(word), open("(");
+    keyword(word), expect("(");
     const int64_t number = integer();
-    close(")");
+    expect(")");
     return number;
   }
   int32_t kernel_number() {
-    keyword("k"), open("(");
+    keyword("k"), expect("(");
     const int32_t number = small_integer();
-    close(")");
+    expect(")");
     return number;
   }
 
@@ -322,13 +319,13 @@ class Parser {
   }
 
   void arguments(const Region& region, std::vector<Operand>& operands, std::vector<Extent>& extents) {
-    open("(");
+    expect("(");
     do operands.push_back(stored(region));
     while (accept(","));
-    open(":");
+    expect(":");
     do extents.push_back(extent());
     while (accept(","));
-    close(")");
+    expect(")");
   }
 
   KernelCall kernel_call(const Region& region, int32_t& number) {
@@ -336,7 +333,7 @@ class Parser {
     out.function = key();
     number = kernel_number();
     arguments(region, out.operands, out.extents);
-    keyword("grid"), open("("), out.items = extent(), keyword("by"), out.per_block = integer(), close(")");
+    keyword("grid"), expect("("), out.items = extent(), keyword("by"), out.per_block = integer(), expect(")");
     out.block = number_of("block");
     if (token_.kind == Tok::word && token_.text == "shared") out.shared = number_of("shared");
     return out;
@@ -354,25 +351,25 @@ class Parser {
     if (extents.size() == 6) out.pitch = {extents[3], extents[4], extents[5]};
     out.a = operands[0], out.b = operands[1], out.c = operands[2];
     out.m = extents[0], out.n = extents[1], out.k = extents[2];
-    keyword("tile"), open("("), out.tile_m = integer(), open(","), out.tile_n = integer(), close(")");
+    keyword("tile"), expect("("), out.tile_m = integer(), expect(","), out.tile_n = integer(), expect(")");
     if (token_.kind == Tok::word && token_.text == "slices") out.slices = number_of("slices");
     out.block = number_of("block");
     out.shared = number_of("shared");
     if (accept_word("then")) {
       Then& then = out.then.emplace();
-      open("("), then.kernel = kernel_number(), open(","), then.slot = small_integer();
+      expect("("), then.kernel = kernel_number(), expect(","), then.slot = small_integer();
       if (accept(",")) keyword("keeps"), then.keeps = true;
-      close(")");
+      expect(")");
     }
     if (accept_word("bias")) {
       Bias& bias = out.bias.emplace();
-      open("(");
+      expect("(");
       const Location vector_at = token_.at;
       const Operand vector = stored(region);
       const BufferId* buffer = as_buffer(vector);
       if (buffer == nullptr) fail(vector_at, Kind::syntax, "a bias is a buffer");
       bias.vector = *buffer;
-      open(","), bias.kernel = kernel_number(), close(")");
+      expect(","), bias.kernel = kernel_number(), expect(")");
     }
     return out;
   }
@@ -390,12 +387,12 @@ class Parser {
 
   Branch branch() {
     Branch out;
-    if (accept_word("stream")) open("("), out.stream = small_integer(), close(")");
+    if (accept_word("stream")) expect("("), out.stream = small_integer(), expect(")");
     if (accept_word("after")) {
-      open("(");
+      expect("(");
       do out.after.push_back(kernel_number());
       while (accept(","));
-      close(")");
+      expect(")");
     }
     return out;
   }
@@ -411,19 +408,19 @@ class Parser {
       keyword("kernel");
       out.what = kernel_call(region, out.kernel);
     }
-    if (accept_word("level")) open("("), out.level = small_integer(), close(")");
+    if (accept_word("level")) expect("("), out.level = small_integer(), expect(")");
     out.branch = branch();
     auto* product = std::get_if<ProductCall>(&out.what);
     if (product != nullptr && accept_word("workspace")) {
       Bytes& bytes = product->workspace.emplace();
-      open("("), bytes.offset = integer(), open(","), bytes.size = integer(), close(")");
+      expect("("), bytes.offset = integer(), expect(","), bytes.size = integer(), expect(")");
     }
     return out;
   }
 
   void schedule(Region& region) {
     Schedule& out = region.schedule.emplace();
-    open("{");
+    expect("{");
     if (const Location at = token_.at; accept_word("persistent")) {
       Persistent& persistent = out.persistent.emplace();
       persistent.at = at;
@@ -441,13 +438,13 @@ class Parser {
       merged.function = key();
       merged.block = number_of("block"), merged.blocks = number_of("blocks");
       merged.branch = branch();
-      open("{");
+      expect("{");
       do merged.parts.push_back(call(region));
       while (!is("}"));
-      close("}");
+      expect("}");
       out.launches.emplace_back(std::move(merged));
     }
-    close("}");
+    expect("}");
   }
 
   void yield(Region& region) {
@@ -475,7 +472,7 @@ class Parser {
       results.push_back(expect(Tok::value, "a result"));
       if (!accept(",")) break;
     }
-    if (!results.empty()) open("=");
+    if (!results.empty()) expect("=");
     const Token word = expect(Tok::word, "an op");
     out.info = find_op(word.text);
     out.at = word.at;
@@ -489,36 +486,36 @@ class Parser {
       out.operands.push_back(operand(region));
       if (!accept(",")) break;
     }
-    if (!takes_operands(*out.info, out.operands.size())) {
+    if (!out.info->takes_operands(out.operands.size())) {
       fail(word.at, Kind::invalid_ir, "R3: `{}` takes {} operands, {} are given", word.text,
-           operand_count_text(*out.info), out.operands.size());
+           out.info->operand_count_text(), out.operands.size());
     }
     if (results.size() != static_cast<size_t>(out.info->results)) {
       fail(word.at, Kind::invalid_ir, "R3: `{}` has {} results, {} are named", word.text, out.info->results,
            results.size());
     }
-    if (accept_word("when")) open("("), out.when = operand(region), close(")");
+    if (accept_word("when")) expect("("), out.when = operand(region), expect(")");
     for (const Token& result : results) define(region, result, out.results);
     for (size_t i = 0; i < out.results.size(); ++i) {
-      open(i == 0 ? ":" : ",");
+      expect(i == 0 ? ":" : ",");
       region[out.results[i]].type = type();
     }
     if (!out.results.empty() && accept_word("at")) {
       for (size_t i = 0; i < out.results.size(); ++i) {
-        if (i > 0) open(",");
+        if (i > 0) expect(",");
         region[out.results[i]].offset = offset();
       }
     }
-    if (accept_word("k")) open("("), out.kernel = small_integer(), close(")");
+    if (accept_word("k")) expect("("), out.kernel = small_integer(), expect(")");
     out.keep_f32 = accept_word("keep_f32");
-    if (accept_word("seg")) open("("), out.segment = small_integer(), close(")");
+    if (accept_word("seg")) expect("("), out.segment = small_integer(), expect(")");
     if (accept_word("remat")) {
-      open("(");
+      expect("(");
       const Token of = expect(Tok::value, "the %name of what is made again");
       const auto found = region.find(of.text);
       if (!found) fail(of.at, Kind::unknown_name, "there is no value `%{}` before this", of.text);
       out.remat = *found;
-      close(")");
+      expect(")");
     }
     for (const Origin origin : {Origin::forward, Origin::gradient, Origin::init, Origin::update})
       if (accept_word(origin_text(origin))) out.origin = origin;

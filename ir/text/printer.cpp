@@ -32,9 +32,7 @@ std::string quoted(std::string_view text) {
 std::string id(std::string_view name) { return plain(name) ? std::string(name) : quoted(name); }
 // A bare word: also not starting like a number.
 std::string word(std::string_view name) {
-  return plain(name) && ((name[0] >= 'a' && name[0] <= 'z') || (name[0] >= 'A' && name[0] <= 'Z'))
-             ? std::string(name)
-             : quoted(name);
+  return plain(name) && is_letter(name[0]) ? std::string(name) : quoted(name);
 }
 
 // Shortest text that reads back as the same double, always recognisable as a real number.
@@ -108,12 +106,13 @@ std::string extent_text(const Extent& extent) {
   return extent.factor == 1 ? "B" : fmt::format("{} B", extent.factor);
 }
 
+std::string operands_text(const Module& module, const Region& region, const std::vector<Operand>& operands) {
+  return list_text(operands, [&](const Operand& operand) { return operand_text(module, region, operand); });
+}
+
 std::string arguments_text(const Module& module, const Region& region, const std::vector<Operand>& operands,
                            const std::vector<Extent>& extents) {
-  return fmt::format(
-      "({} : {})",
-      list_text(operands, [&](const Operand& operand) { return operand_text(module, region, operand); }),
-      list_text(extents, extent_text));
+  return fmt::format("({} : {})", operands_text(module, region, operands), list_text(extents, extent_text));
 }
 
 std::string branch_text(const Branch& branch) {
@@ -209,15 +208,11 @@ std::string print(const Module& module, const Region& region, const Op& op, Prin
   std::string out = list_text(op.results, [&](ValueId value) { return "%" + id(region[value].name); });
   if (!out.empty()) out += " = ";
   out += op.info->name;
-  if (!op.operands.empty()) out += " ";
-  out +=
-      list_text(op.operands, [&](const Operand& operand) { return operand_text(module, region, operand); });
+  if (!op.operands.empty()) out += " " + operands_text(module, region, op.operands);
   if (op.when) out += fmt::format(" when({})", operand_text(module, region, *op.when));
   if (!op.results.empty()) {
     out += " : " + list_text(op.results, [&](ValueId value) { return type_text(region[value].type); });
-    bool placed = false;
-    for (const ValueId value : op.results) placed = placed || region[value].offset;
-    if (placed)
+    if (std::ranges::any_of(op.results, [&](ValueId value) { return region[value].offset.has_value(); }))
       out += " at " + list_text(op.results, [&](ValueId value) { return offset_text(region[value].offset); });
   }
   if (op.kernel >= 0) out += fmt::format(" k({})", op.kernel);
@@ -255,8 +250,7 @@ std::string print(const Module& module, PrintOptions options) {
   }
   for (const RegionKind kind : all_regions) {
     const Region& region = module.region(kind);
-    if (!region.inputs.empty() || !region.ops.empty() || !region.yields.empty())
-      out += region_block(module, region, options);
+    if (!region.empty()) out += region_block(module, region, options);
   }
   return out + "}\n";
 }

@@ -70,8 +70,8 @@ std::optional<int64_t> parse_bytes(std::string_view text) {
 }
 
 std::string counted(int64_t count, std::string_view noun) {
-  const bool hisses = noun.ends_with('s') || noun.ends_with("nch");  // launches, but epochs
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : hisses ? "es" : "s");
+  const bool takes_es = noun.ends_with('s') || noun.ends_with("nch");  // launches, but epochs
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : takes_es ? "es" : "s");
 }
 
 }  // namespace gacc::ir
