@@ -42,9 +42,7 @@ bool build_predict(ir::Module& module, const ModelFile& model, Parameters& param
   if (const std::span<const Node> asked = model.predicted(); !asked.empty())
     module.settings.predict.layer = asked.front().text;
   layers.b.yield({.role = ir::YieldRole::output, .metric = {}, .of = {}, .what = *what});
-  ir::remove_dead(region);
-  std::erase_if(region.inputs, [&](ir::ValueId input) { return !ir::is_read(region, input); });
-  ir::compact(region);
+  ir::remove_unread(region);
   if (what != output.value)
     module.results.predict_positions = fmt::format(
         R"(it gives what the layer "{}" makes, and the loss takes another)", *module.settings.predict.layer);

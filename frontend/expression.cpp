@@ -1,4 +1,4 @@
-// See expression.h. Evaluates while it parses: `live` says whether what is parsed counts. Of `a ? b : c` the
+// Evaluates while it parses: `live` says whether what is parsed counts. Of `a ? b : c` the
 // names of both branches are read, since `a` chooses; of `a ?? b` those of `b` are read where `a` is nothing.
 #include "frontend/expression.h"
 

@@ -182,8 +182,7 @@ class Checks {
       const ir::Region& region = module_.region(kind);
       constexpr RegionKind mine[] = {RegionKind::init, RegionKind::step, RegionKind::eval,
                                      RegionKind::predict, RegionKind::measure};
-      const bool empty = region.ops.empty() && region.yields.empty() && region.inputs.empty();
-      if (!empty && !contains(mine, kind))
+      if (!region.empty() && !contains(mine, kind))
         wrong(region.at, "the passes make `{}`; a model has init, step, eval, predict and measure",
               ir::region_text(kind));
     }
@@ -296,10 +295,7 @@ bool complete_predict(ir::Module& module) {
   if (!module.predict.ops.empty()) return false;
   module.predict = module.eval;
   module.predict.kind = RegionKind::predict;
-  ir::remove_dead(module.predict);
-  std::erase_if(module.predict.inputs,
-                [&](ir::ValueId input) { return !ir::is_read(module.predict, input); });
-  ir::compact(module.predict);
+  ir::remove_unread(module.predict);
   return true;
 }
 
@@ -316,13 +312,9 @@ void add_loss(ir::Module& module, ir::Region& region, const ModelFile& model, Pa
 // Lists what makes an update differ from the big batch's, besides what [optimizer] says.
 std::vector<Inexact> inexact_of(const ir::Module& module, const ModelFile& model) {
   std::vector<Inexact> all = model.inexact;
-  for (const ir::Op& op : module.step.ops) {
-    if (op.info != &ir::op_batch_norm || model.accumulate == 1) continue;
-    all.push_back({.name = fmt::format("batch_norm {} takes its statistics per micro-batch",
-                                       module.step[op.results.front()].name),
-                   .at = op.at,
-                   .instead = "group_norm is exact: its statistics are those of one sample"});
-  }
+  for (const ir::Op& op : module.step.ops)
+    if (op.info == &ir::op_batch_norm && model.accumulate > 1)
+      all.push_back(inexact_batch_norm(module.step[op.results.front()].name, op.at));
   return all;
 }
 

@@ -1,11 +1,10 @@
-// Lists of layers and what every layer needs; the types of layers are in layers/.
 #include "frontend/layers.h"
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
-#include "ir/kernel.h"
 
+#include "ir/kernel.h"
 #include "ir/text/size_text.h"
 
 namespace gacc::frontend {
@@ -80,13 +79,7 @@ void LayerLowering::find_documents(const std::vector<LayerSpec>& specs, const No
       continue;
     }
     named = &name;
-    const Flow* found = input(name.text);
-    if (found == nullptr) {
-      Words known;
-      for (const InputSpec& input : model.inputs) known.push_back(input.name);
-      diag_.error(Kind::unknown_name, name.at, "there is no input `{}`{}", name.text,
-                  did_you_mean(name.text, known));
-    }
+    const Flow* found = need_input(name);
     if (found == nullptr || !found->value) continue;
     const ir::Type given = type(*found);
     if (given.dtype != ir::DType::i32 || given.shape.size() != 2) {
@@ -205,6 +198,15 @@ int32_t LayerLowering::segment_for(const LayerSpec& spec) {
 const Flow* LayerLowering::input(std::string_view name) const {
   const auto found = inputs_.find(name);
   return found != inputs_.end() ? &found->second : nullptr;
+}
+
+const Flow* LayerLowering::need_input(const Node& name) const {
+  if (const Flow* found = input(name.text)) return found;
+  Words known;
+  for (const InputSpec& input : model.inputs) known.push_back(input.name);
+  diag_.error(Kind::unknown_name, name.at, "there is no input `{}`{}", name.text,
+              did_you_mean(name.text, known));
+  return nullptr;
 }
 
 std::optional<int64_t> LayerLowering::rows_of(std::string_view input) const {

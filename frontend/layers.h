@@ -24,6 +24,9 @@ struct Layer {
   std::optional<ir::BufferId> weight{};  // what `tied` shares
 };
 
+// The reason why an update with this batch_norm differs from the one big batch's.
+Inexact inexact_batch_norm(const std::string& name, const Location& at);
+
 // [B, extents of one sample].
 ir::Shape with_batch(const ir::Shape& per_sample);
 
@@ -42,6 +45,7 @@ class LayerLowering {
   // The output of a top-level layer or input, for the loss. Reports unknown names.
   Flow output(const Node& name) const { return resolve(name, top_); }
   const Flow* input(std::string_view name) const;
+  const Flow* need_input(const Node& name) const;  // null, and reported, where there is none of that name
   // The documents of a window, as the input says that `attention.documents` names; null: no layer names one, or it is
   // wrong, and reported.
   struct Documents {

@@ -43,7 +43,7 @@ void LossContext::add_metric(const std::string& name, ir::Operand each) {
       {.role = ir::YieldRole::metric, .metric = name, .of = {}, .what = b.make("total_sum", name, {each})});
 }
 
-ir::BufferId LossContext::table(const std::string& name, const std::vector<double>& values,
+ir::BufferId LossContext::given(const std::string& name, const std::vector<double>& values,
                                 const Location& at) {
   b.module().settings.of_types[name] = values;
   return b.module().need_buffer({.name = name,
@@ -143,14 +143,7 @@ void LossContext::measure(const std::string& metric, const ir::Operand& x, const
 void lower_loss(LayerLowering& layers, Flow output, bool metrics) {
   const LossSpec& loss = layers.model.loss;
   if (!loss.valid) return;
-  const Node& named = loss.keys.nodes("target").front();
-  const Flow* target = layers.input(named.text);
-  if (target == nullptr) {
-    Words known;
-    for (const InputSpec& input : layers.model.inputs) known.push_back(input.name);
-    layers.b.diag().error(Kind::unknown_name, named.at, "there is no input `{}`{}", named.text,
-                          did_you_mean(named.text, known));
-  }
+  const Flow* target = layers.need_input(loss.keys.nodes("target").front());
   if (loss.keys.has("input")) output = layers.output(loss.keys.nodes("input").front());
   if (target == nullptr || !target->value || !output.value) return;
   layers.b.location = loss.keys.type_at;
@@ -177,9 +170,7 @@ void build_measure(ir::Module& module, ir::ValueId output) {
   };
   for (ir::Op& op : region.ops) op.each_operand(replace);
   for (ir::Yield& yield : region.yields) replace(yield.what);
-  ir::remove_dead(region);
-  std::erase_if(region.inputs, [&](ir::ValueId input) { return !ir::is_read(region, input); });
-  ir::compact(region);
+  ir::remove_unread(region);
 }
 
 }  // namespace gacc::frontend

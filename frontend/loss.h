@@ -35,7 +35,7 @@ struct LossContext : LoweringContext {
   // The value, or 0 where the position belongs to no document.
   ir::ValueId counted(const std::string& name, ir::ValueId each);
   // f32 state that the runtime fills with the setting of its name before `init`.
-  ir::BufferId table(const std::string& name, const std::vector<double>& values, const Location& at);
+  ir::BufferId given(const std::string& name, const std::vector<double>& values, const Location& at);
   // Refuses a window whose count is no i32, a key that does not have one number for each of `columns`, metrics
   // that cannot be measured beside this loss.
   void need_count(int64_t per_sample);

@@ -2,7 +2,7 @@
 // resolved and shapes not computed here; that is layers.cpp. Values point into the tree that they were read
 // from.
 #pragma once
-#include "frontend/families.h"
+#include "frontend/layer_types.h"
 
 namespace gacc::frontend {
 

@@ -1,6 +1,5 @@
-// See published.h. A family is read as TOML, together with what it is based on. Its expressions are replaced by their
-// values, and the tree is printed.
-// What no expression reads of a config.json, and the family does not ignore, is an error.
+// A family is read as TOML, together with what it is based on. Its expressions are replaced by their values, and the
+// tree is printed. What no expression reads of a config.json, and the family does not ignore, is an error.
 #include "frontend/published.h"
 
 #include <algorithm>

@@ -66,9 +66,9 @@ std::string filled(std::string_view pattern, Match match, std::string& problem) 
   return name;
 }
 
-// A parameter or a statistic, and what is said of it. A layer that shares another's weight has a name for it, too,
-// by which its adapters are called.
-struct Own {
+// A parameter or a statistic that weights from elsewhere can have, and what is said of it. A layer that shares
+// another's weight has a name for it, too, by which its adapters are called.
+struct Loaded {
   const ir::Buffer& buffer;
   ir::LoadSettings load{};
   const Entry* said = nullptr;
@@ -76,13 +76,13 @@ struct Own {
   bool outside = false;  // its names have no prefix
 };
 
-// Those that weights from elsewhere can have: adapters are of the run, not of the weights that it begins with.
-std::vector<Own> all_own(const ir::Module& module, const Parameters& parameters) {
+// Adapters are of the run, not of the weights that it begins with.
+std::vector<Loaded> all_loaded(const ir::Module& module, const Parameters& parameters) {
   std::set<std::string, std::less<>> adapters;
   for (const ir::AdapterSettings& adapter : module.settings.adapters)
     for (const std::string_view suffix : {".lora_A.weight", ".lora_B.weight"})
       adapters.insert(adapter.name + std::string(suffix));
-  std::vector<Own> all;
+  std::vector<Loaded> all;
   for (const ir::Buffer& buffer : module.buffers)
     if ((buffer.role == ir::BufferRole::weight || buffer.role == ir::BufferRole::statistic) &&
         !adapters.contains(buffer.name))
@@ -94,15 +94,15 @@ std::vector<Own> all_own(const ir::Module& module, const Parameters& parameters)
 
 // Calls `f` for each that a pattern names. One that names none is an error.
 template <class F>
-void each(std::vector<Own>& all, const std::string& pattern, const Location& at, Diag& diag, const F& f) {
+void each(std::vector<Loaded>& all, const std::string& pattern, const Location& at, Diag& diag, const F& f) {
   Words names;
   bool found = false;
-  for (Own& own : all) {
-    names.push_back(own.load.parameter);
+  for (Loaded& loaded : all) {
+    names.push_back(loaded.load.parameter);
     Match match;
-    if (!matches(pattern, own.load.parameter, match)) continue;
+    if (!matches(pattern, loaded.load.parameter, match)) continue;
     found = true;
-    f(own, match);
+    f(loaded, match);
   }
   if (!found)
     diag.error(Kind::unknown_name, at, "no parameter is named `{}`{}", pattern, did_you_mean(pattern, names));
@@ -115,39 +115,39 @@ std::span<const Node> patterns(const Entry& entry) {
 }
 
 // Gives a parameter the parts of a tensor, which are as many rows as it has. Those of others count below zero.
-void take_parts(Own& own, const Values& split, Diag& diag) {
-  own.load.parts = split.integers("sizes");
+void take_parts(Loaded& loaded, const Values& split, Diag& diag) {
+  loaded.load.parts = split.integers("sizes");
   const std::vector<int64_t> taken = split.integers("parts");
   const int64_t groups = split.integer("groups");
   int64_t rows = 0;
-  for (size_t part = 0; part < own.load.parts.size(); ++part) {
-    int64_t& size = own.load.parts[part];
+  for (size_t part = 0; part < loaded.load.parts.size(); ++part) {
+    int64_t& size = loaded.load.parts[part];
     if (std::ranges::count(taken, static_cast<int64_t>(part)) > 0)
       rows += size;
     else
       size = -size;
   }
-  const ir::Shape& shape = own.buffer.type.shape;
+  const ir::Shape& shape = loaded.buffer.type.shape;
   if (shape.empty() || shape.front() % groups != 0 || shape.front() / groups != rows)
     diag.error(Kind::shape_mismatch, split.place, "`{}` {} has other rows than {} times the {} of its parts",
-               own.load.parameter, ir::shape_text(shape), groups, rows);
+               loaded.load.parameter, ir::shape_text(shape), groups, rows);
 }
 
 // Returns how often its parts lie in its tensor, one group behind the other.
-int64_t groups(const Own& own) {
+int64_t groups(const Loaded& loaded) {
   int64_t rows = 0;
-  for (const int64_t part : own.load.parts) rows += std::max<int64_t>(part, 0);
-  return own.buffer.type.shape.empty() || rows == 0 ? 0 : own.buffer.type.shape.front() / rows;
+  for (const int64_t part : loaded.load.parts) rows += std::max<int64_t>(part, 0);
+  return loaded.buffer.type.shape.empty() || rows == 0 ? 0 : loaded.buffer.type.shape.front() / rows;
 }
 
 // Returns the extents behind the first axis.
-std::span<const int64_t> behind_rows(const Own& own) {
-  const std::span<const int64_t> shape = own.buffer.type.shape;
+std::span<const int64_t> behind_rows(const Loaded& loaded) {
+  const std::span<const int64_t> shape = loaded.buffer.type.shape;
   return shape.empty() ? shape : shape.subspan(1);
 }
 
 // Says what is wrong with two parameters of the same tensor; "" where they take different parts of it.
-std::string clash(const Own& one, const Own& other, const std::string& tensor) {
+std::string clash(const Loaded& one, const Loaded& other, const std::string& tensor) {
   const ir::LoadSettings &a = one.load, &b = other.load;
   const auto share = [](int64_t x, int64_t y) { return x > 0 && y > 0; };
   const auto same = [](int64_t x, int64_t y) { return std::abs(x) == std::abs(y); };
@@ -162,18 +162,18 @@ std::string clash(const Own& one, const Own& other, const std::string& tensor) {
 }
 
 // Our pattern, and the file's. `split` is what an entry of that table says, else null.
-void rename(std::vector<Own>& all, const Entry& entry, const Values* split, Diag& diag) {
+void rename(std::vector<Loaded>& all, const Entry& entry, const Values* split, Diag& diag) {
   const Node* last = nullptr;  // the pattern that was reported last: once, not for each parameter
-  each(all, entry.key, entry.key_at, diag, [&](Own& own, const Match& match) {
-    if (own.said != nullptr && letters(own.said->key) >= letters(entry.key)) return;
-    own.load.tensors.clear();
-    own.load.parts.clear();
-    own.said = &entry;
-    own.split = split != nullptr;
-    if (split != nullptr) take_parts(own, *split, diag);
+  each(all, entry.key, entry.key_at, diag, [&](Loaded& loaded, const Match& match) {
+    if (loaded.said != nullptr && letters(loaded.said->key) >= letters(entry.key)) return;
+    loaded.load.tensors.clear();
+    loaded.load.parts.clear();
+    loaded.said = &entry;
+    loaded.split = split != nullptr;
+    if (split != nullptr) take_parts(loaded, *split, diag);
     for (const Node& theirs : patterns(entry)) {
       std::string problem;
-      own.load.tensors.push_back(filled(theirs.text, match, problem));
+      loaded.load.tensors.push_back(filled(theirs.text, match, problem));
       if (!problem.empty() && std::exchange(last, &theirs) != &theirs)
         diag.error(Kind::unknown_name, theirs.at, "`{}` does not have {} that `{}` has", entry.key, problem,
                    theirs.text);
@@ -181,12 +181,12 @@ void rename(std::vector<Own>& all, const Entry& entry, const Values* split, Diag
   });
 }
 
-void transpose(std::vector<Own>& all, const Node& pattern, Diag& diag) {
-  each(all, pattern.text, pattern.at, diag, [&](Own& own, const Match&) {
-    own.load.transpose = true;
-    if (own.buffer.type.shape.size() != 2)
+void transpose(std::vector<Loaded>& all, const Node& pattern, Diag& diag) {
+  each(all, pattern.text, pattern.at, diag, [&](Loaded& loaded, const Match&) {
+    loaded.load.transpose = true;
+    if (loaded.buffer.type.shape.size() != 2)
       diag.error(Kind::shape_mismatch, pattern.at, "`{}` {} is no matrix: it cannot be transposed",
-                 own.load.parameter, ir::shape_text(own.buffer.type.shape));
+                 loaded.load.parameter, ir::shape_text(loaded.buffer.type.shape));
   });
 }
 
@@ -241,25 +241,25 @@ void check_patterns(std::string_view table, const Values& keys, Diag& diag) {
 }
 
 // Notes in which of its tensors rows of a head are interleaved. A pattern that names no tensor is an error.
-void interleave(std::vector<Own>& all, const Entry& entry, Diag& diag) {
+void interleave(std::vector<Loaded>& all, const Entry& entry, Diag& diag) {
   Words names;
   bool found = false;
-  for (Own& own : all)
-    for (size_t i = 0; i < own.load.tensors.size(); ++i) {
-      const std::string& tensor = own.load.tensors[i];
+  for (Loaded& loaded : all)
+    for (size_t i = 0; i < loaded.load.tensors.size(); ++i) {
+      const std::string& tensor = loaded.load.tensors[i];
       names.push_back(tensor);
       Match match;
       if (!matches(entry.key, tensor, match)) continue;
       found = true;
-      own.load.interleave.resize(own.load.tensors.size());
-      own.load.interleave[i] = entry.value.integer;
-      const ir::Shape& shape = own.buffer.type.shape;
-      const int64_t rows = own.load.tensors.size() == 1 ? (shape.empty() ? 1 : shape.front())
-                           : own.load.parts.empty()     ? 0
-                                                        : own.load.parts[i];
-      if (own.split || own.load.transpose || rows == 0 || rows % entry.value.integer != 0)
+      loaded.load.interleave.resize(loaded.load.tensors.size());
+      loaded.load.interleave[i] = entry.value.integer;
+      const ir::Shape& shape = loaded.buffer.type.shape;
+      const int64_t rows = loaded.load.tensors.size() == 1 ? (shape.empty() ? 1 : shape.front())
+                           : loaded.load.parts.empty()     ? 0
+                                                           : loaded.load.parts[i];
+      if (loaded.split || loaded.load.transpose || rows == 0 || rows % entry.value.integer != 0)
         diag.error(Kind::shape_mismatch, entry.value.at, "the {} rows of `{}`, of `{}`, are no heads of {}",
-                   rows, tensor, own.load.parameter, entry.value.integer);
+                   rows, tensor, loaded.load.parameter, entry.value.integer);
     }
   if (!found)
     diag.error(Kind::unknown_name, entry.key_at, "no tensor is named `{}`{}", entry.key,
@@ -273,7 +273,7 @@ std::vector<ir::LoadSettings> assign(std::string_view table, const ModelFile& mo
   const Values& keys = *model.file.find(table);
   const auto said = [&](std::string_view key) { return keys.lists(key) && keys.given(key); };
   const std::string prefix = said("prefix") ? keys.text("prefix") : "";
-  std::vector<Own> all = all_own(module, parameters);
+  std::vector<Loaded> all = all_loaded(module, parameters);
   Diag reported;
   for (const std::string_view key : {"rename", "concat", "split"})
     if (keys.given(key))
@@ -286,27 +286,27 @@ std::vector<ir::LoadSettings> assign(std::string_view table, const ModelFile& mo
     for (const Node& pattern : keys.nodes("transpose")) transpose(all, pattern, diag);
   if (said("outside"))
     for (const Node& pattern : keys.nodes("outside"))
-      each(all, pattern.text, pattern.at, diag, [](Own& own, const Match&) { own.outside = true; });
-  std::map<std::string, std::vector<const Own*>> taken;
+      each(all, pattern.text, pattern.at, diag, [](Loaded& loaded, const Match&) { loaded.outside = true; });
+  std::map<std::string, std::vector<const Loaded*>> taken;
   std::vector<bool> otherwise;
-  for (Own& own : all) {
-    ir::LoadSettings& load = own.load;
-    otherwise.push_back(!load.tensors.empty() || load.transpose || own.outside);
+  for (Loaded& loaded : all) {
+    ir::LoadSettings& load = loaded.load;
+    otherwise.push_back(!load.tensors.empty() || load.transpose || loaded.outside);
     if (load.tensors.empty()) load.tensors.push_back(load.parameter);
-    if (!own.outside)
+    if (!loaded.outside)
       for (std::string& tensor : load.tensors) tensor = prefix + tensor;
     for (const std::string& tensor : load.tensors) {
-      std::vector<const Own*>& others = taken[tensor];
-      for (const Own* other : others)
-        if (const std::string problem = clash(*other, own, tensor); !problem.empty()) {
-          diag.error(Kind::duplicate_name, own.said != nullptr ? own.said->key_at : keys.place, "{}",
+      std::vector<const Loaded*>& others = taken[tensor];
+      for (const Loaded* other : others)
+        if (const std::string problem = clash(*other, loaded, tensor); !problem.empty()) {
+          diag.error(Kind::duplicate_name, loaded.said != nullptr ? loaded.said->key_at : keys.place, "{}",
                      problem);
           break;
         }
-      others.push_back(&own);
+      others.push_back(&loaded);
     }
     const auto parts = parameters.parts.find(load.parameter);
-    if (!own.split && load.tensors.size() > 1 && parts != parameters.parts.end() &&
+    if (!loaded.split && load.tensors.size() > 1 && parts != parameters.parts.end() &&
         parts->second.size() == load.tensors.size())
       load.parts = parts->second;
   }

@@ -7,7 +7,7 @@
 
 #include <fmt/ranges.h>
 
-#include "frontend/families.h"
+#include "frontend/layer_types.h"
 #include "frontend/schema.h"
 #include "ir/op_info.h"
 #include "ir/text/size_text.h"

@@ -1,8 +1,6 @@
-// The tables of the model file. Layers, losses, optimizers and schedules have their keys where they are
-// defined.
 #include "frontend/schema.h"
 
-#include "frontend/families.h"
+#include "frontend/layer_types.h"
 #include "frontend/warnings.h"
 #include "ir/schema/optimizer.h"
 #include "ir/schema/rate_schedule.h"

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "frontend/config_json.h"
+#include "ir/text/text.h"
 
 namespace gacc::frontend {
 
@@ -24,12 +25,6 @@ std::string key_text(const std::string& key) {
   return bare ? key : value_text({key});
 }
 
-std::string real_text(double real) {
-  const std::string text = fmt::format("{}", real);
-  return text.find_first_of(".en") == std::string::npos ? text + ".0"
-                                                        : text;  // inf and nan are words of TOML, too
-}
-
 std::string in_line(const Node& node) {
   std::vector<std::string> parts;
   switch (node.form) {
@@ -38,7 +33,7 @@ std::string in_line(const Node& node) {
     case Node::Form::integer:
       return fmt::to_string(node.integer);
     case Node::Form::real:
-      return real_text(node.real);
+      return ir::attr_text(node.real);  // as TOML has it, inf and nan, too
     case Node::Form::flag:
       return node.flag ? "true" : "false";
     case Node::Form::list: {

@@ -80,15 +80,17 @@ Layer lower_batch_norm(LayerContext& l) {
   l.b.effect("moving_mean.acc", {change(mean), mean, results[1]}, {{"momentum", momentum}});
   l.b.effect("moving_variance.acc", {change(variance), variance, results[3], results[4]},
              {{"momentum", momentum}});
-  if (l.model.accumulate > 1) {
-    l.inexact({.name = fmt::format("batch_norm {} takes its statistics per micro-batch", l.path),
-               .at = l.keys.type_at,
-               .instead = "group_norm is exact: its statistics are those of one sample"});
-  }
+  if (l.model.accumulate > 1) l.inexact(inexact_batch_norm(l.path, l.keys.type_at));
   return {{results.front()}, own.weight};
 }
 
 }  // namespace
+
+Inexact inexact_batch_norm(const std::string& name, const Location& at) {
+  return {.name = fmt::format("batch_norm {} takes its statistics per micro-batch", name),
+          .at = at,
+          .instead = "group_norm is exact: its statistics are those of one sample"};
+}
 
 const LayerType layers::batch_norm{
     .schema = {.name = "batch_norm",

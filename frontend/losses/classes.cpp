@@ -71,7 +71,7 @@ void lower(LossContext& l) {
   std::vector<std::string> names = {"loss.rows", "loss.max", "loss.log", "loss.counted"};
   if (weighted) {
     operands.emplace_back(
-        l.table("loss.class_weights", scaled(l.keys.reals("class_weights")), l.keys.at("class_weights")));
+        l.given("loss.class_weights", scaled(l.keys.reals("class_weights")), l.keys.at("class_weights")));
     names.insert(names.end(), {"loss.weights", "loss.mass"});
   }
   const std::string_view op = weighted ? "weighted_cross_entropy" : "cross_entropy";

@@ -16,7 +16,7 @@ ir::ValueId binary(LossContext& l, const ir::Operand& x, const ir::Operand& want
   if (weights.size() > 1) l.need_weights("pos_weight", shape.size() < 2 ? 1 : shape.back());
   const ir::Operand weight = weights.size() == 1
                                  ? ir::Operand(weights.front())
-                                 : l.table("loss.pos_weight", weights, l.keys.at("pos_weight"));
+                                 : l.given("loss.pos_weight", weights, l.keys.at("pos_weight"));
   const ir::ValueId plain = l.b.make("bce_with_logits", "loss.plain", {x, wanted});
   const ir::ValueId positive = l.b.make("bce_with_logits", "loss.positive", {x, 1.0});
   const ir::ValueId weighted = l.b.make("mul", "loss.weighted", {wanted, weight});

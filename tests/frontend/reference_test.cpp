@@ -6,8 +6,8 @@
 #include <map>
 #include <sstream>
 
-#include "frontend/families.h"
 #include "frontend/frontend.h"
+#include "frontend/layer_types.h"
 #include "ir/text/text.h"
 
 namespace gacc::frontend {

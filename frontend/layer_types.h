@@ -24,7 +24,6 @@ struct LayerType {
 namespace layers {
 #define X(name) extern const LayerType name;
 #include "frontend/layers.def"
-#undef X
 }  // namespace layers
 
 const std::vector<const LayerType*>& all_layers();  // in the order of layers.def
@@ -39,7 +38,6 @@ struct LossType {
 namespace losses {
 #define X(name) extern const LossType name;
 #include "frontend/losses.def"
-#undef X
 }  // namespace losses
 
 const std::vector<const LossType*>& all_losses();  // in the order of losses.def
