@@ -24,6 +24,8 @@ namespace {
 // Tensors of a block that are tried both kept and dropped: 2^9 plans of a block, 2^6 where there are more than
 // kManyBlocks blocks.
 constexpr size_t kMostChoices = 9, kMostChoicesOfMany = 6, kManyBlocks = 64;
+// A tensor of less than one part in so many of the block's largest is no choice.
+constexpr int64_t kSmallShare = 16;
 constexpr int kEachTime = -1;  // instead of a number of times
 // Shares of the budget that the chain is planned for. Blocks by themselves take more than in the program, where a
 // gradient may take an operand's place, and less, where others have something at hand: what is planned for more
@@ -239,7 +241,7 @@ class Blocks {
     std::ranges::stable_sort(all, [&](int a, int b) { return bytes(a) > bytes(b); });
     const size_t most = blocks_.size() > kManyBlocks ? kMostChoicesOfMany : kMostChoices;
     for (const int x : all) {
-      const bool large = block.choices.size() < most && bytes(x) * 16 >= bytes(all.front());
+      const bool large = block.choices.size() < most && bytes(x) * kSmallShare >= bytes(all.front());
       std::vector<int>& list = large ? block.choices : block.rest;
       list.push_back(x);
     }

@@ -16,6 +16,11 @@ namespace gacc::passes::planner {
 namespace {
 
 constexpr double kInfinite = 1e300;
+constexpr int kBudgetCuts = 24;      // that close in on the budget, at most
+constexpr double kSameCut = 1e-9;    // of the scale: a cut that betters the envelope by less is on it
+constexpr double kEmptyArc = 1e-12;  // of the scale: an arc with less left counts as full
+// Points of the backward pass that are tried beside its beginning, as parts of it.
+constexpr double kBackwardPoints[] = {0.03, 0.08, 0.15, 0.3};
 
 // Dinic's maximum flow.
 class Flow {
@@ -34,7 +39,7 @@ class Flow {
   void set_capacity(int edge, double capacity) { edges_[edge].capacity = capacity; }
 
   double maximum(int source, int sink, double scale, int64_t& work) {
-    tiny_ = scale * 1e-12;
+    tiny_ = scale * kEmptyArc;
     for (Edge& e : edges_) e.left = e.capacity;
     double total = 0;
     while (layers(source, sink, work)) {
@@ -210,7 +215,7 @@ PointBound bound_at(const Graph& graph, int point, int64_t budget, int breakpoin
   // 2. Then the other breakpoints, the widest step first.
   std::vector<char> done = {0};  // by neighbouring pair
   bool at_budget = true;
-  for (int attempt = 0; attempt < 24 + breakpoints; ++attempt) {
+  for (int attempt = 0; attempt < kBudgetCuts + breakpoints; ++attempt) {
     size_t pair = done.size();
     if (at_budget) {
       for (size_t i = 0; i < done.size(); ++i)
@@ -219,7 +224,7 @@ PointBound bound_at(const Graph& graph, int point, int64_t budget, int breakpoin
           pair = i;
       if (pair == done.size() || done[pair] != 0) {
         at_budget = false;
-        attempt = std::max(attempt, 24);
+        attempt = std::max(attempt, kBudgetCuts);
       }
     }
     if (!at_budget) {
@@ -244,7 +249,7 @@ PointBound bound_at(const Graph& graph, int point, int64_t budget, int breakpoin
     }
     Cut middle = model.solve(price, value, work);
     out.extra = std::max(out.extra, value + price * excess);
-    if (line(middle, price) >= line(low, price) - 1e-9 * model.scale() || middle.bytes >= low.bytes ||
+    if (line(middle, price) >= line(low, price) - kSameCut * model.scale() || middle.bytes >= low.bytes ||
         middle.bytes <= high.bytes) {
       done[pair] = 1;
       continue;
@@ -283,8 +288,7 @@ std::vector<int> bound_points(const Graph& graph) {
   if (backward >= 0) {
     points.push_back(backward);
     const double rest = static_cast<double>(graph.end() - backward);
-    for (const double part : {0.03, 0.08, 0.15, 0.3})
-      points.push_back(backward + static_cast<int>(part * rest));
+    for (const double part : kBackwardPoints) points.push_back(backward + static_cast<int>(part * rest));
   }
   points.push_back(std::min(fullest + 2, graph.end()));
   std::ranges::sort(points);

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
 
@@ -13,7 +12,6 @@ namespace gacc::passes::planner {
 
 namespace {
 
-constexpr int64_t kMostBytes = int64_t{1} << 60;
 constexpr int64_t kMostTensors = 1 << 24;
 
 std::vector<std::string_view> words_of(std::string_view line) {
@@ -25,12 +23,6 @@ std::vector<std::string_view> words_of(std::string_view line) {
     at = end;
   }
   return words;
-}
-
-template <class Number>
-bool to_number(std::string_view text, Number& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
 // Takes the words of one line in turn; the first mistake is kept.

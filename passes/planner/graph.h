@@ -2,6 +2,7 @@
 // read and write. It knows nothing of ops or values; the pass translates to it, gacc-plan reads it from a
 // file.
 #pragma once
+#include <charconv>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -50,6 +51,16 @@ struct Graph {
   // Tells whether the tensor's maker never runs again.
   bool once(int x) const { return tensor(x).producer >= 0 && operation(tensor(x).producer).once; }
 };
+
+// The most bytes that the sizes in a file may add up to: sums of them stay far below 2^63.
+inline constexpr int64_t kMostBytes = int64_t{1} << 60;
+
+// Returns true if all of the text is one number.
+template <class Number>
+bool to_number(std::string_view text, Number& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && !text.empty();
+}
 
 // `OP cost backward name n_in in... n_out {out bytes alias}...` and `GET id 1`, one per line.
 // False with `problem` = "LINE: what is wrong".

@@ -20,8 +20,8 @@ namespace {
 
 constexpr int kNever = std::numeric_limits<int>::max();
 
-int goes_of(Interval interval) { return static_cast<int>(interval); }
-int goes_of_held(int held) { return held == 0 ? kNever : held - 1; }
+int drops_of(Interval interval) { return static_cast<int>(interval); }
+int drops_of_held(int held) { return held == 0 ? kNever : held - 1; }
 
 }  // namespace
 
@@ -46,10 +46,10 @@ Incremental::Incremental(const Graph& graph)
     for (const int use : tensor.uses) {
       slot_of_.push_back(static_cast<int>(slots_.size()));
       slots_.push_back(
-          {.tensor = x, .begin = begin, .end = use, .goes = goes_of(plan_.intervals[slot_of_.size() - 1])});
+          {.tensor = x, .begin = begin, .end = use, .drops = drops_of(plan_.intervals[slot_of_.size() - 1])});
       begin = use;
     }
-    slots_.push_back({.tensor = x, .begin = begin, .end = -1, .goes = goes_of_held(plan_.held[i])});
+    slots_.push_back({.tensor = x, .begin = begin, .end = -1, .drops = drops_of_held(plan_.held[i])});
   }
   slot_saved_.assign(slots_.size(), 0);
   while (leaves_ < static_cast<int>(graph.operations.size())) leaves_ *= 2;
@@ -83,7 +83,7 @@ void Incremental::put_interval(int interval, Interval to) {
   Interval& now = plan_.intervals[interval];
   if (now == to) return;
   old_intervals_.emplace_back(interval, std::exchange(now, to));
-  set_goes(slot_of_[interval], goes_of(to));
+  set_drops(slot_of_[interval], drops_of(to));
 }
 
 void Incremental::put_held(int x, int to) {
@@ -91,7 +91,7 @@ void Incremental::put_held(int x, int to) {
   if (now == to) return;
   old_held_.emplace_back(x, now);
   now = static_cast<std::remove_reference_t<decltype(now)>>(to);
-  set_goes(slot_at(x, graph_.end() + 1), goes_of_held(to));
+  set_drops(slot_at(x, graph_.end() + 1), drops_of_held(to));
 }
 
 void Incremental::commit() {
@@ -128,12 +128,12 @@ int Incremental::slot_at(int x, int t) const {
 // in the slot before.
 bool Incremental::lives(const Slot& slot, int t, int& made) {
   made = 0;
-  bool live = slot.goes == 0;
+  bool live = slot.drops == 0;
   for (const Touch& touch : slot.touches) {
     if (touch.at >= t) break;
     if (!touch.made) continue;
     ++made;
-    live = live || (made >= slot.goes && (slot.end >= 0 || touch.read));
+    live = live || (made >= slot.drops && (slot.end >= 0 || touch.read));
   }
   return live;
 }
@@ -214,7 +214,7 @@ void Incremental::release(int x, int t) {
 bool Incremental::stays(const Local& x, int t) const {
   if (x.slot < 0) return true;
   const Slot& slot = slots_[x.slot];
-  if (x.made_before + (x.touch.made ? 1 : 0) < slot.goes) return false;
+  if (x.made_before + (x.touch.made ? 1 : 0) < slot.drops) return false;
   return slot.end >= 0 || (x.touch.read && slot.until > t);
 }
 
@@ -240,9 +240,7 @@ void Incremental::settle(int o) {
 }
 
 void Incremental::snapshot(int o, int t) {
-  const auto has = [](const std::vector<int>& list, int x) {
-    return std::ranges::find(list, x) != list.end();
-  };
+  const auto has = [](const std::vector<int>& list, int x) { return std::ranges::count(list, x) > 0; };
   const Operation& operation = graph_.operation(o);
   for (size_t i = 0; i < graph_.tensors.size(); ++i) {
     const Tensor& tensor = graph_.tensors[i];
@@ -254,11 +252,11 @@ void Incremental::snapshot(int o, int t) {
     const Slot& slot = slots_[number];
     if (met ? !local.live : t < slot.from || t > slot.to) continue;
     if (met && (local.pending > 0 || has(operation.inputs, x) || has(operation.outputs, x)))
-      residents_.push_back({x, -2, t});
+      residents_.push_back({x, Resident::kNeeded, t});
     else if (slot.end >= 0)
       residents_.push_back({x, number - x, slot.end});
     else
-      residents_.push_back({x, -1, slot.until});
+      residents_.push_back({x, Resident::kHeld, slot.until});
   }
 }
 
@@ -292,7 +290,7 @@ void Incremental::run(int t, int stop) {
       Local& local = local_[x];
       if (local.fresh != step_ - 1) continue;
       local.touch.made = !local.touch.live;  // or it was held, but nothing read it any more
-      local.touch.stays = local.made_before + 1 >= slots_[local.slot].goes;
+      local.touch.stays = local.made_before + 1 >= slots_[local.slot].drops;
       if (local.pending == 0 && (!stays(local, t) || slots_[local.slot].end < 0)) release(x, t);
     }
     for (const int x : graph_.operation(o).inputs) {
@@ -306,7 +304,7 @@ void Incremental::run(int t, int stop) {
     Local& local = local_[x];
     if (local.slot < 0) continue;
     const Slot& next = slots_[static_cast<size_t>(local.slot) + 1];
-    local.live = next.goes == 0 && (next.end >= 0 || next.until > t);
+    local.live = next.drops == 0 && (next.end >= 0 || next.until > t);
   }
   settle(t);
 }
@@ -358,15 +356,15 @@ void Incremental::follow_all() {
 void Incremental::review(int s) {
   Slot& slot = changing(s);
   work_ += static_cast<int64_t>(slot.touches.size());
-  bool live = slot.goes == 0, agrees = true;
+  bool live = slot.drops == 0, agrees = true;
   int made = 0, since = slot.begin, until = -1;
   for (const Touch& touch : slot.touches) {
     if (touch.live && touch.read) until = touch.at;
     if (!agrees) continue;
     if (touch.made) ++made;
-    agrees = touch.live == live && (!touch.made || touch.stays == (made >= slot.goes));
+    agrees = touch.live == live && (!touch.made || touch.stays == (made >= slot.drops));
     if (!agrees) stale_.insert(touch.at);
-    if (live || !touch.made || made < slot.goes || (slot.end < 0 && !touch.read)) continue;
+    if (live || !touch.made || made < slot.drops || (slot.end < 0 && !touch.read)) continue;
     live = true;
     since = touch.at;
   }
@@ -420,11 +418,11 @@ Incremental::Slot& Incremental::changing(int s) {
   return slot;
 }
 
-void Incremental::set_goes(int s, int goes) {
+void Incremental::set_drops(int s, int drops) {
   Slot& slot = changing(s);
   // The operation before it leaves the tensor there or not, and may take its bytes.
-  if ((slot.goes == 0) != (goes == 0) && slot.begin >= 0) stale_.insert(slot.begin);
-  slot.goes = goes;
+  if ((slot.drops == 0) != (drops == 0) && slot.begin >= 0) stale_.insert(slot.begin);
+  slot.drops = drops;
   review(s);
 }
 

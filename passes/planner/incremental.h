@@ -14,11 +14,13 @@
 
 namespace gacc::passes::planner {
 
-// A tensor that lives at a step because the plan wants it to, not because the step needs it.
+// A tensor that lives at a step.
 struct Resident {
+  static constexpr int kHeld = -1, kNeeded = -2;
   int tensor = 0;
-  int interval = -1;  // in RecomputePlan::intervals; -1: it is held
-  int next = 0;       // the operation at which it is needed again
+  // In RecomputePlan::intervals: the one that keeps it. kHeld: after its last use; kNeeded: the step needs it.
+  int interval = kHeld;
+  int next = 0;  // the operation at which it is needed again
 };
 
 class Incremental {
@@ -57,7 +59,7 @@ class Incremental {
   // The time between two uses of a tensor, or after its last use: then `end` is -1.
   struct Slot {
     int tensor = -1, begin = 0, end = 0;  // operations
-    int goes = 0;                         // how often it goes before it stays
+    int drops = 0;                        // how often it is dropped before it stays
     int from = 0, to = -1;                // it lives at the start of these operations
     int until = -1;                       // the last touch that reads what is there
     std::vector<Touch> touches{};         // by time; the use at the end is one
@@ -81,7 +83,7 @@ class Incremental {
 
   void put_interval(int interval, Interval to);
   void put_held(int x, int to);
-  void set_goes(int slot, int goes);
+  void set_drops(int slot, int drops);
   int slot_at(int x, int t) const;
   static bool lives(const Slot& slot, int t, int& made);
   Local& enter(int x, int t);

@@ -5,16 +5,15 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <set>
+
+#include "passes/planner/graph.h"
 
 namespace gacc::passes::planner {
 
 namespace {
 
 constexpr std::array<std::string_view, 4> kColumns = {"id", "lower", "upper", "size"};
-// All sums of sizes stay far below 2^63.
-constexpr int64_t kMostBytes = int64_t{1} << 60;
 
 std::string_view trim(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
@@ -32,11 +31,6 @@ std::vector<std::string_view> fields_of(std::string_view line) {
     if (comma == std::string_view::npos) return fields;
     from = comma + 1;
   }
-}
-
-bool to_number(std::string_view text, int64_t& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
 }  // namespace

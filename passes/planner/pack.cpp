@@ -9,9 +9,8 @@
 // section holds both. A node keeps, per section, the lowest offset an unplaced block can still have there
 // (`floor`) and the bytes of its unplaced blocks (`rest`). Pruning, each sound for canonical placements:
 //   - a section with floor + rest > capacity has no completion;
-//   - offsets only grow, so each floor is at least the offset placed last, and of two blocks at one offset
-//   the
-//     one of lower rank came first;
+//   - offsets only grow, so each floor is at least the offset placed last, and of two blocks at one offset the one of
+//     lower rank came first;
 //   - a block rises to the highest floor of its sections, a section to the lowest block it has left, and so
 //     on to the fixed point;
 //   - a block whose lowest offset is above all that could carry it waits until something is put below it;
@@ -373,7 +372,7 @@ Packing search_packing(const std::vector<Block>& blocks, int64_t capacity, int64
     const int64_t now = std::min(work, plain ? length : length / 4 + 1);
     std::vector<double> noise(items.size(), 1);
     if (!plain)
-      for (double& factor : noise) factor = 256 + random() % 256;
+      for (double& factor : noise) factor = 256 + random() % 256;  // up to a factor of two
     const Outcome outcome = search.run(kOrders[attempt % kOrders.size()], std::move(noise), now);
     if (outcome == Outcome::none) return {std::nullopt, true};
     if (outcome == Outcome::found) {

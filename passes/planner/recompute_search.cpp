@@ -157,7 +157,7 @@ class Planner {
     return plan_first_.first(x) + static_cast<int>(next - tensor.uses.begin());
   }
 
-  // The choices of a cut for tensors made before `from_below`, of another from there on.
+  // The choices of the cut `below` for tensors made before the operation `from`, of `above` from there on.
   RecomputePlan plan_of(int point, const Cut& below, const Cut& above, int from) const {
     RecomputePlan plan(graph_);
     for (size_t i = 0; i < graph_.tensors.size(); ++i) {
@@ -264,7 +264,7 @@ class Planner {
   }
 
   void drop(const Resident& r) {
-    if (r.interval < 0)
+    if (r.interval == Resident::kHeld)
       now_.set_held(r.tensor, 0);
     else
       now_.set_interval(r.interval, now_.plan().intervals[r.interval] == Interval::keep
@@ -302,7 +302,7 @@ class Planner {
         int far = 0;
         for (; i < by_storage.size() && by_storage[i].first == storage; ++i) {
           const Resident& r = residents[by_storage[i].second];
-          busy = busy || r.interval == -2 || r.next < 0 || graph_.once(r.tensor);
+          busy = busy || r.interval == Resident::kNeeded || r.next < 0 || graph_.once(r.tensor);
           if (busy) continue;
           cost = std::max(cost, closure(now_.plan(), r.tensor, r.next));
           far = std::max(far, r.next);

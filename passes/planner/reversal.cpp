@@ -3,8 +3,7 @@
 //   - s = t: the backward part makes what it needs itself, or the block passes and keeps what an option says;
 //   - y_t goes at once;
 //   - blocks s..j-1 pass, best(j, t, held, m - y_j-1), best(s, j - 1, y_j-1 is there, m);
-//   - block s passes and keeps what an option says, best(s + 1, t, held, m - that - y_s), the backward part
-//   of s.
+//   - block s passes and keeps what an option says, best(s + 1, t, held, m - that - y_s), the backward part of s.
 // Each must fit m while it runs; while blocks pass, so must the gradients before block t and y_t, if held.
 #include "passes/planner/reversal.h"
 
