@@ -78,7 +78,7 @@ GemmKernel choose_gemm(int64_t m, int64_t n, int64_t k, bool transpose_a, bool t
                        ir::DType type, ir::DType result, const GpuTarget& gpu, bool keeps_bits) {
   GemmKernel kernel{nullptr, transpose_a, transpose_b, accumulate, type, result};
   kernel.ordered = keeps_bits && accumulate;
-  const bool mma = !kernel.ordered && (type == ir::DType::f16 || (type == ir::DType::bf16 && gpu.bf16));
+  const bool mma = !kernel.ordered && has_tensor_cores(type, gpu);
   for (const GemmTile& tile :
        mma ? std::span<const GemmTile>(kMmaTiles) : std::span<const GemmTile>(kTiles)) {
     kernel.tile = &tile;

@@ -1,6 +1,6 @@
 // The built-in matrix products of the GPU: C[m, n] (+)= op(A)[m, k] @ op(B)[k, n], row-major, for machines
 // with nothing but the driver. A and B are of one type; sums are f32; C is rounded once, or f32 and added to.
-// Every product of a module gets a kernel of the artifact's PTX; which
+// Every product of a module gets a kernel of the artifact's PTX. Which
 // one is a pure function of the product's shape, so the code and the plan agree without being told.
 //
 // A kernel is a tile shape and a variant. A block computes one tile of C and adds the inner dimension in
@@ -45,8 +45,6 @@ inline constexpr int64_t kBlocksThatFillGpu = 99;
 // whatever the tile: a block then lasts as long as its walk.
 inline constexpr int64_t kDepthWorthSlices = 128;
 
-constexpr int64_t ceil_divide(int64_t value, int64_t by) { return (value + by - 1) / by; }
-
 // Returns true if products of this type go through tensor cores.
 bool has_tensor_cores(ir::DType type, const GpuTarget& gpu);
 
@@ -81,8 +79,8 @@ struct GemmKernel {
   std::string name() const;
 };
 
-// The kernel of a product that has this shape in a full micro-batch. The GPU counts for bf16 alone, which not
-// all have tensor cores for. keeps_bits: no bit of an element depends on m, nor, where it accumulates, on k.
+// The kernel of a product that has this shape in a full micro-batch, by tensor cores where the GPU has them for its
+// type. keeps_bits: no bit of an element depends on m, nor, where it accumulates, on k.
 GemmKernel choose_gemm(int64_t m, int64_t n, int64_t k, bool transpose_a, bool transpose_b, bool accumulate,
                        ir::DType type = ir::DType::f32, ir::DType result = ir::DType::f32,
                        const GpuTarget& gpu = GpuTarget(80), bool keeps_bits = false);

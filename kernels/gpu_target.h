@@ -1,9 +1,12 @@
 // Abilities of a target's GPUs that a choice of kernels or code depends on.
 #pragma once
 #include <charconv>
+#include <cstdint>
 #include <string_view>
 
 namespace gacc::kernels {
+
+inline constexpr int64_t kWarp = 32;  // threads, of every GPU
 
 struct GpuTarget {
   int capability = 0;         // 90 of sm_90a

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "ir/cost.h"
 #include "kernels/handwritten/calls.h"
 
 namespace gacc::kernels {
@@ -47,17 +48,6 @@ constexpr Handwritten kHandwritten[] = {
     {&ir::op_embedding_grad_acc, describe_embedding_gradient},
 };
 
-// Elements of the op's largest operand or result at the full micro-batch.
-int64_t largest(const ir::OpView& op) {
-  const int64_t batch = op.module.micro_batch();
-  int64_t most = 0;
-  for (size_t i = 0; i < op.op.operands.size(); ++i)
-    most = std::max(most, ir::elements(op.operand(i).shape, batch));
-  for (size_t i = 0; i < op.op.results.size(); ++i)
-    most = std::max(most, ir::elements(op.result(i).shape, batch));
-  return most;
-}
-
 }  // namespace
 
 int64_t largest_divisor(int64_t n, int64_t most) {
@@ -65,8 +55,6 @@ int64_t largest_divisor(int64_t n, int64_t most) {
   for (int64_t d = 2; d <= most; ++d) best = n % d == 0 ? d : best;
   return best;
 }
-
-Extent extent_of(const ir::Shape& shape) { return {ir::elements(shape, 1), ir::has_batch(shape)}; }
 
 Specialisation thread_items(const ir::OpView& op, Extent items, int64_t work) {
   Specialisation made;
@@ -76,14 +64,16 @@ Specialisation thread_items(const ir::OpView& op, Extent items, int64_t work) {
   made.call.block = made.call.per_block = kBlockThreads;
   made.body.op = op.op.info;
   made.body.cost = 10;
-  made.body.wide_index = largest(op) >= kWideIndexElements;
+  made.body.wide_index = ir::most_elements(op) >= kWideIndexElements;
   return made;
 }
 
-Specialisation point_items(const ir::OpView& op, Purpose purpose, Extent rows, int64_t columns, int cost) {
-  Specialisation made = thread_items(op, rows, columns * std::max(cost, 4));
+Specialisation point_items(const ir::OpView& op, Purpose purpose, Extent rows, int64_t columns,
+                           int64_t cost) {
+  constexpr int64_t kLeast = 4, kMost = 1 << 20;  // far above what a task should take
+  Specialisation made = thread_items(op, rows, columns * std::clamp(cost, kLeast, kMost));
   made.call.extents.push_back({columns, false});
-  made.body.cost = cost;
+  made.body.cost = static_cast<int>(std::min(cost, kMost));
   if (purpose == Purpose::device) made.call.items.factor *= columns;
   return made;
 }

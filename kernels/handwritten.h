@@ -24,13 +24,11 @@ namespace gacc::kernels {
 Specialisation describe_handwritten(const ir::OpView& op, Purpose purpose, const GpuTarget& gpu);
 // The usual calls. `work`: scalar operations of an item (of a point: of one element); host tasks are cut so
 // that they take some microseconds.
-Specialisation point_items(const ir::OpView& op, Purpose purpose, Extent rows, int64_t columns, int cost);
+Specialisation point_items(const ir::OpView& op, Purpose purpose, Extent rows, int64_t columns, int64_t cost);
 Specialisation thread_items(const ir::OpView& op, Extent items, int64_t work);
 Specialisation block_items(const ir::OpView& op, Extent items, int64_t work, int64_t threads);
 
 // Returns the largest divisor of `n` that is at most `most`: so many of n neighbours have one thread, or task.
 int64_t largest_divisor(int64_t n, int64_t most);
-// Returns the product of a shape's extents.
-Extent extent_of(const ir::Shape& shape);
 
 }  // namespace gacc::kernels

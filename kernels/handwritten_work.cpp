@@ -179,7 +179,7 @@ void embedding_gradient_work(const Asked& a) {
   a.work.instructions = 6 * tokens * blocks + 4 * gradients;
   a.work.flight = 32;
   a.work.rounds = tokens / EmbeddingList::kTokens;
-  a.work.serial_loads = tokens / 32;
+  a.work.serial_loads = tokens / kWarp;
   a.work.chain = 40;
 }
 

@@ -1,4 +1,3 @@
-// See launch_cost.h; docs/gpu.md has the formulas in words.
 #include "kernels/launch_cost.h"
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 #include <initializer_list>
 
 #include "ir/ops/heads.h"
+#include "kernels/gpu_target.h"
 
 namespace gacc::kernels {
 
@@ -95,7 +95,7 @@ ProductTime own_time(const Machine& machine, const ProductWork& p, double memory
   const double waves = tiles >= slots ? std::ceil(tiles / slots) : std::max(tiles, sms) / slots;
   double products = waves * slots * 2 * tm * tn * k / rate;
   // Tensor cores work beside other instructions; multiply-adds are such instructions.
-  const double beside = p.instructions / 32 / (Machine::kIssued * std::min(sms, tiles) * machine.clock) *
+  const double beside = p.instructions / kWarp / (Machine::kIssued * std::min(sms, tiles) * machine.clock) *
                         std::max(1.0, waves * slots / tiles);
   if (!p.tensor_cores) products += beside;
   // The last wave leaves slots empty, and a few tiles leave multiprocessors.
@@ -173,11 +173,11 @@ std::string_view bound_text(Bound bound) {
 }
 
 int64_t resident_blocks(const Machine& machine, const Work& work) {
-  const int64_t warps = (work.threads + 31) / 32;
+  const int64_t warps = ceil_divide(work.threads, kWarp);
   const int64_t registers = std::max<int64_t>((work.registers + 7) / 8 * 8, 16);
   const int64_t by_shared = work.shared > 0 ? machine.shared / (work.shared + 1024) : machine.blocks;
   return std::max<int64_t>(1, std::min({machine.blocks, machine.warps / warps,
-                                        Machine::kRegisters / (warps * 32 * registers), by_shared}));
+                                        Machine::kRegisters / (warps * kWarp * registers), by_shared}));
 }
 
 double waves(const Machine& machine, const Work& work) {
@@ -202,7 +202,7 @@ Terms terms(const Machine& machine, const Work& work) {
       t.access += all->bytes[i] / (Machine::kLoadLanes * lane) / sms;
     }
   }
-  t.issue = tail * work.instructions / 32 / (Machine::kIssued * sms);
+  t.issue = tail * work.instructions / kWarp / (Machine::kIssued * sms);
   t.multiply = tail * work.flops / (2 * machine.lanes * sms);
   t.function = tail * work.functions / (Machine::kFunctions * sms);
   t.dispatch = work.blocks / (Machine::kStarted * machine.clock);

@@ -214,8 +214,7 @@ Work work_of(const Machine& machine, const ir::Module& module, const ir::Region&
   const auto bytes_of = [&](const ir::Operand& operand) {
     return static_cast<double>(ir::type_bytes(ir::operand_type(module, region, operand), batch));
   };
-  for (const auto* operands : {&from.kernel.reads, &from.kernel.writes})
-    for (const ir::Operand& operand : *operands) work.moved += bytes_of(operand);
+  from.kernel.each_operand([&](const ir::Operand& operand) { work.moved += bytes_of(operand); });
   if (ir::as_product(call) != nullptr) {
     work.product = product_work(module, region, from.kernel, call, gpu);
     return work;
@@ -323,7 +322,7 @@ class RegionCosts {
   }
 
   // Returns the share of a level's calls that are these.
-  double part_of_level(const std::vector<const ir::CallSite*>& calls) const {
+  double part_of_level(const ir::Calls& calls) const {
     const std::optional<int32_t>& level = calls.front()->level;
     return level ? static_cast<double>(calls.size()) / calls_of_level_[static_cast<size_t>(*level)] : 0;
   }

@@ -20,7 +20,7 @@
 
 namespace gacc::kernels {
 
-using ir::Extent;
+using ir::Extent, ir::extent_of;
 
 // The kind of a function's work items. A range of items may be cut anywhere at a multiple of BodyCall::tile; the
 // result does not depend on the cuts.
@@ -66,6 +66,9 @@ struct Member {
     return std::binary_search(approximate.begin(), approximate.end(), static_cast<int32_t>(node));
   }
 };
+
+// Body::cost from which on the host's loops have masks throughout: a second copy of the code without them costs more.
+inline constexpr int64_t kMaskedCost = 200;
 
 struct Body {
   ir::KernelForm form = ir::KernelForm::pointwise;
@@ -141,8 +144,8 @@ struct ModuleKernels {
 // Bytes of shared memory in which the threads of a block bring their parts of reductions together: a word a
 // warp, in two arrays by turns. One warp needs none.
 constexpr int64_t reduction_bytes(int64_t threads, int64_t reductions) {
-  if (reductions == 0 || threads <= 32) return 0;
-  return (threads / 32 * 4 + 15) / 16 * 16 * (reductions > 1 ? 2 : 1);
+  if (reductions == 0 || threads <= kWarp) return 0;
+  return ir::aligned(threads / kWarp * 4, 16) * (reductions > 1 ? 2 : 1);
 }
 
 enum class Purpose : uint8_t { host, device };

@@ -12,7 +12,6 @@ namespace gacc::kernels {
 
 namespace {
 
-constexpr int64_t kWarp = 32;  // threads
 // Columns of a row on the device: below the first, several rows share a warp; above the others a row has a
 // block, of kBlockThreads and of kLongRowThreads.
 constexpr int64_t kWarpRow = 128, kBlockRow = 1024, kLongRow = 8192;
@@ -31,7 +30,7 @@ constexpr int64_t kColumnGrain = 64;  // of a column sum's columns
 // Threads of a column sum that are side by side, at least: they read 128 bytes of a row.
 constexpr int64_t kLeastSide = 8;
 
-// Returns the threads for a row of so many vectors.
+// Returns the threads that lie side by side over so many vectors of a row: a power of two, a warp at most.
 int64_t team_of(int64_t vectors) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::min(vectors, kWarp))));
 }
@@ -119,11 +118,8 @@ class BodyBuilder {
         uses_column_ = uses_column_ || node.op == ScalarOp::column || node.op == ScalarOp::sample_uniform;
       }
     } else {
-      size_t i = 0;
-      while (op.info->is_written(i)) ++i;
-      member.inputs.push_back(source(op.operands[i]));
-      const ir::Attr* ordered = ir::find_attr(op, "ordered");
-      member.ordered = ordered != nullptr && std::get<bool>(*ordered);
+      member.inputs.push_back(source(ir::reduced(op)));
+      member.ordered = ir::has_flag(op, "ordered");
       body_.cost += 1;
     }
     for (size_t i = 0; i < op.operands.size(); ++i) {
@@ -322,8 +318,7 @@ class BodyBuilder {
         }
         // By the shape alone, so not by the vector: a sum that is recomputed in another kernel has the same
         // bits. Where blocks of 8 columns a thread would be few, they take fewer columns.
-        body_.side = static_cast<int64_t>(
-            std::bit_ceil(static_cast<uint64_t>(std::min(ceil_divide(columns.factor, kEight), kWarp))));
+        body_.side = team_of(ceil_divide(columns.factor, kEight));
         // Nor by the number of parts, where they are those of samples and bits must not depend on these.
         while (body_.side > kLeastSide && !ir::keeps_bits(module_.settings) &&
                parts_ * ceil_divide(columns.factor, body_.side * kEight) < kBlocksThatFillGpu)

@@ -69,7 +69,7 @@ class ConvOperands : protected BlockCode {
       return at;
     };
     if (kind_ == ConvKind::weight) {
-      column0_ = b.CreateMul(t_.word(next(kernels::ceil_divide(product_.others, tile_.n))), word(tile_.n));
+      column0_ = b.CreateMul(t_.word(next(ceil_divide(product_.others, tile_.n))), word(tile_.n));
       row0_ = b.CreateMul(t_.word(next(down())), word(tile_.m));
       group_ = next(s_.groups);
       // The part's samples; of a micro-batch that is not full there may be fewer, or none.
@@ -161,7 +161,7 @@ class ConvOperands : protected BlockCode {
   }
 
   // Tiles that stand below one another in a group.
-  int64_t down() const { return kernels::ceil_divide(product_.rows, tile_.m); }
+  int64_t down() const { return ceil_divide(product_.rows, tile_.m); }
   // C: an element's place is the sum of its row's and its column's; `run` neighbours of a row lie side by side.
   Value* c_row(Value* row) {
     Value* group = group_;

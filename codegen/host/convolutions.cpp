@@ -139,8 +139,8 @@ class Convolution final : public LibraryCall {
     const int64_t weight_bytes = weight.rows * weight.columns * static_cast<int64_t>(sizeof(float));
     const int64_t most = kind_ == ConvKind::weight ? std::max(kLotBytes, weight_bytes) : kLotBytes;
     const int64_t lots =
-        kernels::ceil_divide(task_samples(), std::clamp<int64_t>(most / row_bytes, 1, task_samples()));
-    const int64_t lot = kernels::ceil_divide(task_samples(), lots);
+        ceil_divide(task_samples(), std::clamp<int64_t>(most / row_bytes, 1, task_samples()));
+    const int64_t lot = ceil_divide(task_samples(), lots);
     forbid_nested_threads();
     if (type == DType::bf16 && multiplies_bf16()) {
       computed_ = DType::bf16;
@@ -158,7 +158,7 @@ class Convolution final : public LibraryCall {
   }
 
   int64_t tasks(int64_t batch) const override {
-    return blocks_ * (part_ > 0 ? parts_ : kernels::ceil_divide(batch, samples_));
+    return blocks_ * (part_ > 0 ? parts_ : ceil_divide(batch, samples_));
   }
 
   bool run(char* const* operands, int64_t batch, int64_t task, int thread) const override {
@@ -207,12 +207,12 @@ class Convolution final : public LibraryCall {
     const int64_t uncut = grouped ? 0 : in ? shape.out * shape.places() : shape.in * shape.pixels();
     int64_t most = 0, least = 0;
     for (int64_t blocks = 1; blocks == 1 || channels % (blocks * kBlockStep) == 0; blocks *= 2) {
-      const int64_t lots = part_ > 0 ? parts_ : std::min(micro_batch, kernels::ceil_divide(wanted, blocks));
+      const int64_t lots = part_ > 0 ? parts_ : std::min(micro_batch, ceil_divide(wanted, blocks));
       const int64_t tasks = std::min(lots * blocks, wanted);
       const int64_t laid = lots * weight_size_ + blocks * micro_batch * uncut;
       if (tasks < most || (tasks == most && laid >= least)) continue;
       most = tasks, least = laid;
-      blocks_ = blocks, samples_ = kernels::ceil_divide(micro_batch, lots);
+      blocks_ = blocks, samples_ = ceil_divide(micro_batch, lots);
     }
   }
 

@@ -111,7 +111,7 @@ class HostTarget final : public Target {
                   carried.end());
     };
     Value* middle = low;
-    if (body.cost < 200) {  // beyond, a second copy of the code costs more than masks do
+    if (body.cost < kMaskedCost) {
       const unsigned step = unroll_ * width_;
       middle = whole(low, high, step);
       accumulators = loop(low, middle, index(step), accumulators, [&](Value* column, Carried carried) {

@@ -1,4 +1,3 @@
-// Calls of the attention kernels.
 #include "kernels/handwritten/attention_call.h"
 
 #include <algorithm>
@@ -57,12 +56,12 @@ AttentionShape attention_shape(const ir::OpView& op) {
 Specialisation specialisation_of(const ir::OpView& op, Purpose purpose, const AttentionShape& shape) {
   // A position meets up to T others, or a window of them, in 2 to 4 products of D terms.
   const int64_t met = shape.window > 0 ? shape.window : shape.length;
-  const int64_t work = std::clamp<int64_t>(met * shape.channels / 4, 200, 10000);
+  const int64_t work = std::clamp<int64_t>(met * shape.channels / 4, kMaskedCost, 10000);
   // A thread for every member of a position's team, and whole warps for a row.
   int64_t columns = shape.block;
-  if (shape.team > 0) columns = (shape.block * shape.team + Team::kWarp - 1) / Team::kWarp * Team::kWarp;
-  Specialisation made = point_items(op, purpose, {shape.kv_heads * shape.blocks() * shape.rows(), true},
-                                    columns, static_cast<int>(work));
+  if (shape.team > 0) columns = ir::aligned(shape.block * shape.team, kWarp);
+  Specialisation made =
+      point_items(op, purpose, {shape.kv_heads * shape.blocks() * shape.rows(), true}, columns, work);
   auto& [call, body, constants] = made;
   body.wide_index = body.wide_index || call.items.at(op.module.micro_batch()) >= kWideIndexElements;
   body.shape = CompiledShape(shape);

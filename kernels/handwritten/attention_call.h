@@ -1,4 +1,4 @@
-// The Shape of the attention kernels.
+// The Shape of the attention kernels, for which they are compiled.
 #pragma once
 #include "kernels/handwritten.h"
 
@@ -13,7 +13,7 @@ inline constexpr int64_t kAttentionBlock = 64;
 
 // The threads of a GPU that share a position, and the channels of each; not by tensor cores.
 struct Team {
-  static constexpr int64_t kWarp = 32, kMostChannels = 16, kMostWithoutTeam = 8;
+  static constexpr int64_t kMostChannels = 16, kMostWithoutTeam = 8;
   // Returns the number of threads: the least power of two that gives each at most kMostChannels, and at most a warp;
   // wider heads are not in registers. One thread has kMostWithoutTeam channels at most: LLVM keeps its rows in
   // registers from the products to the sums.
@@ -22,7 +22,7 @@ struct Team {
   static int64_t chunk(int64_t channels) { return channels % 4 == 0 ? 4 : channels % 2 == 0 ? 2 : 1; }
   // The channels of a thread that has the most.
   static int64_t share(int64_t channels, int64_t team) {
-    return (channels / chunk(channels) + team - 1) / team * chunk(channels);
+    return ceil_divide(channels / chunk(channels), team) * chunk(channels);
   }
 };
 
@@ -43,7 +43,7 @@ struct AttentionShape {
   int64_t team = 0;    // GPU, not by tensor cores: threads that share a position; 0 on the host
   // By tensor cores: positions of a warp, 16 or 32. A tile's rows in shared memory serve so many at once.
   int64_t warp_rows = 16;
-  int64_t threads() const { return block / warp_rows * 32; }
+  int64_t threads() const { return block / warp_rows * kWarp; }
   // Positions that a team meets at a time: with more, ptxas fetches more rows ahead than it has registers
   // for.
   int64_t step() const { return parts > 1 ? 2 : 4; }
@@ -54,7 +54,7 @@ struct AttentionShape {
   int64_t row() const { return (heads + 2 * kv_heads) * channels; }  // of a position of qkv
   // Returns the begin of the channels of query, key and value (0, 1, 2) in such a row.
   int64_t begin(int64_t which) const { return which == 0 ? 0 : width() + (which - 1) * kv_heads * channels; }
-  int64_t blocks() const { return (length + block - 1) / block; }
+  int64_t blocks() const { return ceil_divide(length, block); }
   // Returns true if a query may not see a key of a tile that it meets, wherever the tile is.
   bool masks() const { return causal != 0 || documents != 0; }
   // Returns true if the first tile that a query meets may have no key that it sees.

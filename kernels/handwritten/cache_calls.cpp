@@ -8,8 +8,6 @@ namespace gacc::kernels {
 
 namespace {
 
-constexpr int64_t kMostPointOperations = 100000;
-
 CacheShape shape_of(const ir::Heads& of, int64_t positions) {
   return {.heads = of.heads, .kv_heads = of.kv_heads, .channels = of.channels, .positions = positions};
 }
@@ -33,21 +31,20 @@ Specialisation describe_cache_put(const ir::OpView& op, Purpose) {
 Specialisation describe_cache_scores(const ir::OpView& op, Purpose purpose) {
   CacheShape shape = shape_of(ir::heads_of(op), op.result().shape.back());
   shape.window = op.integer("window");
-  const auto cost = static_cast<int>(std::min(4 * shape.channels, kMostPointOperations));
-  return with_shape(point_items(op, purpose, extent_of({ir::kBatch, shape.heads}), shape.positions, cost),
-                    shape);
+  return with_shape(
+      point_items(op, purpose, extent_of({ir::kBatch, shape.heads}), shape.positions, 4 * shape.channels),
+      shape);
 }
 
 // A row is a head of queries, a point one of its channels.
 Specialisation describe_cache_read(const ir::OpView& op, Purpose purpose) {
-  const int64_t heads = op.operand(0).shape[1], kv_heads = op.integer("kv_heads");
-  CacheShape shape = {.heads = heads,
-                      .kv_heads = kv_heads,
-                      .channels = op.result().shape.back() / heads,
-                      .positions = op.operand(0).shape.back()};
+  const ir::Shape weights = op.operand(0).shape;
+  const int64_t heads = weights[1];
+  CacheShape shape =
+      shape_of({heads, op.integer("kv_heads"), op.result().shape.back() / heads}, weights.back());
   shape.window = op.integer("window");
-  const auto cost = static_cast<int>(std::min(4 * shape.positions, kMostPointOperations));
-  return with_shape(point_items(op, purpose, extent_of({ir::kBatch, heads}), shape.channels, cost), shape);
+  return with_shape(
+      point_items(op, purpose, extent_of({ir::kBatch, heads}), shape.channels, 4 * shape.positions), shape);
 }
 
 }  // namespace gacc::kernels

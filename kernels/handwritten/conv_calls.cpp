@@ -11,6 +11,7 @@ namespace gacc::kernels {
 namespace {
 
 constexpr int64_t kChannelSums = 8, kTapSums = 9;  // sums that a thread holds
+constexpr int64_t kThreads = 128;                  // of a block; each holds many registers
 // Least extents of a product: with fewer rows, or a smaller extent without pixels, the smallest tile is mostly empty.
 constexpr int64_t kLeastRows = 16, kLeastRowsOfTensorCores = 8, kLeastOthers = 16;
 // A weight's gradient of so few tiles, or by multiply-adds of such small ones, is made faster by many threads that
@@ -113,7 +114,7 @@ Specialisation describe_conv(const ir::OpView& op, Purpose purpose) {
     shape.tile = largest_divisor(shape.taps(), kTapSums);
     const int64_t items =
         op.integer("parts") * shape.groups * shape.out * shape.in * (shape.taps() / shape.tile);
-    made = block_items(op, {items, false}, shape.taps(), 128);
+    made = block_items(op, {items, false}, shape.taps(), kThreads);
     made.call.extents.push_back(samples);
     made.body.shared = reduction_bytes(made.call.block, shape.tile);
   } else {
@@ -121,7 +122,7 @@ Specialisation describe_conv(const ir::OpView& op, Purpose purpose) {
     const ir::Shape& result = op.result().shape;
     const int64_t items = samples.factor * result[1] / shape.tile * result[2] * result[3];
     made = thread_items(op, {items, samples.times_batch}, shape.taps());
-    made.call.block = made.call.per_block = 128;
+    made.call.block = made.call.per_block = kThreads;
   }
   made.body.shape = CompiledShape(shape);
   return made;

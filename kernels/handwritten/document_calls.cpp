@@ -11,8 +11,8 @@ namespace {
 // A point for each of `columns` of a sample, which looks at `met` positions.
 Specialisation by_samples(const ir::OpView& op, Purpose purpose, int64_t columns, int64_t met) {
   const ir::Shape shape = op.operand(0).shape;
-  Specialisation made = point_items(op, purpose, extent_of({shape.front()}), columns,
-                                    static_cast<int>(std::clamp<int64_t>(8 * met, 200, 100000)));
+  Specialisation made =
+      point_items(op, purpose, extent_of({shape.front()}), columns, std::max(8 * met, kMaskedCost));
   made.body.shape = CompiledShape(DocumentsShape{.length = shape.back()});
   return made;
 }

@@ -11,7 +11,6 @@ namespace gacc::kernels {
 namespace {
 
 constexpr int64_t kMostBytes = 16;  // that a thread of the device moves at once
-constexpr int64_t kWarp = 32;       // threads
 constexpr int64_t kPiece = 2048;    // elements of a row that one task of concat moves, about
 // Scalar operations for an element: a copy with its indices, and one whose address is of its own.
 constexpr int kCopyCost = 4, kGatherCost = 16;
@@ -19,7 +18,6 @@ constexpr int kBlockCost = 8;  // of an element in a block, with its scale
 // The gradient of an embedding on the host. Columns of a task: about four vectors of the widest CPU, and with fewer
 // than one of them there is one task. Operations for a token: its number, its row, the sum and its way back.
 constexpr int64_t kTaskColumns = 64, kLeastTaskColumns = 16, kTokenOperations = 4;
-constexpr int64_t kMostPointOperations = 1 << 20;  // of a point, so that counts of tasks stay small
 constexpr int kLoopCost = 40;  // so much is not unrolled: the loops inside are to be kept small
 // The same on a GPU: ranges of rows, each a warp, at most; every range reads the numbers of all tokens.
 constexpr int64_t kMostTokenRanges = 256;
@@ -92,8 +90,7 @@ Specialisation describe_batch_product(const ir::OpView& op, Purpose purpose) {
   const int64_t k = a[a.size() - (ta == 1 ? 2 : 1)];
   Extent rows = extent_of(y);
   rows.factor /= n;
-  Specialisation made =
-      point_items(op, purpose, rows, n, static_cast<int>(std::min(kCopyCost * k, kMostPointOperations)));
+  Specialisation made = point_items(op, purpose, rows, n, kCopyCost * k);
   made.body.cost = kLoopCost;
   made.body.shape = CompiledShape(BatchProductShape{m, n, k, ta, tb});
   return made;
@@ -161,8 +158,7 @@ Specialisation describe_embedding_gradient(const ir::OpView& op, Purpose purpose
     int64_t width = largest_divisor(columns, kTaskColumns);
     if (width < kLeastTaskColumns) width = columns;
     const int64_t work = kTokenOperations * count.at(op.module.micro_batch()) + (fresh ? rows : 0);
-    made = point_items(op, purpose, {columns / width, false}, width,
-                       static_cast<int>(std::min(work, kMostPointOperations)));
+    made = point_items(op, purpose, {columns / width, false}, width, work);
     made.body.cost = kLoopCost;
     shape.by_columns = 1;
   } else {

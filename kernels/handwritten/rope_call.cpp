@@ -33,8 +33,7 @@ Specialisation describe_rope(const ir::OpView& op, Purpose purpose) {
            of.channels % (shape.interleaved ? 4 * shape.vector : 2 * shape.vector) == 0)
       shape.vector *= 2;
   }
-  // Not above what the host walks without masks (codegen/host/target.cpp).
-  const auto cost = static_cast<int>(std::min<int64_t>(50 + 8 * of.all(), 199));
+  const int64_t cost = std::min(50 + 8 * of.all(), kMaskedCost - 1);
   Specialisation made = point_items(op, purpose, extent_of({op.operand(0).shape[0], shape.length}),
                                     shape.pairs() / shape.vector, cost);
   made.call.block = made.call.per_block = 32;  // there are few threads, each with much to do

@@ -52,11 +52,11 @@ Specialisation describe_pool(const ir::OpView& op, Purpose purpose) {
   int64_t cost = 6 * window.kernel[0] * window.kernel[1];
   for (int axis = 0; planes && axis < 2; ++axis) cost *= window.to[axis];
   for (int axis = 0; gradient && walk == 0 && axis < 2; ++axis)
-    cost *= (window.kernel[axis] + window.stride[axis] - 1) / window.stride[axis];
+    cost *= ceil_divide(window.kernel[axis], window.stride[axis]);
   const Extent rows =
       planes ? extent_of({walked[0], walked[1]}) : extent_of({walked[0], walked[1], walked[2]});
-  Specialisation made = point_items(op, purpose, rows, planes ? 1 : walked[3],
-                                    static_cast<int>(std::min<int64_t>(cost, 10000)));
+  Specialisation made =
+      point_items(op, purpose, rows, planes ? 1 : walked[3], std::min<int64_t>(cost, 10000));
   made.body.shape = CompiledShape(PoolShape{window, walk});
   return made;
 }

@@ -170,7 +170,7 @@ class Attention {
           if (s_.team > 0) {
             member = b_.CreateURem(at.column, t_.index(s_.team));
             Value* position = b_.CreateAdd(begin, b_.CreateUDiv(at.column, t_.index(s_.team)));
-            Value* warp = b_.CreateUDiv(at.column, t_.index(Team::kWarp));
+            Value* warp = b_.CreateUDiv(at.column, t_.index(kernels::kWarp));
             low_ = b_.CreateAdd(begin, b_.CreateMul(warp, t_.index(together())));
             first_ = t_.smaller(position, t_.index(s_.length - 1));
             exists_ = b_.CreateICmpULT(position, t_.index(s_.length));
@@ -191,7 +191,7 @@ class Attention {
   }
 
   // Positions whose lanes walk together.
-  int64_t together() const { return s_.team > 0 ? Team::kWarp / s_.team : static_cast<int64_t>(lanes_); }
+  int64_t together() const { return s_.team > 0 ? kernels::kWarp / s_.team : static_cast<int64_t>(lanes_); }
 
   // Steps of positions that some of the lanes see: from `from` to `to` all do, before and behind perhaps not.
   struct Range {
