@@ -10,8 +10,7 @@
 //      @PARAM.grad2 and counts its launches; then no gradient stays inside its product.
 //   4. Where samples have random numbers, the step ends with advancing the ordinal of its first sample.
 //   5. The update region is built (build_update.cpp), with train.lanes the region that closes a lane
-//      (lanes.cpp), and `init` clears every accumulator and state but
-//      those that the runtime writes.
+//      (lanes.cpp), and `init` clears every accumulator and state but those that the runtime writes.
 #include <algorithm>
 #include <functional>
 
@@ -227,13 +226,11 @@ void clear_in_init(Module& module, Diag& diag) {
       if (op.info->is_written(i)) written[index(*as_buffer(op.operands[i]))] = true;
   }
   Builder build(module, module.init, diag);
-  for (size_t i = 0; i < module.buffers.size(); ++i) {
-    const Buffer& buffer = module.buffers[i];
+  for (const BufferId id : module.buffer_ids()) {
     // Roles that the runtime writes, and nodes, which `close` writes before they are read.
     constexpr BufferRole others[] = {BufferRole::weight, BufferRole::given, BufferRole::node,
                                      BufferRole::lane};
-    if (!contains(others, buffer.role) && !written[i])
-      build.effect("fill", {BufferId{static_cast<int32_t>(i)}});
+    if (!contains(others, module[id].role) && !written[index(id)]) build.effect("fill", {id});
   }
 }
 

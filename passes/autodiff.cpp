@@ -2,10 +2,9 @@
 // walks the ops backwards and sums.
 //
 //   1. active: the values that depend on a trainable parameter through floats.
-//   2. Walk back from the loss, whose own gradient is the number 1 (accumulators hold gradients of the loss
-//   *sum*), or, where it is to be scaled, `seed`.
-//      At an op all users of its results have been met: sum what they contributed, then ask the table for the
-//      contributions to its operands, for active ones only.
+//   2. Walk back from the loss, whose own gradient is the number 1 (accumulators hold gradients of the loss *sum*),
+//      or, where it is to be scaled, `seed`. At an op all users of its results have been met: sum what they
+//      contributed, then ask the table for the contributions to its operands, for active ones only.
 //   3. Yield the gradient of every trainable parameter that was reached. One that the loss does not
 //      reach has none, as in PyTorch, and is not updated; reaching none at all is an error.
 #include <algorithm>
@@ -53,8 +52,7 @@ class Autodiff {
     if (diag_.failed()) return false;
 
     bool any = false;
-    for (size_t i = 0; i < module_.buffers.size(); ++i) {
-      const BufferId id{static_cast<int32_t>(i)};
+    for (const BufferId id : module_.buffer_ids()) {
       if (const std::optional<Operand> gradient = total(id)) {
         build_.yield({.role = YieldRole::grad, .of = id, .what = *gradient});
         any = true;

@@ -80,8 +80,7 @@ class UpdateBuilder {
   // Running statistics move with the window's micro-batches in @NAME.change, and for good when it is good,
   // counted targets or not: they are of the inputs. What a skipped window did to them is forgotten.
   void commit_statistics() {
-    for (size_t i = 0; i < module_.buffers.size(); ++i) {
-      const BufferId change{static_cast<int32_t>(i)};
+    for (const BufferId change : module_.buffer_ids()) {
       if (module_[change].role != BufferRole::change) continue;
       write_when(ok_, "add.acc", {*module_[change].of, change});
       build_.effect("fill", {change});
@@ -161,15 +160,15 @@ class UpdateBuilder {
       named(Named::plateau_bad);
       named(Named::plateau_seen);
     }
-    const bool told = follows_run(module_.settings);
-    if (told)
+    const bool by_run = follows_run(module_.settings);
+    if (by_run)
       for (const Named each : {Named::run_total, Named::run_warmup}) operands.emplace_back(named(each));
     const std::string op = "schedule." + type;
     const Attrs said = given(module_.settings, module_.results);
     Attrs attrs;
     for (const AttrSpec& spec : find_op(op)->attrs) {
       const auto set = said.find("schedule." + std::string(spec.name));
-      const bool is_operand = told && (spec.name == "total" || spec.name == "warmup");
+      const bool is_operand = by_run && (spec.name == "total" || spec.name == "warmup");
       if (!is_operand && set != said.end() && set->second != spec.fallback)
         attrs[std::string(spec.name)] = set->second;
     }
@@ -249,12 +248,10 @@ class UpdateBuilder {
 
   // The settings that the op knows, by its attributes' names.
   Attrs optimizer_attrs(std::string_view op, const Buffer& parameter) const {
-    const Attrs& own = module_.settings.of_types;
     Attrs attrs;
     for (const AttrSpec& spec : find_op(op)->attrs) {
-      const std::string key = "optimizer." + std::string(spec.name);
-      const auto set = own.find(key);
-      attrs[std::string(spec.name)] = set != own.end() ? set->second : spec.fallback;
+      const Attr* set = module_.settings.of_type(fmt::format("optimizer.{}", spec.name));
+      attrs[std::string(spec.name)] = set != nullptr ? *set : spec.fallback;
     }
     if (attrs.contains("weight_decay"))
       attrs["weight_decay"] = optimizer_rule(module_, parameter).weight_decay;

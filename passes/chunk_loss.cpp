@@ -68,11 +68,8 @@ class Loss {
       if (!member_[i]) continue;
       if (!may_cut(op)) return false;
       if (op.info->lowering == Lowering::gemm && makes_logits(op)) head_ = i;
-      for (const Operand& operand : op.operands) {
-        const ValueId* value = as_value(operand);
-        const size_t maker = value != nullptr ? maker_[index(*value)] : kNone;
-        if (maker != kNone && !member_[maker]) ready_ = std::max(ready_, maker + 1);
-      }
+      for (const Operand& operand : op.operands)
+        if (const size_t by = maker(operand); by != kNone && !member_[by]) ready_ = std::max(ready_, by + 1);
     }
     return head_ != kNone;
   }
@@ -94,10 +91,10 @@ class Loss {
 
   int64_t positions() const { return logits_[1]; }
   bool is_cut(size_t op) const { return member_[op]; }
-  // Tells whether what is cut makes the value.
-  bool makes(ValueId value) const {
-    const size_t maker = maker_[index(value)];
-    return maker != kNone && member_[maker];
+  // Tells whether what is cut makes the operand.
+  bool makes(const Operand& operand) const {
+    const size_t by = maker(operand);
+    return by != kNone && member_[by];
   }
   // Tells whether it needs a result of what is cut.
   bool follows(size_t op) const { return follows_[op]; }
@@ -108,6 +105,11 @@ class Loss {
 
  private:
   static constexpr size_t kNone = SIZE_MAX;
+
+  size_t maker(const Operand& operand) const {
+    const ValueId* value = as_value(operand);
+    return value != nullptr ? maker_[index(*value)] : kNone;
+  }
 
   bool makes_logits(const Op& op) const {
     return std::ranges::any_of(op.results,
@@ -168,14 +170,10 @@ class Loss {
   // One number a row that follows from others of the same row: where it is cut too, it alone has to be put
   // together again.
   bool is_one_a_row(const Op& op) const {
-    const auto cut = [&](const Operand& operand) {
-      const ValueId* value = as_value(operand);
-      return value != nullptr && makes(*value);
-    };
+    const auto cut = [&](const Operand& operand) { return makes(operand); };
     const auto fits = [&](const Operand& operand) {
-      const ValueId* value = as_value(operand);
-      const size_t maker = value != nullptr ? maker_[index(*value)] : kNone;
-      return maker == kNone || member_[maker] || !follows_[maker];
+      const size_t by = maker(operand);
+      return by == kNone || member_[by] || !follows_[by];
     };
     return op.info->lowering == Lowering::pointwise && may_cut(op) &&
            region_[op.results.front()].type.shape.back() == 1 && std::ranges::any_of(op.operands, cut) &&
@@ -192,8 +190,8 @@ class Loss {
       for (const Operand& operand : region_.ops[i].operands) {
         const ValueId* value = as_value(roots(operand));
         if (member_[i] || value == nullptr) continue;
-        const size_t maker = maker_[index(*value)];
-        lives[index(*value)] = maker == kNone || (maker < ready_ && !follows_[maker]);
+        const size_t by = maker_[index(*value)];
+        lives[index(*value)] = by == kNone || (by < ready_ && !follows_[by]);
       }
     }
     int64_t bytes = 0;
@@ -339,10 +337,6 @@ class Parts {
   std::map<size_t, std::vector<Operand>> sums_;    // by op
 };
 
-}  // namespace
-
-namespace {
-
 struct Cut {
   int64_t parts = 1, size = 0;  // positions of all but the last
 };
@@ -352,8 +346,8 @@ Cut cut_of(const Module& module, Loss& loss) {
   // A part has positions of all samples: its sums would not be in the samples' order.
   if (asked == 1 || keeps_bits(module.settings) || !loss.find()) return {};
   const int64_t parts = asked > 0 ? std::min(asked, loss.positions()) : loss.choose_parts();
-  const int64_t size = (loss.positions() + parts - 1) / parts;
-  return {(loss.positions() + size - 1) / size, size};
+  const int64_t size = ceil_divide(loss.positions(), parts);
+  return {ceil_divide(loss.positions(), size), size};
 }
 
 }  // namespace

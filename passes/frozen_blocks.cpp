@@ -54,15 +54,15 @@ std::vector<Type> stored_types(const Module& module) {
   const std::optional<DType> asked = parse_dtype(*module.settings.precision.frozen);
   if (!asked) return types;
   const std::vector<Uses> all = uses_of(module);
-  for (size_t i = 0; i < types.size(); ++i) {
-    const Buffer& buffer = module.buffers[i];
-    const Uses& uses = all[i];
-    const bool frozen = buffer.role == BufferRole::weight && !buffer.trainable;
-    if (!frozen || uses.other || !(uses.product || uses.rows) || types[i].shape.size() != 2 ||
-        module.find_belonging(BufferId{static_cast<int32_t>(i)}, BufferRole::half))
+  for (const BufferId id : module.buffer_ids()) {
+    const Uses& uses = all[index(id)];
+    Type& type = types[index(id)];
+    const bool frozen = module[id].role == BufferRole::weight && !module[id].trainable;
+    if (!frozen || uses.other || !(uses.product || uses.rows) || type.shape.size() != 2 ||
+        module.find_belonging(id, BufferRole::half))
       continue;
     const DType blocks = uses.rows ? DType::q8_0 : *asked;
-    if (types[i].shape[1] % dtype_info(blocks).block == 0) types[i].dtype = blocks;
+    if (type.shape[1] % dtype_info(blocks).block == 0) type.dtype = blocks;
   }
   return types;
 }

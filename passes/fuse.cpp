@@ -133,7 +133,7 @@ class Fuser {
     const Op& op = region_.ops[index];
     const bool alone = comes_last(op) || op.info->lowering == Lowering::gemm ||
                        op.info->lowering == Lowering::alias || op.info->lowering == Lowering::handwritten;
-    if (!alone) domains_[index] = domain_of(op);
+    if (!alone) domains_[index] = op_domain(module_, region_, op);
     const size_t first = first_possible(op);
     size_t best = groups_.size();
     int64_t best_gain = 0;
@@ -163,15 +163,6 @@ class Fuser {
     return static_cast<size_t>(after);
   }
 
-  // Returns the domain of an op that may share a kernel.
-  Shape domain_of(const Op& op) const {
-    if (op.info->lowering == Lowering::pointwise) {
-      return op.results.empty() ? operand_type(module_, region_, op.operands.front()).shape
-                                : region_[op.results.front()].type.shape;
-    }
-    return operand_type(module_, region_, op.operands[op.results.empty() ? 1 : 0])
-        .shape;  // what a reduction reads
-  }
   const Shape& domain(size_t index) const { return domains_[index]; }
 
   bool made_in(const Operand& operand, const Group& group) const {
@@ -267,7 +258,7 @@ class Fuser {
     const Op& sum = region_.ops[index];
     if (sum.info->lowering != Lowering::column_reduce || rows(domain(index), batch_) >= options_.rows_to_cut)
       return false;
-    const ValueId* summed = as_value(sum.operands[sum.results.empty() ? 1 : 0]);
+    const ValueId* summed = as_value(reduced(sum));
     if (summed == nullptr || !is_read_elsewhere(*summed, group)) return false;
     int cost = 0;
     bool of_product = false;

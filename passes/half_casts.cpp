@@ -37,12 +37,11 @@ class HalfCasts {
   bool run() {
     halve_frozen();
     convert_all();
-    for (size_t i = 0; i < copies_.size(); ++i) {
-      if (!copies_[i]) continue;
-      const BufferId master{static_cast<int32_t>(i)};
+    for (const BufferId master : module_.buffer_ids()) {
+      if (index(master) >= copies_.size() || !copies_[index(master)]) continue;
       if (!write_copy(module_.init, master)) {  // a module whose init leaves @w to others
         Builder build(module_, module_.init, diag_);
-        build.effect("store", {*copies_[i], master});
+        build.effect("store", {*copies_[index(master)], master});
       }
       write_copy(module_.update, master);
     }

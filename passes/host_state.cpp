@@ -71,7 +71,7 @@ class HostState {
         bytes.push_back(all);
         continue;
       }
-      const int64_t pieces = (group.elements + piece - 1) / piece;
+      const int64_t pieces = ceil_divide(group.elements, piece);
       const int64_t each = states * piece * dtype_bytes(DType::f32);
       bytes.insert(bytes.end(), static_cast<size_t>(std::min<int64_t>(pieces, kAhead + 1)), each);
     }
@@ -120,15 +120,14 @@ class HostState {
     }
     for (const bool masters : {false, true}) {
       const size_t first = candidates_.size();
-      for (size_t i = 0; i < module_.buffers.size(); ++i) {
-        const Buffer& buffer = module_.buffers[i];
-        const BufferId id{static_cast<int32_t>(i)};
+      for (const BufferId id : module_.buffer_ids()) {
+        const Buffer& buffer = module_[id];
         const bool master =
             buffer.role == BufferRole::master ||
             (buffer.role == BufferRole::weight && module_.find_belonging(id, BufferRole::half) &&
              module_.find_belonging(id, BufferRole::gradient) && storage_of(module_, id) == id);
         if (masters ? !master : buffer.role != BufferRole::moment) continue;
-        if (!elsewhere[i] && buffer.type.dtype == DType::f32 && !buffer.type.shape.empty())
+        if (!elsewhere[index(id)] && buffer.type.dtype == DType::f32 && !buffer.type.shape.empty())
           candidates_.push_back(id);
       }
       std::stable_sort(
@@ -156,15 +155,14 @@ class HostState {
     std::map<Operand, size_t> first;  // of a candidate, of its owner, or of a value: a kernel of its group
     for (size_t k = 0; k < kernels.size(); ++k) {
       std::vector<Operand> shared;
-      for (const auto* operands : {&kernels[k].reads, &kernels[k].writes})
-        for (const Operand& operand : *operands) {
-          const BufferId* buffer = as_buffer(operand);
-          if (buffer != nullptr && contains(candidates_, *buffer)) {
-            shared.push_back(operand);
-            shared.emplace_back(module_[*buffer].of.value_or(*buffer));
-          }
-          if (as_value(operand) != nullptr && first.contains(operand)) shared.push_back(operand);
+      kernels[k].each_operand([&](const Operand& operand) {
+        const BufferId* buffer = as_buffer(operand);
+        if (buffer != nullptr && contains(candidates_, *buffer)) {
+          shared.push_back(operand);
+          shared.emplace_back(module_[*buffer].of.value_or(*buffer));
         }
+        if (as_value(operand) != nullptr && first.contains(operand)) shared.push_back(operand);
+      });
       if (shared.empty()) continue;
       inside[k] = true;
       for (const Operand& operand : shared) join(first.try_emplace(operand, k).first->second, k);
@@ -177,12 +175,11 @@ class HostState {
     for (auto& entry : groups) {
       Group& group = entry.second;
       for (const size_t member : group.kernels)
-        for (const auto* operands : {&kernels[member].reads, &kernels[member].writes})
-          for (const Operand& operand : *operands) {
-            const BufferId* buffer = as_buffer(operand);
-            if (buffer != nullptr && contains(candidates_, *buffer) && !contains(group.state, *buffer))
-              group.state.push_back(*buffer);
-          }
+        kernels[member].each_operand([&](const Operand& operand) {
+          const BufferId* buffer = as_buffer(operand);
+          if (buffer != nullptr && contains(candidates_, *buffer) && !contains(group.state, *buffer))
+            group.state.push_back(*buffer);
+        });
       if (is_separable(group)) {
         measure(group);
         groups_.push_back(std::move(group));
@@ -257,9 +254,9 @@ class HostState {
     std::set<size_t> grouped;
     std::set<BufferId> used;
     const auto use = [&](const Kernel& kernel) {
-      for (const auto* operands : {&kernel.reads, &kernel.writes})
-        for (const Operand& operand : *operands)
-          if (const BufferId* buffer = as_buffer(operand)) used.insert(storage_of(module_, *buffer));
+      kernel.each_operand([&](const Operand& operand) {
+        if (const BufferId* buffer = as_buffer(operand)) used.insert(storage_of(module_, *buffer));
+      });
     };
     for (const Group& group : groups_)
       for (const size_t k : group.kernels) {

@@ -45,7 +45,7 @@ int64_t most_nodes(int64_t lanes, int64_t ranks) {
 int64_t most_nodes_from(int64_t lanes, int64_t ranks) {
   int64_t most = 1;
   for (; ranks < lanes; ++ranks) {
-    const auto length = static_cast<uint64_t>((lanes + ranks - 1) / ranks);  // of the longest row of lanes
+    const auto length = static_cast<uint64_t>(ceil_divide(lanes, ranks));  // of the longest row of lanes
     // Nodes that wait grow from the left, then shrink, each by a factor of two; beside them one is open.
     if (most >= 2 * static_cast<int64_t>(std::bit_width(length)) + 1) break;
     most = std::max(most, most_nodes(lanes, ranks));
@@ -60,11 +60,8 @@ void build_close(Module& module, Diag& diag) {
   const int64_t waiting = (exactly ? most_nodes(lanes, ranks) : most_nodes_from(lanes, ranks)) - 1;
   if (waiting == 0) return;  // every rank has one lane
   std::vector<BufferId> sums;
-  for (size_t i = 0; i < module.buffers.size(); ++i) {
-    const Buffer& buffer = module.buffers[i];
-    if (buffer.kind == BufferKind::accum && role_info(buffer.role).combines())
-      sums.push_back({static_cast<int32_t>(i)});
-  }
+  for (const BufferId id : module.buffer_ids())
+    if (module[id].kind == BufferKind::accum && role_info(module[id].role).combines()) sums.push_back(id);
   const auto flag = [&](const std::string& name) {
     return module.add_buffer({.name = "lane." + name, .role = BufferRole::lane, .type = {DType::i32, {}}});
   };

@@ -10,10 +10,11 @@
 #include "ir/host_state.h"
 #include "ir/region_facts.h"
 #include "ir/text/size_text.h"
+#include "kernels/machine.h"
 #include "kernels/select.h"
 #include "kernels/specialisation.h"
 #include "passes/pass.h"
-#include "passes/schedule/schedule.h"
+#include "passes/schedule/launches.h"
 
 namespace gacc::passes {
 
@@ -24,7 +25,6 @@ namespace {
 constexpr int64_t kSmallStepBytes = int64_t{40} << 20, kSmallStepFlops = 500'000'000, kSmallStepKernels = 96;
 // The update has many kernels, and small ones. Of more, ptxas spills registers (gpt2_124m in f16 has 347 and did).
 constexpr int64_t kSmallUpdateKernels = 300;
-constexpr int64_t kRegisters = 65536;  // of a multiprocessor: a block's threads share them
 
 // A decision for one region, and its reason.
 struct Choice {
@@ -38,9 +38,9 @@ std::string too_large_step(const ir::Module& module, std::string& text) {
   for (const ir::Kernel& kernel : ir::facts(module, module.step)->kernels) {
     if (kernel.form == ir::KernelForm::alias) continue;
     ++kernels;
-    for (const auto* operands : {&kernel.reads, &kernel.writes})
-      for (const ir::Operand& operand : *operands)
-        bytes += ir::type_bytes(ir::operand_type(module, module.step, operand), module.micro_batch());
+    kernel.each_operand([&](const ir::Operand& operand) {
+      bytes += ir::type_bytes(ir::operand_type(module, module.step, operand), module.micro_batch());
+    });
   }
   const int64_t flops = ir::cost(module, module.step).flops;
   text = fmt::format("{} kernels move {} and compute {} FLOP", kernels, ir::size_text(bytes), flops);
@@ -74,7 +74,7 @@ OneKernel as_one(const ir::Module& module, const ir::Region& region, const Optio
     made.body.name = fmt::format("`{}`", region.ops[kernel.members.front().op].info->name);
     calls.push_back(kernels::select_kernel(module, region, made.call, &made.body, gpu));
   }
-  std::vector<const ir::CallSite*> all;
+  ir::Calls all;
   for (const ir::CallSite& call : calls) all.push_back(&call);
   return {ir::merged_block({all}), cannot_share(all, module.micro_batch())};
 } catch (const kernels::Unfit& unfit) {
@@ -100,7 +100,8 @@ bool launch_mode(ir::Module& module, const Options& options, Diag& diag) {
     }
     if (threads <= kMostSharedThreads) return {kPersistentMode, because};
     const std::string wide =
-        fmt::format("blocks of {} threads, with {} registers for each", threads, kRegisters / threads);
+        fmt::format("blocks of {} threads, with {} registers for each", threads,
+                    kernels::Machine::kRegisters / threads);  // a block's threads share a multiprocessor's
     if (!required) return {kGraphMode, fmt::format("one kernel would have {}", wide)};
     diag.warn(Kind::unsupported, {},
               "`launch.mode = \"persistent\"`: the one kernel has {}: what needs more is spilled to memory",

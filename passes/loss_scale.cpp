@@ -86,7 +86,7 @@ class LossScale {
         continue;
       }
       Builder build = Builder(module_, region, diag_).like(op);
-      const bool inverse = std::get<bool>(*find_attr(op, "inverse"));
+      const bool inverse = has_flag(op, "inverse");
       std::string name = std::exchange(region[op.results.front()].name, "replaced seed");
       replaced.set(op.results.front(), seed(build, inverse, std::move(name)));
     }

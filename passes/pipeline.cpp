@@ -9,7 +9,7 @@
 #include "ir/text/text.h"
 #include "ir/verify.h"
 #include "passes/analysis/check_plan.h"
-#include "passes/schedule/schedule.h"
+#include "passes/schedule/launches.h"
 
 namespace gacc::passes {
 

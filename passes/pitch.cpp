@@ -22,19 +22,17 @@ void set_pitches(const ir::Module& module, ir::Region& region) {
   std::set<int64_t> gain, lose;                       // last extents
   const ir::Facts facts = ir::facts(module, region);  // as they are without a pitch
   for (const ir::Kernel& kernel : facts->kernels) {
-    for (const auto* list : {&kernel.reads, &kernel.writes}) {
-      for (const ir::Operand& operand : *list) {
-        const ir::Shape& shape = ir::operand_type(module, region, operand).shape;
-        if (shape.empty() || ir::wanted_pitch(shape.back()) == 0) continue;
-        const ir::ValueId* value = ir::as_value(operand);
-        if (value != nullptr && shape.size() > 1) {
-          values[shape.back()].insert(value->index);
-          if (kernel.form == ir::KernelForm::gemm) gain.insert(shape.back());
-        }
-        const bool own = kernel.form == ir::KernelForm::gemm || kernel.form == ir::KernelForm::handwritten;
-        if (!own && ir::access(shape, kernel.domain) == ir::Access::suffix) lose.insert(shape.back());
+    kernel.each_operand([&](const ir::Operand& operand) {
+      const ir::Shape shape = ir::operand_type(module, region, operand).shape;
+      if (shape.empty() || ir::wanted_pitch(shape.back()) == 0) return;
+      const ir::ValueId* value = ir::as_value(operand);
+      if (value != nullptr && shape.size() > 1) {
+        values[shape.back()].insert(value->index);
+        if (kernel.form == ir::KernelForm::gemm) gain.insert(shape.back());
       }
-    }
+      const bool own = kernel.form == ir::KernelForm::gemm || kernel.form == ir::KernelForm::handwritten;
+      if (!own && ir::access(shape, kernel.domain) == ir::Access::suffix) lose.insert(shape.back());
+    });
   }
   for (const auto& [columns, list] : values) {
     const bool all = std::ranges::all_of(

@@ -1,7 +1,7 @@
-// Offsets for everything, in one arena: buffers first (they live for ever; of state the numbers before the rest,
-// for the runtime reads some of them together), then one transient area that the
-// regions share, for they never run at the same time. The regions of training make its size; predict takes
-// as many samples as fit into it, or gives its output for one in parts.
+// Offsets for everything, in one arena: buffers first (they live for ever; of state the numbers before the rest, for
+// the runtime reads some of them together), then one transient area that the regions share, for they never run at the
+// same time. The regions of training make its size; predict takes as many samples as fit into it, or gives its output
+// for one in parts.
 //
 //   1. Live ranges, from ir/liveness.h, at kernel granularity.
 //   2. In-place pairs: a result may take the bytes of an operand that dies in its kernel where may_reuse
@@ -31,7 +31,7 @@
 #include "passes/launch_mode.h"
 #include "passes/pass.h"
 #include "passes/planner/offsets.h"
-#include "passes/schedule/schedule.h"
+#include "passes/schedule/launches.h"
 
 namespace gacc::passes {
 
@@ -183,11 +183,10 @@ std::vector<std::vector<size_t>> touched_blocks(const Transients& t) {
   for (size_t i = 0; i < t.ranges.size(); ++i) block_of[t.ranges[i].value] = t.block_of[i];
   std::vector<std::vector<size_t>> out(t.kernels().size());
   for (size_t k = 0; k < t.kernels().size(); ++k)
-    for (const auto* operands : {&t.kernels()[k].reads, &t.kernels()[k].writes})
-      for (const Operand& operand : *operands)
-        if (const ValueId* value = as_value(t.facts->root(operand));
-            value != nullptr && block_of.contains(*value))
-          out[k].push_back(block_of[*value]);
+    t.kernels()[k].each_operand([&](const Operand& operand) {
+      const ValueId* value = as_value(t.facts->root(operand));
+      if (value != nullptr && block_of.contains(*value)) out[k].push_back(block_of[*value]);
+    });
   return out;
 }
 
@@ -366,7 +365,7 @@ void set_positions(Region& decode, int64_t before, int64_t positions) {
   };
   for (const Op& op : decode.ops) {
     if (op.info == &op_cache_put) {
-      const bool keys = std::get<bool>(*find_attr(op, "keys"));
+      const bool keys = has_flag(op, "keys");
       change(*as_value(op.operands.front()), !keys);
       change(op.results.front(), !keys);
     } else if (op.info != &op_cache_read) {
@@ -417,9 +416,8 @@ int64_t lay_out(const Module& module, Visit visit) {
   using enum BufferKind;
   for (const auto& [kind, numbers] :
        {std::pair(param, false), {accum, false}, {state, true}, {state, false}}) {
-    for (size_t i = 0; i < module.buffers.size(); ++i) {
-      const Buffer& buffer = module.buffers[i];
-      const BufferId id{static_cast<int32_t>(i)};
+    for (const BufferId id : module.buffer_ids()) {
+      const Buffer& buffer = module[id];
       if (buffer.kind != kind || storage_of(module, id) != id || buffer.host) continue;
       if (buffer.role == BufferRole::slot) continue;
       if (kind == state && buffer.type.shape.empty() != numbers) continue;
@@ -450,18 +448,18 @@ int64_t buffer_bytes(const Module& module, BufferRole role) {
 template <class Visit>
 int64_t lay_out_host(const Module& module, Visit visit) {
   int64_t end = 0;
-  for (size_t i = 0; i < module.buffers.size(); ++i) {
-    if (!module.buffers[i].host) continue;
-    visit(BufferId{static_cast<int32_t>(i)}, end);
-    end += aligned(room_bytes(module.buffers[i]));
+  for (const BufferId id : module.buffer_ids()) {
+    if (!module[id].host) continue;
+    visit(id, end);
+    end += aligned(room_bytes(module[id]));
   }
   return end;
 }
 
 // Places the buffers that lie in another buffer's bytes.
 void place_in_others(Module& module) {
-  for (size_t i = 0; i < module.buffers.size(); ++i) {
-    const BufferId id{static_cast<int32_t>(i)}, storage = storage_of(module, id);
+  for (const BufferId id : module.buffer_ids()) {
+    const BufferId storage = storage_of(module, id);
     if (storage != id) module[id].offset = *module[storage].offset + part_begin(module, id);
   }
 }

@@ -25,8 +25,7 @@ using namespace ir;
 // A level is an arena size to plan for. The step's peak is cut into 256 coarse levels. Two of them that differ in cost
 // by more than 0.05 % of the step's time have 32 finer ones between them.
 constexpr int kLevels = 256, kFineLevels = 32;
-constexpr size_t kLargeStep = 1000;  // operations
-constexpr int kFewerOfLarge = 4;     // it has so many times fewer levels
+constexpr int kFewerOfLarge = 4;  // a large step has so many times fewer levels
 constexpr double kCostWorthFineLevels = 0.0005;
 constexpr int kLevelsAboveBudget = 2;  // coarse ones that are tried: their plans may still fit
 constexpr int kPlacementTries = 3;     // searches, each for less, until a plan can be placed

@@ -22,6 +22,8 @@ struct Remade {
   double seconds = 0;    // estimated, of the clones' kernels, at the first value of each
 };
 
+inline constexpr size_t kLargeStep = 1000;  // operations of a step whose search takes long
+
 struct RecomputeReport {
   std::string policy = "none";
   int64_t recomputed_ops = 0;       // clones in the step; reshapes are none

@@ -46,8 +46,8 @@ class Sharder {
       : module_(module), options_(options), ranks_(ranks), diag_(diag), update_(module.update) {}
 
   bool run() {
-    for (size_t i = 0; i < module_.buffers.size(); ++i)  // the loop adds buffers, but no gradients
-      if (module_.buffers[i].role == BufferRole::gradient) cut({static_cast<int32_t>(i)});
+    for (const BufferId id : module_.buffer_ids())
+      if (module_[id].role == BufferRole::gradient) cut(id);
     cut_moments();
     move_fills();
     if (!diag_.failed()) use_slices();
@@ -64,9 +64,9 @@ class Sharder {
     Cut cut;
     cut.parts = total_parts(shape, options_);
     if (cut.parts < 2) return std::nullopt;
-    const int64_t rows_per_part = (all + cut.parts - 1) / cut.parts;
+    const int64_t rows_per_part = ceil_divide(all, cut.parts);
     // At least two, for a sum in one part is another kind of sum.
-    cut.shared = std::max<int64_t>(2, (cut.parts + ranks_ - 1) / ranks_);
+    cut.shared = std::max<int64_t>(2, ceil_divide(cut.parts, ranks_));
     cut.slice = {cut.shared * rows_per_part, columns};
     // A GPU's sums take elements by vectors where their number allows it: in both or in none.
     constexpr int64_t kVector = 4;
@@ -91,9 +91,8 @@ class Sharder {
     const auto squares = module_.find_belonging(parameter, BufferRole::squares);
     for (const std::optional<BufferId>& whole : {std::optional(gradient), squares, half})
       if (whole) slice(*whole, parameter);
-    for (size_t i = 0; i < module_.buffers.size(); ++i)
-      if (module_.buffers[i].role == BufferRole::further_use && module_.buffers[i].of == parameter)
-        slice({static_cast<int32_t>(i)}, parameter);
+    for (const BufferId id : module_.buffer_ids())
+      if (module_[id].role == BufferRole::further_use && module_[id].of == parameter) slice(id, parameter);
     if (half && !is_read_whole(parameter))
       slices_[parameter] = {
           module_.belonging(parameter, BufferRole::master, {}, Type{DType::f32, cut->slice}), parameter};
@@ -107,8 +106,8 @@ class Sharder {
   }
 
   void cut_moments() {
-    for (size_t i = 0; i < module_.buffers.size(); ++i) {
-      Buffer& moment = module_.buffers[i];
+    for (const BufferId id : module_.buffer_ids()) {
+      Buffer& moment = module_[id];
       if (moment.role != BufferRole::moment || !cuts_.contains(*moment.of)) continue;
       if (moment.type.shape != module_[*moment.of].type.shape) {
         diag_.error(Kind::unsupported, moment.at,
@@ -116,7 +115,6 @@ class Sharder {
                     module_[*moment.of].name);
         return;
       }
-      const BufferId id{static_cast<int32_t>(i)};
       slices_[id] = {id, *moment.of};
       moment.type.shape = cuts_.at(*moment.of).slice;
     }

@@ -31,8 +31,7 @@ int64_t part_count(Lowering lowering, const Shape& shape, int64_t batch, const O
   else if (row_count >= options.rows_to_cut)
     wanted = std::min(options.column_parts, row_count / options.rows_per_part);
   if (wanted < 2) return 1;
-  const int64_t rows_per_part = (row_count + wanted - 1) / wanted;
-  return (row_count + rows_per_part - 1) / rows_per_part;
+  return ceil_divide(row_count, ceil_divide(row_count, wanted));
 }
 
 bool is_elementwise_or_sum(const Op& op) {
@@ -64,8 +63,7 @@ void split_sums(Module& module, Region& region, const Options& options, Diag& di
     const Op& op = region.ops[i];
     const Lowering lowering = op.info->lowering;
     if (lowering != Lowering::total_reduce && lowering != Lowering::column_reduce) continue;
-    if (const Attr* ordered = find_attr(op, "ordered"); ordered != nullptr && std::get<bool>(*ordered))
-      continue;
+    if (has_flag(op, "ordered")) continue;
     const bool total = lowering == Lowering::total_reduce;
     const size_t summed = op.results.empty() ? 1 : 0;  // the .acc forms name their buffer first
     // Sums over samples have already been split (passes/accumulate.cpp).

@@ -14,7 +14,6 @@ namespace gacc {
 namespace {
 
 constexpr int64_t kUsualRank = 16;
-constexpr size_t kLargeStep = 1000;  // operations
 // Windows that are tried: 1 to 15, then 16 steps from each power of two to the next.
 constexpr int64_t kSteps = 16, kLongestWindow = int64_t{1} << 20;
 
@@ -149,7 +148,7 @@ class Search {
     way.weights = memory.weights + memory.half_weights;
     way.state = memory.gradients + memory.optimizer;
     const passes::StepGraph step = passes::step_graph(*fused, request_.target);
-    large_ = step.graph.operations.size() > kLargeStep;
+    large_ = step.graph.operations.size() > passes::kLargeStep;
     way.values = passes::least_arena(step) - way.weights - way.state;
     way.largest = largest_value(*fused, step);
     for (const ir::Buffer& buffer : fused->buffers) {

@@ -62,9 +62,8 @@ PlanPredict predict_of(const ir::Module& module) {
 
 PlateauRules plateau_of(const ir::Settings& settings) {
   const auto said = [&](std::string_view key) {
-    const auto set = settings.of_types.find(fmt::format("schedule.{}", key));
-    return set != settings.of_types.end() ? set->second
-                                          : *find_key(ir::rates::plateau.keys, key)->fallback.value;
+    const ir::Attr* set = settings.of_type(fmt::format("schedule.{}", key));
+    return set != nullptr ? *set : *find_key(ir::rates::plateau.keys, key)->fallback.value;
   };
   return {std::get<std::string>(said("metric")), std::get<int64_t>(said("patience")),
           std::get<double>(said("threshold"))};
@@ -78,17 +77,13 @@ std::optional<PlanLength> length_of(const ir::Settings& settings) {
                     .warmup = *said.warmup,
                     .warmup_share = *said.warmup_share,
                     .epochs = *said.unit == "epochs"};
-  const auto value = [&](const char* key) {
-    const auto at = settings.of_types.find(fmt::format("schedule.{}", key));
-    return at != settings.of_types.end() ? &at->second : nullptr;
-  };
-  if (const ir::Attr* total = value("total")) {
+  if (const ir::Attr* total = settings.of_type("schedule.total")) {
     length.total = ir::follows_run(settings) ? 0 : std::get<int64_t>(*total);
     length.last.clear();
-  } else if (const ir::Attr* step = value("step_size")) {
+  } else if (const ir::Attr* step = settings.of_type("schedule.step_size")) {
     length.total += std::get<int64_t>(*step);
     length.last = "the first step";
-  } else if (const ir::Attr* milestones = value("milestones")) {
+  } else if (const ir::Attr* milestones = settings.of_type("schedule.milestones")) {
     const auto& all = std::get<std::vector<int64_t>>(*milestones);
     length.total += all.empty() ? 0 : all.back();
     length.last = "the last milestone";
@@ -177,9 +172,8 @@ double kept_of_change(const ir::Module& module, ir::BufferId change) {
 }
 
 void add_buffers(const ir::Module& module, Plan& plan) {
-  const ir::Attrs& own = module.settings.of_types;
-  for (size_t i = 0; i < module.buffers.size(); ++i) {
-    const ir::Buffer& buffer = module.buffers[i];
+  for (const ir::BufferId id : module.buffer_ids()) {
+    const ir::Buffer& buffer = module[id];
     if (buffer.role == ir::BufferRole::slot || buffer.role == ir::BufferRole::part)
       continue;  // behind all others
     PlanBuffer entry;
@@ -193,14 +187,13 @@ void add_buffers(const ir::Module& module, Plan& plan) {
     entry.room = ir::room_bytes(buffer);
     entry.trainable = buffer.trainable;
     if (const auto whole = ir::full_length_type(module, buffer)) entry.whole = whole->shape;
-    const ir::BufferId id{static_cast<int32_t>(i)};
     if (const ir::BufferId storage = ir::storage_of(module, id); storage != id)
       entry.in = module[storage].name;
-    if (buffer.role == ir::BufferRole::change && plan.lanes > 1)
-      entry.kept = kept_of_change(module, {static_cast<int32_t>(i)});
+    if (buffer.role == ir::BufferRole::change && plan.lanes > 1) entry.kept = kept_of_change(module, id);
     // class_weights, pos_weight
-    if (const auto said = own.find(buffer.name); buffer.role == ir::BufferRole::given && said != own.end())
-      entry.values = std::get<std::vector<double>>(said->second);
+    const ir::Attr* said = module.settings.of_type(buffer.name);
+    if (buffer.role == ir::BufferRole::given && said != nullptr)
+      entry.values = std::get<std::vector<double>>(*said);
     if (buffer.kind == ir::BufferKind::param) plan.parameters += ir::elements(buffer.type.shape, 1);
     plan.buffers.push_back(std::move(entry));
   }

@@ -88,24 +88,23 @@ class Checker {
 
   std::string run() {
     if (!module_.arena_bytes) return "the module has no arena size";
-    for (size_t i = 0; i < module_.buffers.size(); ++i)
-      storage_.push_back(storage_of(module_, {static_cast<int32_t>(i)}));
-    for (size_t i = 0; i < module_.buffers.size(); ++i) {
-      const BufferId id{static_cast<int32_t>(i)};
-      const Operand buffer = id;
-      const std::string name = "buffer @" + module_.buffers[i].name;
+    for (const BufferId id : module_.buffer_ids()) storage_.push_back(storage_of(module_, id));
+    for (const BufferId id : module_.buffer_ids()) {
+      const Buffer& buffer = module_[id];
+      const std::string name = "buffer @" + buffer.name;
       if (!place(id, name)) return problem_;
-      if (module_.buffers[i].role == BufferRole::slot) continue;  // of a region
-      if (const Buffer& storage = module_[storage_[i]]; &storage != &module_.buffers[i]) {
+      if (buffer.role == BufferRole::slot) continue;  // of a region
+      if (const BufferId in = storage_[index(id)]; in != id) {
+        const Buffer& storage = module_[in];
         const int64_t begin = part_begin(module_, id);
-        if (*module_.buffers[i].offset != *storage.offset + begin || begin + size_ > room_bytes(storage))
+        if (*buffer.offset != *storage.offset + begin || begin + size_ > room_bytes(storage))
           fail("{} does not lie in the place of @{}", name, storage.name);
         continue;
       }
       buffers_.owners(offset_, size_, [&](const Operand& other) {
         fail("{} overlaps buffer @{}", name, module_[*as_buffer(other)].name);
       });
-      buffers_.take(offset_, size_, buffer);
+      buffers_.take(offset_, size_, id);
     }
     for (const RegionKind kind : all_regions)
       if (problem_.empty()) region(module_.region(kind));
@@ -219,7 +218,7 @@ class Checker {
   // The kernels in the order in which launches of one level come in this order or in reverse.
   static std::vector<size_t> by_levels(const Region& region, const KernelNumbers& numbers, bool reverse) {
     std::vector<size_t> order;
-    for (std::vector<const CallSite*>& level : by_level(*region.schedule)) {
+    for (Calls& level : by_level(*region.schedule)) {
       if (reverse) std::ranges::reverse(level);
       for (const CallSite* call : level) {
         order.push_back(numbers[call->kernel]);
@@ -247,8 +246,8 @@ class Checker {
     where_ = fmt::format("end of {}: ", region_text(region.kind));
     for (const Yield& yield : region.yields)
       if (as_number(yield.what) == nullptr) read(region, bytes, yield.what);
-    for (size_t i = 0; i < module_.buffers.size(); ++i)
-      if (module_.buffers[i].role != BufferRole::slot) read(region, bytes, BufferId{static_cast<int32_t>(i)});
+    for (const BufferId id : module_.buffer_ids())
+      if (module_[id].role != BufferRole::slot) read(region, bytes, id);
   }
 
   void kernel(const Region& region, const Kernel& kernel, Arena& bytes) {

@@ -1,4 +1,3 @@
-// Clones of kernels: how a schedule becomes ops.
 #include "passes/analysis/rematerialize.h"
 
 #include <fmt/format.h>
@@ -51,8 +50,8 @@ class Writer {
     }
     while (next_ < step_.kernels().size()) original(next_++);
     for (Yield& yield : region_.yields) yield.what = now(yield.what);
-    sweep();
     region_.ops = std::move(ops_);
+    sweep();
     compact(region_);
   }
 
@@ -147,27 +146,11 @@ class Writer {
   // Clones that nobody reads go, and so do originals that were made and dropped before anybody read them: the
   // first clone is the original then. So recompute also moves ops to where they are wanted.
   void sweep() {
-    std::vector<bool> wanted(region_.values.size(), false);
-    const auto want = [&](const Operand& operand) {
-      if (const ValueId* value = as_value(operand)) wanted[index(*value)] = true;
-    };
-    for (const Yield& yield : region_.yields) want(yield.what);
     std::vector<bool> gone(region_.values.size(), false);
-    std::vector<Op> kept;
-    for (auto op = ops_.rbegin(); op != ops_.rend(); ++op) {
-      const bool read =
-          std::ranges::any_of(op->results, [&](ValueId result) { return wanted[index(result)]; });
-      if (!read && op->info->writes == 0) {
-        for (const ValueId result : op->results) gone[index(result)] = true;
-        continue;
-      }
-      op->each_operand(want);
-      kept.push_back(std::move(*op));
-    }
-    std::ranges::reverse(kept);
-    ops_ = std::move(kept);
+    for (const Op& op : take_dead(region_))
+      for (const ValueId result : op.results) gone[index(result)] = true;
     std::map<ValueId, std::vector<ValueId>> instead;  // by first result of what is gone: of its first clone
-    for (Op& op : ops_) {
+    for (Op& op : region_.ops) {
       if (!op.remat || !gone[index(*op.remat)]) continue;
       const auto [at, first] = instead.emplace(*op.remat, op.results);
       op.remat = at->second.front();

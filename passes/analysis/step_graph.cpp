@@ -1,4 +1,3 @@
-// Translates the fused step to the recompute planner's graph.
 #include "passes/analysis/step_graph.h"
 
 #include <algorithm>

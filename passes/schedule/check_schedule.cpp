@@ -2,7 +2,7 @@
 
 #include "ir/schedule/launch_order.h"
 #include "kernels/select.h"
-#include "passes/schedule/schedule.h"
+#include "passes/schedule/launches.h"
 
 namespace gacc::passes {
 

@@ -2,7 +2,7 @@
 // before it has ended. What a product does has none: the product waits for both.
 
 #include "passes/pass.h"
-#include "passes/schedule/schedule.h"
+#include "passes/schedule/launches.h"
 
 namespace gacc::passes {
 

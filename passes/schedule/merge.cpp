@@ -10,7 +10,7 @@
 #include "kernels/gemm.h"
 #include "passes/launch_mode.h"
 #include "passes/pass.h"
-#include "passes/schedule/schedule.h"
+#include "passes/schedule/launches.h"
 
 namespace gacc::passes {
 
@@ -19,9 +19,7 @@ namespace {
 // "mul_adam_fill_14" -> "mul_adam_fill"
 std::string without_number(const std::string& function) { return function.substr(0, function.rfind('_')); }
 
-using Calls = std::vector<const ir::CallSite*>;
-
-bool all_kernels(const Calls& calls) {
+bool all_kernels(const ir::Calls& calls) {
   return std::ranges::all_of(calls,
                              [](const ir::CallSite* call) { return ir::as_product(*call) == nullptr; });
 }
@@ -34,7 +32,7 @@ class Launches {
 
   void add(const ir::CallSite& call) { launches_.emplace_back(call); }
   // As one launch where they can be one, else one by one. `number` makes the name.
-  void add(const Calls& calls, size_t number) {
+  void add(const ir::Calls& calls, size_t number) {
     if (calls.size() < 2 || !all_kernels(calls) || !cannot_share(calls, micro_batch_).empty()) {
       for (const ir::CallSite* call : calls) add(*call);
       return;
@@ -64,7 +62,7 @@ void merge_levels(const ir::Module& module, ir::Region& region) {
   // Launches around state on the host follow its copies, not the levels.
   if (!region.schedule || ir::passes_state(region)) return;
   ir::Schedule& schedule = *region.schedule;
-  const std::vector<Calls> levels = ir::by_level(schedule);
+  const ir::Levels levels = ir::by_level(schedule);
   Launches launches(module, region);
   for (size_t level = 0; level < levels.size(); ++level) launches.add(levels[level], level);
   // The kernels that products may run themselves come last: they have no place in the order.
@@ -105,7 +103,7 @@ void merge_neighbours(const ir::Module& module, ir::Region& region) {
     const size_t first = numbers[run.front()->kernel];
     for (ir::CallSite* call : run)
       if (call->level) call->level = levels[first];
-    launches.add(Calls(run.begin(), run.end()), first);
+    launches.add(ir::Calls(run.begin(), run.end()), first);
   }
   region.schedule->launches = launches.take();
 }

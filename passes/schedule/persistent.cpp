@@ -3,11 +3,11 @@
 // Pass `launch-mode` has decided which regions run so.
 #include "passes/launch_mode.h"
 #include "passes/pass.h"
-#include "passes/schedule/schedule.h"
+#include "passes/schedule/launches.h"
 
 namespace gacc::passes {
 
-std::string cannot_share(const std::vector<const ir::CallSite*>& calls, int64_t micro_batch) {
+std::string cannot_share(const ir::Calls& calls, int64_t micro_batch) {
   const int64_t block = ir::merged_block({calls});
   for (const ir::CallSite* call : calls) {
     const ir::KernelCall* kernel = ir::as_kernel(*call);
@@ -21,7 +21,7 @@ std::string cannot_share(const std::vector<const ir::CallSite*>& calls, int64_t 
 bool persistent(ir::Module& module, const Options&, Diag& diag) {
   const auto make = [&](ir::Region& region, size_t least_levels, bool required) {
     if (!region.schedule) return;
-    const std::vector<std::vector<const ir::CallSite*>> levels = ir::by_level(*region.schedule);
+    const ir::Levels levels = ir::by_level(*region.schedule);
     if (levels.size() < least_levels) return;
     const std::string why_not =
         cannot_share(ir::calls(std::as_const(*region.schedule)), module.micro_batch());

@@ -16,7 +16,7 @@
 #include "ir/host_state.h"
 #include "ir/schedule/launch_order.h"
 #include "passes/pass.h"
-#include "passes/schedule/schedule.h"
+#include "passes/schedule/launches.h"
 
 namespace gacc::passes {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "passes/schedule/schedule.h"
+#include "passes/schedule/launches.h"
 #include "tests/cuda/emulated_steps.h"
 
 namespace gacc::test {

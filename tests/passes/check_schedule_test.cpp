@@ -7,7 +7,7 @@
 #include "ir/region_facts.h"
 #include "ir/schedule/launch_order.h"
 #include "ir/verify.h"
-#include "passes/schedule/schedule.h"
+#include "passes/schedule/launches.h"
 #include "tests/passes/models.h"
 
 namespace gacc::test {

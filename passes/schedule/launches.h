@@ -1,4 +1,5 @@
-// Shared by the passes over schedules.
+// Launches of a schedule: what follows from their kernels, and which may run beside each other or as one. Shared by the
+// passes over schedules.
 #pragma once
 #include "ir/dependence.h"
 #include "ir/region_facts.h"
@@ -21,7 +22,7 @@ ir::Dependence launch_dependence(const ir::Module& module, const ir::Region& reg
 std::vector<bool> fit_second_stream(const ir::Region& region, const ir::RegionFacts& facts);
 
 // Returns why calls cannot share a kernel, or "".
-std::string cannot_share(const std::vector<const ir::CallSite*>& calls, int64_t micro_batch);
+std::string cannot_share(const ir::Calls& calls, int64_t micro_batch);
 
 // Threads of a block that kernels share without being asked to; with more, each thread has few registers, and
 // a product or a kernel of much state would spill them.
