@@ -454,10 +454,11 @@ std::optional<std::string> published_model(std::string_view config, const std::s
   }
   const Words words(known.begin(), known.end());
   const std::string near = did_you_mean(*name, words);
-  return fail(Kind::unknown_value,
-              fmt::format("no family has the `{}` \"{}\"{}; there are {}; more come with --families{}", key, *name,
-                          near, list_words(words),
-                          options.gguf ? "" : ", and in Python gacc.from_torch takes the model of transformers"));
+  return fail(
+      Kind::unknown_value,
+      fmt::format("no family has the `{}` \"{}\"{}; there are {}; more come with --families{}", key, *name,
+                  near, list_words(words),
+                  options.gguf ? "" : ", and in Python gacc.from_torch takes the model of transformers"));
 }
 
 std::vector<Override> adapters_of_blocks(std::string_view model, int64_t rank) {
