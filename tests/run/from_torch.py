@@ -3,6 +3,7 @@ with the line of Python."""
 import contextlib
 import copy
 import io
+import warnings
 
 import harness
 from harness import expect
@@ -560,6 +561,17 @@ def test_positions_are_counted_without_the_padding(_):
     with torch.no_grad():
         expect(torch.allclose(torch.as_tensor(half.predict(tokens=tokens)), net(tokens), rtol=2 ** -7, atol=1e-3), "bf16 takes other rows")
     refused(None, "may lie beyond the table", "cumsum(1)", x=tokens, module=nn.Sequential(Net(301)))
+
+
+def test_a_target_that_the_forward_takes_for_nothing_is_told(_):
+    class Net(One):
+        def forward(self, x, labels):
+            return {"logits": x * self.weight, "loss": F.mse_loss(x[:, 1:], labels[:, :-1])}
+    x = torch.randn(3, 4)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        gacc.from_torch(Net(None), {"x": x, "labels": x}, loss="mse", target="labels", output="logits", optimizer="sgd")
+    expect(any("`labels`" in str(each.message) and each.filename == __file__ for each in said), f"{said}")
 
 
 def test_a_saved_step_has_its_values_beside_it(folder):

@@ -10,6 +10,7 @@ import inspect
 import itertools
 import operator
 import re
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,10 +62,13 @@ class Lowering:
                 wanted.add(node)
                 waiting += node.all_input_nodes
         self.values: dict[fx.Node, Any] = {}
+        self.unread: set[str] = set()  # inputs that the output does not depend on
         specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
         for node in graph.nodes:
             if node.op == "placeholder" and (node in wanted or specs[node.name].kind.name == "USER_INPUT"):
                 self.values[node] = self.placeholder(node, specs[node.name])
+                if node not in wanted:
+                    self.unread.add(list(self.inputs)[-1])
             elif node.op == "call_function" and node in wanted:
                 self.values[node] = self.result(node)
             elif node.op == "get_attr" and node in wanted:
@@ -357,6 +361,9 @@ def text_of(module: torch.nn.Module, inputs: Mapping[str, Any], *, target: str |
     finally:
         for m, training in modes.items():
             m.training = training
+    if target in step.unread:
+        warnings.warn(f"the forward takes `{target}`, and its output does not depend on it: the loss compares the two "
+                      "element by element, where that of a model of transformers takes the next token", stacklevel=3)
     given = [f"{quoted('%', n)} : {type_text(x.dtype, [B, *examples[n].shape[1:]])}" for n, x in step.inputs.items()]
     if target is not None and target not in step.inputs:
         if target in examples:

@@ -176,8 +176,8 @@ def move(r: Region, statistic: Tensor, given: list[str], momentum: float) -> Non
     """Moves a running statistic by that of a batch: `given` is a mean, or a variance and the number of elements. After
     another call in the forward, one op moves it as both do: s (1 - a) (1 - b) + x a (1 - b) + y b."""
     each = ("f32", [statistic.extent(0)])
-    if statistic.buffer in r.moved:
-        line, before, earlier = r.moved[statistic.buffer]
+    if statistic.buffer in r.moves:
+        line, before, earlier = r.moves[statistic.buffer]
         r.lines.remove(line)
         both = 1 - (1 - before) * (1 - momentum)
         parts = [r.emit("mul", [unbiased(r, x, each), literal(part / (both or 1), "f32")], each)
@@ -185,7 +185,7 @@ def move(r: Region, statistic: Tensor, given: list[str], momentum: float) -> Non
         given, momentum = [r.emit("add", parts, each)], both
     r.emit("moving_mean.acc" if len(given) == 1 else "moving_variance.acc",
            [r.buffers.change(statistic.buffer), statistic.operand, *given], momentum=float(momentum))
-    r.moved[statistic.buffer] = r.lines[-1], momentum, given
+    r.moves[statistic.buffer] = r.lines[-1], momentum, given
 
 
 def unbiased(r: Region, given: list[str], each: tuple[str, list]) -> str:

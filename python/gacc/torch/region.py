@@ -113,7 +113,7 @@ class Region:
         self.boolean = False  # whether PyTorch's is torch.bool
         self.truths: set[str] = set()  # values of whole numbers that are known to be 0 or 1
         self.streams = 0
-        self.moved: dict[str, tuple[str, float, list[str]]] = {}  # how batch norms have moved a running statistic
+        self.moves: dict[str, tuple[str, float, list[str]]] = {}  # how batch norms have moved a running statistic
         self.sliced: dict[str, tuple] = {}  # what a value is a slice of: operand, axis, begin, size, all
 
     # --- text
