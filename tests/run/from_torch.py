@@ -291,7 +291,8 @@ def test_masks_of_a_transformer(_):
             super().__init__()
             self.layers, self.head = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, 0.0, batch_first=True), 2), nn.Linear(8, 3)
 
-        def forward(self, x):
+        def forward(self, **given):
+            x = given["x"]
             out = self.head(self.layers(x, x, tgt_mask=nn.Transformer.generate_square_subsequent_mask(5)))
             return (out, out * 2, object()) if self.training else out
     net, x, y = Decoder(), torch.randn(4, 5, 8), torch.randn(4, 5, 3)
@@ -299,7 +300,7 @@ def test_masks_of_a_transformer(_):
     run.step(x=x, y=y)
     run.update()
     ours, wanted = run.parameters(), copy.deepcopy(net)
-    F.mse_loss(wanted(x)[0], y).backward()
+    F.mse_loss(wanted(x=x)[0], y).backward()
     torch.optim.SGD(wanted.parameters(), SGD["lr"], momentum=SGD["momentum"]).step()
     worst, where = apart(ours, wanted.state_dict())
     expect(worst <= 1e-6, f"{where} {worst:.1e} off")

@@ -342,8 +342,8 @@ def text_of(module: torch.nn.Module, inputs: Mapping[str, Any], *, target: str |
     if all(n in taken for n in names):
         names.sort(key=taken.index)
         arguments = names
-    else:  # other names: in the order of the forward's
-        arguments = taken[:len(names)]
+    else:  # other names: in the order of the forward's, or as keywords that it passes on
+        arguments = taken[:len(names)] if len(taken) >= len(names) else names
     try:
         inspect.signature(module.forward).bind(**dict.fromkeys(arguments))
         together = len(arguments) == len(names)
@@ -356,8 +356,10 @@ def text_of(module: torch.nn.Module, inputs: Mapping[str, Any], *, target: str |
     buffers = Buffers(known_as)
     try:
         step = Lowering(exported(module, forward, output), buffers, frozen, owners, names)
-        module.eval()
-        evaluated = Lowering(exported(module, forward, output), buffers, frozen, owners, names)
+        evaluated = step
+        if any(modes.values()):
+            module.eval()
+            evaluated = Lowering(exported(module, forward, output), buffers, frozen, owners, names)
     finally:
         for m, training in modes.items():
             m.training = training
@@ -389,8 +391,9 @@ def first_of(value: torch.Tensor) -> float:
 
 
 def taken_by(module: torch.nn.Module) -> list[str]:
-    """The arguments of the forward."""
-    return list(inspect.signature(module.forward).parameters)
+    """The arguments of the forward that have names."""
+    return [name for name, each in inspect.signature(module.forward).parameters.items()
+            if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
 
 
 def examples_of(module: torch.nn.Module, loader: Any, model: Mapping[str, Any]) -> dict[str, Any]:
