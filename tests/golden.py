@@ -10,7 +10,7 @@ itself parse and print to the same text; without that line, what comes back is t
 `// RUN: not gacc-opt ...` expects exit 1 and compares standard error.
 X.toml beside X.expected: `# RUN: gaccc %s ...` (default: --emit ir --stop-after model -o -), standard error then output, in
 which `eval` and `predict` stand as what of another region is other there, or as the part of `eval` that `predict` and
-`measure` are.
+`measure` are, and of the settings of a module those that the golden `least` has are left out; `-`: that is not there.
 An error's excerpt, which has been compared with the input, stands as what it points to: `X.toml:6:9 (0.1): error: ...`.
 `// MATCH: subset` (`# MATCH: subset`): the expected lines occur in this order, others may stand between.
 `// LIKE: Y.gir` (`# LIKE: Y.toml`): expects what the golden Y beside it expects but for these lines, `-` gone and `+` new;
@@ -31,6 +31,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests/golden"
+LEAST = GOLDEN / "frontend/least.toml"
 SEPARATOR = "// ----- expected\n"
 MODEL_RUN = "gaccc %s --emit ir --stop-after model -o -"
 
@@ -121,7 +122,9 @@ class Case:
         if self.like and not self.fails and not self.subset:
             base = self.like.prints(self.like.text)
             return changes(base, self.printed) if self.gir else changes(beside_step(base), beside_step(self.printed))
-        return self.printed if self.gir or self.subset else beside_step(self.printed)
+        if self.gir or self.subset:
+            return self.printed
+        return beside_step(self.printed if self.path == LEAST else beside_least(self.printed))
 
     def prints(self, input):
         """The tool sees the input half alone, under the case's own file name, or that of the case that it is like."""
@@ -180,6 +183,15 @@ def changes(base, text):
     """The lines that differ; `@@` between places."""
     lines = [*difflib.unified_diff(base.splitlines(True), text.splitlines(True), n=0)][2:]
     return "".join("@@\n" if line.startswith("@@") else line for line in lines)
+
+
+def beside_least(text):
+    """The text of a module without the settings that the least model has too, but for those of its own input."""
+    given = re.findall(r"(?m)^  set .*\n", text)
+    least = re.findall(r"(?m)^  set (?!inputs\.).*\n", LEAST.with_suffix(".expected").read_text())
+    keys = {line.split()[1] for line in given}
+    shown = [line for line in given if line not in least] + ["-" + line for line in least if line.split()[1] not in keys]
+    return text.replace("".join(given), "".join(shown), 1) if given else text
 
 
 def beside_step(text):
