@@ -107,18 +107,11 @@ def compare(folder, device, options=(), name="mnist_mlp", samples=50, limit=("--
     expect(far <= bounds[1], f"{tensor} is {far} apart")
 
 
-def emulator_or_skip():
-    if not (harness.BIN / "libgacc-emu.so").exists():
-        harness.skip("libgacc-emu.so is not built")
-
-
 def test_emulate_trains_like_the_cpu(folder):
-    emulator_or_skip()
     compare(folder, "emulate", ("--gemm", "builtin"), launch__mode="graph")
 
 
 def test_emulate_persistent_trains_like_the_cpu(folder):
-    emulator_or_skip()
     compare(folder, "emulate", launch__mode="persistent")
 
 
@@ -132,7 +125,6 @@ SEQUENCE = harness.model_text(
 
 def test_emulate_launch_modes_have_the_same_bits(folder):
     """Epochs with ragged micro-batches, and the file that --launch wrote rather than --set."""
-    emulator_or_skip()
     model = harness.example("residual_mlp")
     same_bits(folder, model, ("--data", harness.make_data(model, 19, folder)))
 
@@ -167,7 +159,6 @@ type = "sgd"
 
 def test_emulate_a_persistent_step_of_wide_blocks(folder):
     """Rows of 17,238 elements take blocks of 1,024 threads: gaccc warns of them, and they fit the GPU."""
-    emulator_or_skip()
     model = folder / "wide.toml"
     model.write_text(WIDE)
     small = run("gaccc", model, "-o", folder / "auto.ptx")
@@ -180,7 +171,6 @@ def test_emulate_a_persistent_step_of_wide_blocks(folder):
 
 def test_emulate_launch_modes_have_the_same_bits_with_special_kernels(folder):
     """Among them attention: a thread for a position, and a team of four, two of which have fewer channels."""
-    emulator_or_skip()
     model = folder / "sequence.toml"
     for features in (16, 80):
         model.write_text(SEQUENCE.replace("features = 16", f"features = {features}"))
@@ -189,7 +179,6 @@ def test_emulate_launch_modes_have_the_same_bits_with_special_kernels(folder):
 
 def test_emulate_attention_by_tensor_cores(folder):
     """In kernels of its own and in the persistent one; next to the CPU, whose probabilities are not rounded to halves."""
-    emulator_or_skip()
     model = folder / "sequence.toml"
     model.write_text(SEQUENCE.replace("features = 16", "features = 32") + '[precision]\ncompute = "f16"\n')
     expect("ex2.approx" in harness.compile_model(model, folder / "step.ptx").read_text(), "attention without tensor cores")
@@ -216,7 +205,6 @@ def same_bits(folder, model, data):
 
 def test_emulate_trains_with_cublas(folder):
     """The calls of cuBLASLt that the device makes, answered by the emulator."""
-    emulator_or_skip()
     compare(folder, "emulate", ("--gemm", "cublas"))
     # Rows with a pitch are leading dimensions.
     compare(folder, "emulate", ("--gemm", "cublas"), "tests/parity/models/wide_head.toml", 40, launch__mode="graph")
@@ -232,7 +220,6 @@ def test_emulate_trains_with_cublas(folder):
 
 def test_emulate_ragged_micro_batches_and_evaluation(folder):
     """Epochs that end in a micro-batch of 3 samples and a window of its own, every example."""
-    emulator_or_skip()
     for name in ("regression", "residual_mlp"):
         micro_batch = 4
         data = ("--epochs", 1)
@@ -242,7 +229,6 @@ def test_emulate_ragged_micro_batches_and_evaluation(folder):
 
 def test_emulate_convolutions_and_norms(folder):
     """Kernels of their own: convolutions, pooling; channels of a middle axis. The last micro-batch has 2 samples."""
-    emulator_or_skip()
     compare(folder, "emulate", (), "tests/parity/models/vision.toml", 16, ("--epochs", 1), launch__mode="graph")
 
 
@@ -251,7 +237,6 @@ SMALL_HALF = dict(train__micro_batch=4, train__accumulate=2, layers__fc1__featur
 
 def test_emulate_half_precision(folder):
     """Half copies, products and loss scale: built-in products, cuBLASLt's, and one persistent kernel."""
-    emulator_or_skip()
     for mode, options, updates in (("graph", ("--gemm", "builtin"), 3), ("graph", ("--gemm", "cublas"), 1), ("persistent", (), 1)):
         compare(folder, "emulate", options, "mnist_mlp_f16", 16, ("--updates", updates), launch__mode=mode, **SMALL_HALF)
     compare(folder, "emulate", (), "mnist_mlp_f16", 16, ("--updates", 3), launch__mode="graph", precision__compute="bf16",
@@ -261,7 +246,6 @@ def test_emulate_half_precision(folder):
 def test_emulate_pain_33_no_scalar_is_frozen(folder):
     """Rate, scale, counters and the window's count are read at every launch of a captured graph, not when it was captured:
     the log of six windows, one of them skipped, is the CPU's."""
-    emulator_or_skip()
     spec = update.data(folder, "planted", planted=[20])
     for mode in ("graph", "persistent"):
         artifact = harness.compile_model(update.MODEL, folder / "m.ptx", **update.DOUBLED, launch__mode=mode, train__micro_batch=3, train__accumulate=3,
@@ -282,7 +266,6 @@ def test_emulate_pain_33_no_scalar_is_frozen(folder):
 
 
 def test_emulate_half_convolutions_and_norms(folder):
-    emulator_or_skip()
     compare(folder, "emulate", (), "tests/parity/models/vision.toml", 16, ("--epochs", 1), precision__compute="f16",
             launch__mode="graph")
 
@@ -293,7 +276,6 @@ SMALL_IMAGE = "inputs.image.shape=[1, 14, 14]"  # extents of 14, 7 and 3
 def convolutions_as_products(folder, name, persistent, **settings):
     """Weights next to the CPU's, which sums in another order: as far apart as rounding moves them. Recompute and, in the
     type `persistent`, both launch modes have the same bits, with a ragged micro-batch at the end."""
-    emulator_or_skip()
     model = harness.example(name)
     data = ("--data", harness.make_data(model, 4, folder, sets=[SMALL_IMAGE]), "--epochs", 1)
     settings = dict(train__micro_batch=3, train__accumulate=2, optimizer__eps=1e-3, **settings)
@@ -340,7 +322,6 @@ BIAS, WORKSPACE = rb" bias\([^)]*\)\)", rb" workspace\(\d+, \d+\)"
 
 def test_emulate_bias_in_the_product(folder):
     """cuBLASLt adds the bias of attention's first product: one launch less for each, and the same bits; recompute changes none either."""
-    emulator_or_skip()
     model = pathlib.Path(__file__).resolve().parents[1] / "parity/models/attention.toml"
     spec = harness.make_data(model, 20, folder)
     removed = []
@@ -390,7 +371,6 @@ def cublas_bits(folder, artifact, spec, *options):
 def test_emulate_products_work_in_the_arena(folder):
     """The emulator's algorithm destroys all of the workspace that it is lent. Without any in the plan, with recompute, and
     under a budget that leaves little free, the weights are the same to the bit, ragged micro-batches included."""
-    emulator_or_skip()
     folders = pathlib.Path(__file__).resolve().parents[1] / "parity/models"
     for model, samples in ((harness.example("residual_mlp"), 11), (folders / "attention.toml", 5), (folders / "vision.toml", 5)):
         spec = harness.make_data(model, samples, folder)
@@ -413,7 +393,6 @@ def test_emulate_products_work_in_the_arena(folder):
 
 def test_emulate_reports_end_the_run(folder):
     """A kernel that reads or writes beyond the arena: the addresses of its accesses are altered, and the checksum with it."""
-    emulator_or_skip()
     model = harness.example("regression")
     artifact = harness.compile_model(model, folder / "step.ptx", launch__mode="graph")
     spec = harness.make_data(model, 64, folder)

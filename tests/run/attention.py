@@ -65,8 +65,7 @@ def test_a_later_position_changes_no_earlier_one(folder):
 
     # By lanes and teams of threads, with steps and blocks that are not full; by tensor cores.
     for compute, length, width, devices in (("f16", 4, 2, ("cpu", "emulate")), ("f16", 21, 6, ("cpu", "emulate")), ("f32", 13, 4, ("cpu", "emulate")), ("f16", 70, 16, ("cpu", "emulate")), ("bf16", 40, 16, ("emulate",))):
-        (folder / "m.toml").write_text(later(length, width, compute))
-        artifact = harness.compile_model(folder / "m.toml", folder / "m.ptx")
+        artifact = harness.compile_text(folder, later(length, width, compute))
         big = 30000.0 if compute == "f16" else 3e38
         harness.write_safetensors(folder / "w", {"a.qkv.weight": ([3 * width, width], square(width, .5) * 2 + square(width, 4.0)), "a.qkv.bias": ([3 * width], [0.0] * 3 * width),
                                                  "a.proj.weight": ([width, width], square(width, 1.0)), "a.proj.bias": ([width], [0.0] * width)})

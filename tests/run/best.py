@@ -18,8 +18,7 @@ KILLS = int(os.environ.get("GACC_KILLS", 5))
 
 def prepared(folder, lr=0.5):
     """Noisy enough that evaluations go up and down."""
-    (folder / "m.toml").write_text(MODEL + f"lr = {lr}\n")
-    harness.compile_model(folder / "m.toml", folder / "m.ptx")
+    harness.compile_text(folder, MODEL + f"lr = {lr}\n")
     chance = random.Random(7)
     row = lambda: ",".join(str(chance.gauss(0, 1)) for _ in range(4)) + f",{chance.randrange(3)}\n"
     for name, rows in (("a.csv", 64), ("b.csv", 30)):

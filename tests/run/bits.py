@@ -157,7 +157,7 @@ def test_emulated(folder):
 
 def refused(folder, *said, example="regression", **settings):
     done = run("gaccc", harness.example(example), "-o", folder / "no.ptx", "--set", "train.require=bits", code=1,
-               *(w for k, v in settings.items() for w in ("--set", f"{k.replace('__', '.')}={v}")))
+               *harness.sets_of(settings))
     for part in said:
         expect(part in done.stderr, f"`{part}` is not in:\n{done.stderr}")
 

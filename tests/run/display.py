@@ -90,9 +90,7 @@ def test_weights_that_nothing_trained_are_called_that(folder):
 
 
 def test_an_epoch_that_counts_nothing_has_no_loss(folder):
-    model = folder / "m.toml"
-    model.write_text(harness.classifier("m", [2], 3, layer("linear", features=3)))
-    step = harness.compile_model(model, folder / "step.ptx")
+    step = harness.compile_text(folder, harness.classifier("m", [2], 3, layer("linear", features=3)))
     harness.write_npy(folder / "x.npy", array.array("f", [1, 2, 3, 4]), [2, 2])
     harness.write_npy(folder / "y.npy", array.array("i", [-100, -100]), [2])
     done = run("gacc-exec", step, "--data", f"npy:x={folder}/x.npy,y={folder}/y.npy", code=(0, 1))
@@ -101,13 +99,12 @@ def test_an_epoch_that_counts_nothing_has_no_loss(folder):
 
 def test_units_of_a_normalised_target(folder):
     """mae and rmse are in the target's own units, and the losses are said not to be."""
-    model = folder / "m.toml"
-    model.write_text(model_text(
+    text = model_text(
         layer("linear", features=1), layer("reshape", shape=[]),
         model={"name": "m", "seed": 1, "metrics": ["mae", "rmse", "r2"]},
         inputs={"x": {"shape": [1]}, "y": {"normalize": "data"}}, loss={"type": "mse", "target": "y"},
-        optimizer={"type": "sgd", "lr": 0.1}))
-    step = harness.compile_model(model, folder / "step.ptx")
+        optimizer={"type": "sgd", "lr": 0.1})
+    step = harness.compile_text(folder, text)
     (folder / "a.csv").write_text("x,y\n" + "".join(f"{i},{1000 + 100 * i}\n" for i in range(8)))
     data, weights, log = f"csv:{folder}/a.csv,label=y", folder / "w.safetensors", folder / "log"
     done = run("gacc-exec", step, "--data", data, "--eval", data, "--epochs", 2, "--lr", 0.01, "--save", weights, "--log", log)
@@ -125,9 +122,9 @@ def test_units_of_a_normalised_target(folder):
     expect(abs(sum(map(abs, errors)) / 8 - shown["mae"]) < 1e-3 * shown["mae"], f"{errors} for {shown}")
     done = run("gacc-exec", step, "--data", data, "--load", weights, "--predict", folder / "p.npy")
     expect('in units of the normalised target "y"; a file that ends in .csv has its own' in done.stderr, done.stderr)
-    other = folder / "other.toml"  # another layer has no units, and its own name
-    other.write_text(model.read_text().replace("type = \"linear\"", "type = \"linear\"\nname = \"inner\"") + '[predict]\nlayer = "inner"\n')
-    step = harness.compile_model(other, folder / "other.ptx")
+    # Another layer has no units, and its own name.
+    text = text.replace("type = \"linear\"", "type = \"linear\"\nname = \"inner\"") + '[predict]\nlayer = "inner"\n'
+    step = harness.compile_text(folder, text, "other")
     run("gacc-exec", step, "--data", data, "--epochs", 1, "--save", weights)
     done = run("gacc-exec", step, "--data", data, "--load", weights, "--predict", folder / "p.csv")
     expect("units" not in done.stderr and (folder / "p.csv").read_text().startswith("inner\n"), done.stderr)

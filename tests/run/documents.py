@@ -1,13 +1,12 @@
 """Documents in a window: packed ones give what each gives alone, and nothing depends on how they are run."""
 import array
-import os
 import random
 import re
-import shutil
 import struct
 import subprocess
 
 import harness
+import ranks
 from harness import expect, run
 
 VOCABULARY, WINDOW = 23, 80
@@ -57,22 +56,19 @@ features = {vocabulary}
 
 
 def compiled(folder, name, length=WINDOW, packed=True, causal=True, micro=1, accumulate=1, compute="f32", recompute="none", dropout=0.0, lanes=1):
-    path = folder / f"{name}.toml"
-    path.write_text(MODEL.format(
+    text = MODEL.format(
         length=length, vocabulary=VOCABULARY, positions=WINDOW, micro=micro, accumulate=accumulate, lanes=lanes, compute=compute, recompute=recompute,
         causal=str(causal).lower(), window="window = 9" if causal and length > 9 else "", dropout=f"dropout = {dropout}" if dropout else "",
         documents=f'inputs.documents = {{ shape = [{length}], dtype = "i32" }}' if packed else "",
-        names='documents = "documents"' if packed else ""))
-    return harness.compile_model(path, folder / f"{name}.ptx")
+        names='documents = "documents"' if packed else "")
+    return harness.compile_text(folder, text, name)
 
 
 def spec_of(folder, windows):
     """windows: lists of (tokens, targets, documents), all of one length."""
-    names = ["tokens", "next", "documents"][:len(windows[0])]
-    for i, name in enumerate(names):
-        values = array.array("i", [value for window in windows for value in window[i]])
-        harness.write_npy(folder / f"{name}.npy", values, [len(windows), len(windows[0][0])])
-    return "npy:" + ",".join(f"{name}={folder / name}.npy" for name in names)
+    shape, names = [len(windows), len(windows[0][0])], ["tokens", "next", "documents"][:len(windows[0])]
+    return harness.write_arrays(folder, {name: (array.array("i", [value for window in windows for value in window[i]]), shape)
+                                         for i, name in enumerate(names)})
 
 
 def document(chance, length, ignored=0.2):
@@ -180,16 +176,11 @@ def test_bits_depend_on_no_thread_no_recompute_and_no_rest_between(folder):
 
 
 def test_bits_depend_on_no_number_of_ranks(folder):
-    mpirun = shutil.which("mpirun.openmpi") or shutil.which("mpirun")
-    if not mpirun or not (harness.BIN / "libgacc-mpi.so").exists():
-        harness.skip("no mpirun here, or built without MPI")
+    ranks.need_mpi()
     spec = spec_of(folder, some_windows(random.Random(9)))
     artifact = compiled(folder, "step", micro=1, accumulate=4, dropout=0.1, lanes=2)
     want = trained(folder, artifact, spec, "one")
-    command = [harness.BIN / "gacc-exec", artifact, "--data", spec, "--save", folder / "two", "--updates", 4, "--device", "cpu"]
-    environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_btl="self,vader")
-    done = subprocess.run([mpirun, "--oversubscribe", "--bind-to", "none", "-n", "2", *map(str, command)], capture_output=True, text=True, env=environment)
-    expect(done.returncode == 0, done.stderr)
+    ranks.mpirun(2, [harness.BIN / "gacc-exec", artifact, "--data", spec, "--save", folder / "two", "--updates", 4, "--device", "cpu"])
     expect((folder / "two").read_bytes() == want, "two ranks give other bits")
 
 

@@ -25,9 +25,7 @@ def prepare(folder):
     model = folder / "masks.toml"
     model.write_text(MODEL)
     x = array.array("f", [float(e // WIDTH == s) for s in range(N) for e in range(N * WIDTH)])
-    harness.write_npy(folder / "x.npy", x, [N, N, WIDTH])
-    harness.write_npy(folder / "y.npy", array.array("f", [1.0] * N), [N, 1])
-    return model, f"npy:x={folder / 'x.npy'},y={folder / 'y.npy'}"
+    return model, harness.write_arrays(folder, {"x": (x, [N, N, WIDTH]), "y": (array.array("f", [1.0] * N), [N, 1])})
 
 
 def gradients(folder, model, spec, micro_batch, accumulate, *options, device="cpu", updates=1, **settings):
@@ -116,9 +114,8 @@ def attention_data(folder):
     model = folder / "attends.toml"
     model.write_text(ATTENTION)
     numbers = random.Random(3)
-    for name in "xy":
-        harness.write_npy(folder / f"{name}.npy", array.array("f", [numbers.uniform(-1, 1) for _ in range(N * 9 * 16)]), [N, 9, 16])
-    return model, f"npy:x={folder / 'x.npy'},y={folder / 'y.npy'}"
+    arrays = {name: (array.array("f", [numbers.uniform(-1, 1) for _ in range(N * 9 * 16)]), [N, 9, 16]) for name in "xy"}
+    return model, harness.write_arrays(folder, arrays)
 
 
 def near(found, wanted, within, what):

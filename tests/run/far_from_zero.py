@@ -14,9 +14,7 @@ EPS = 1e-5
 
 
 def model(text, folder, **settings):
-    path = folder / "model.toml"
-    path.write_text(f'[model]\nname = "far"\n{text}\n[optimizer]\ntype = "sgd"\n')
-    return harness.compile_model(path, folder / "m.ptx", **settings)
+    return harness.compile_text(folder, f'[model]\nname = "far"\n{text}\n[optimizer]\ntype = "sgd"\n', **settings)
 
 
 def normalised(kind, width):
@@ -28,11 +26,9 @@ def normalised(kind, width):
 
 def rows_data(folder, rows, width, kind, targets=None):
     shape = [len(rows), width, 1, 1] if kind == "group_norm" else [len(rows), width]
-    parts = []
-    for name, values in (("x", rows), ("y", targets or [[0.0] * width] * len(rows))):
-        harness.write_npy(folder / f"{name}.npy", array.array("f", [v for row in values for v in row]), shape)
-        parts.append(f"{name}={folder / name}.npy")
-    return "npy:" + ",".join(parts)
+    arrays = {"x": rows, "y": targets or [[0.0] * width] * len(rows)}
+    return harness.write_arrays(folder, {name: (array.array("f", [v for row in values for v in row]), shape)
+                                         for name, values in arrays.items()})
 
 
 def f32(value):
@@ -63,10 +59,10 @@ def test_channels_that_are_constant_are_zero(folder):
             '[loss]\ntype = "mse"\ntarget = "y"\n[train]\nmicro_batch = 8')
     artifact = model(text, folder)
     values = constants()[:7]
-    for name, sample in (("x", [c for c in values for _ in range(25)]), ("y", [0.0] * 175)):
-        harness.write_npy(folder / f"{name}.npy", array.array("f", sample * 8), [8, 7, 5, 5])
+    samples = {"x": [c for c in values for _ in range(25)], "y": [0.0] * 175}
+    data = harness.write_arrays(folder, {name: (array.array("f", sample * 8), [8, 7, 5, 5]) for name, sample in samples.items()})
     for device in ("cpu", "emulate"):
-        run("gacc-exec", artifact, "--data", f"npy:x={folder}/x.npy,y={folder}/y.npy", "--device", device, "--log", folder / "log.jsonl")
+        run("gacc-exec", artifact, "--data", data, "--device", device, "--log", folder / "log.jsonl")
         loss = harness.updates_of(folder / "log.jsonl")[0]["loss"]
         expect(math.sqrt(loss * 7) < 1e-3, f"batch_norm of constant channels on {device}: mean square {loss}")
 
@@ -96,10 +92,9 @@ def test_noise_far_from_zero(folder):
                     expect(worst <= allowed, f"{kind}, width {width}, {centre} + noise on {device}: {worst} off, {allowed} allowed")
 
 
-def table_data(folder, rows):
-    harness.write_npy(folder / "token.npy", array.array("i", range(rows)), [rows])
-    harness.write_npy(folder / "y.npy", array.array("i", [7 * i % 10 for i in range(rows)]), [rows])
-    return f"npy:token={folder}/token.npy,y={folder}/y.npy"
+def table_data(folder, rows, y=None):
+    y = y or (array.array("i", [7 * i % 10 for i in range(rows)]), [rows])
+    return harness.write_arrays(folder, {"token": (array.array("i", range(rows)), [rows]), "y": y})
 
 
 def table_gradient(folder, artifact, table, data, device, **others):
@@ -150,11 +145,10 @@ def test_gradient_through_a_norm_of_constants(folder):
     artifact = model(text, folder)
     draw = random.Random(4)
     targets = [[f32(draw.gauss(0, 1)) for _ in range(width)] for _ in range(rows)]
-    harness.write_npy(folder / "token.npy", array.array("i", range(rows)), [rows])
-    harness.write_npy(folder / "y.npy", array.array("f", [v for row in targets for v in row]), [rows, width])
+    data = table_data(folder, rows, (array.array("f", [v for row in targets for v in row]), [rows, width]))
     for device in ("cpu", "emulate"):
-        found = table_gradient(folder, artifact, [[c] * width for c in constants()[:rows]],
-                               f"npy:token={folder}/token.npy,y={folder}/y.npy", device, norm__weight=[1.0] * width, norm__bias=[0.0] * width)
+        found = table_gradient(folder, artifact, [[c] * width for c in constants()[:rows]], data, device,
+                               norm__weight=[1.0] * width, norm__bias=[0.0] * width)
         for row, target in zip(found, targets):
             dy = [-2 * t / (rows * width) for t in target]
             wanted = [(d - math.fsum(dy) / width) / math.sqrt(EPS) for d in dy]

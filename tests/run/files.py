@@ -103,8 +103,7 @@ def listing(folder):
 def refused(folder, program, arguments, *words, **options):
     before = listing(folder)
     done = run(program[0], *arguments, code=2, cwd=folder, **options)
-    for word in words:
-        expect(str(word) in done.stderr, f"{program} {arguments}: the error does not name {word}:\n{done.stderr}")
+    harness.says(done, *words)
     expect(len(done.stderr.splitlines()) == 1, done.stderr)
     expect(listing(folder) == before, f"{program} {arguments}: a refused command changed a file")
 

@@ -110,8 +110,7 @@ def test_what_cannot_be_a_folder_is_refused_before_the_run(folder):
               "more": text.replace("repeat = 2", "repeat = 3").replace("[load]\n", "[load]\npart = true\n")}
     for name, changed in others.items():
         expect(changed != text, name)
-        (folder / f"{name}.toml").write_text(changed)
-        harness.compile_model(folder / f"{name}.toml", folder / f"{name}.ptx")
+        harness.compile_text(folder, changed, name)
     (folder / "bare").mkdir()
     shutil.copy(base / "model.safetensors", folder / "bare")
     (folder / "notes").mkdir()
@@ -145,8 +144,7 @@ def test_positions_and_vocabulary_are_the_models(folder):
     """A window beyond the folder's positions, of rotary ones that are not scaled, and a config.json that has another vocabulary."""
     base, _ = base_of(folder)
     text = run("gaccc", base, "--context", 16, "--emit", "toml", "-o", "-").stdout
-    (folder / "long.toml").write_text(text.replace("shape = [16]", "shape = [48]"))
-    artifact = harness.compile_model(folder / "long.toml", folder / "long.ptx")
+    artifact = harness.compile_text(folder, text.replace("shape = [16]", "shape = [48]"), "long")
     config = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps(config | {"vocab_size": 63}))
     run("gacc-exec", artifact, "--init-only", "--load", base, "--save", f"{folder}/out/", *FAST)

@@ -1,5 +1,4 @@
 """Frozen matrices in blocks: what they hold, that the function of their numbers is trained, bits, and bytes."""
-import json
 import math
 import shutil
 import struct
@@ -16,16 +15,7 @@ TYPES = list(BYTES)
 
 
 def build(folder, name, model=MODEL, lora=adapted.lora(), **settings):
-    path = folder / f"{name}.toml"
-    path.write_text(model + lora)
-    if not (folder / "tokens.npy").exists():
-        harness.make_data(path, 16, folder)
-    return harness.compile_model(path, folder / f"{name}.ptx", **settings)
-
-
-def plan(folder, name, **settings):
-    sets = [word for key, value in settings.items() for word in ("--set", f"{key.replace('__', '.')}={value}")]
-    return json.loads(run("gaccc", folder / f"{name}.toml", *sets, "--plan", "--json").stdout)
+    return adapted.build(folder, lora, name=name, text=model, **settings)
 
 
 def initial(folder, artifact, *more, device="cpu"):
@@ -182,7 +172,7 @@ def test_bytes(folder):
                     matrices += count * (4 if compute == "f32" else 2)
                 else:
                     vectors += count
-            found = plan(folder, "odd", **how)
+            found = harness.plan_of(folder / "odd.toml", **how)
             rest = found["frozen"]["bytes"] - matrices  # f32, some with a half copy
             expect(4 * vectors <= rest <= (4 if compute == "f32" else 6) * vectors, f"{compute}, {kind}: {found['frozen']}, {matrices}, {vectors}")
             said = run("gaccc", folder / "odd.toml", "--set", f"precision.frozen={kind}", "--plan").stdout
@@ -206,7 +196,7 @@ def test_predictions_in_parts(folder):
     wide = MODEL.replace("shape = [10]", "shape = [64]").replace("29", "512")
     whole = build(folder, "whole", wide, precision__frozen="q4_0", train__micro_batch=1, train__accumulate=1)
     parts = build(folder, "parts", wide, precision__frozen="q4_0", train__micro_batch=1, train__accumulate=1, loss__chunks=16, recompute__policy="all")
-    expect(plan(folder, "parts", precision__frozen="q4_0", train__micro_batch=1, train__accumulate=1, loss__chunks=16,
+    expect(harness.plan_of(folder / "parts.toml", precision__frozen="q4_0", train__micro_batch=1, train__accumulate=1, loss__chunks=16,
                 recompute__policy="all")["predict"].get("parts", 1) > 1, "not in parts")
     outputs = []
     initial(folder, whole)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import harness
-from harness import expect, run
+from harness import expect, raises, run
 
 harness.begin_package("numpy", "tokenizers")
 import gacc  # noqa: E402
@@ -127,10 +127,7 @@ def test_prompts_and_options_stand_in_any_order(folder):
     for tokenizer in tuned, known:  # also an object
         expect(run_.generate(["to be", "or not", "to \\ be\nor"], 6, tokenizer=tokenizer, temperature=0) == alone, "a text for each prompt")
     for tokenizer, told in ((7, "has encode and decode, not 7"), (None, "--tokenizer FOLDER")):
-        try:
-            raise harness.Failed(run_.generate("to be", 6, tokenizer=tokenizer))
-        except gacc.Error as error:
-            expect(told in str(error), error)
+        raises(gacc.Error, told)(lambda: run_.generate("to be", 6, tokenizer=tokenizer))
     if harness.has_modules(sys.executable, "transformers"):
         import transformers
         theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=known, eos_token=".")
@@ -162,10 +159,7 @@ def test_what_cannot_speak_is_told(folder):
     for model, told in ((harness.example("mnist_mlp"), "the model has no tokens: its output is [10] a sample"),
                                   (folder / "fewer", "'日' has the byte 230, and the model's tokens are the bytes 0 to 199")):
         small = gacc.compile(model, set={"train.micro_batch": 1, "train.accumulate": 1})
-        try:
-            raise harness.Failed(gacc.Session(small, "cpu", threads=1, seed=1).generate("日", 5))
-        except gacc.Error as error:
-            expect(told in str(error), error)
+        raises(gacc.Error, told)(lambda: gacc.Session(small, "cpu", threads=1, seed=1).generate("日", 5))
 
 
 harness.main(globals())

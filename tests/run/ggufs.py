@@ -10,7 +10,7 @@ import gguf_files as files
 import harness
 from folder_out import FAST, GPT2, LLAMA, base_of, compiled, predicted, tokens
 from gguf_files import BF16, F16, F32, Q4_1, Q8_0, REAL, U32
-from harness import expect, one_error, run
+from harness import expect, one_error, run, says
 
 WIDE = LLAMA | dict(hidden_size=32, intermediate_size=64)
 QWEN2 = {key: what for key, what in WIDE.items() if key not in ("architectures",)} | dict(model_type="qwen2", tie_word_embeddings=True)
@@ -157,8 +157,7 @@ def test_blocks_that_cannot_be_written_stay_only_where_nothing_changed(folder):
     base, artifact, path, *_ = gguf_of(folder, WIDE, kinds=matrices_in(Q4_1))
     out = folder / "out.gguf"
     done = trained(folder, artifact, "--load", path, "--save", out, "--like", path, code=1)
-    for word in ("base.gguf", "blk.0.attn_q.weight is Q4_1 there and is trained here", "F32, F16, BF16 and Q8_0"):
-        expect(word in done.stderr, done.stderr)
+    says(done, "base.gguf", "blk.0.attn_q.weight is Q4_1 there and is trained here", "F32, F16, BF16 and Q8_0")
     frozen = compiled(path, folder / "frozen.ptx", "--lora", 2, "--set", 'lora.match=["*.attn"]', "--set", "precision.frozen=compute")
     one_error(trained(folder, frozen, "--load", path, "--save", out, "--like", path, code=1), "--merge adds them", "--save-adapter writes them alone")
     done = trained(folder, frozen, "--load", path, "--save", out, "--merge", "--like", path, code=1)
@@ -207,8 +206,7 @@ def test_an_adapter_of_llama_cpp_is_the_adapter(folder):
                                     for key, what in metadata.items()],
                 {name: (F32, shape, files.unpack(F32, data)) for name, (_, shape, data) in tensors.items() if "blk.0.attn_k" not in name})
     done = run("gacc-exec", artifact, "--data", tokens(folder), "--load", path, "--load-adapter", folder / "c.gguf", "--updates", 1, *FAST, code=1)
-    for word in ('general.type is "model"; that of an adapter is "adapter"', "blk.0.attn_k.weight.lora_a [2, 32] is missing"):
-        expect(word in done.stderr, done.stderr)
+    says(done, 'general.type is "model"; that of an adapter is "adapter"', "blk.0.attn_k.weight.lora_a [2, 32] is missing")
     # A base that is no GGUF does not say what the adapter is of.
     one_error(trained(folder, artifact, "--load", base, "--save-adapter", adapter, code=1), "--like BASE.gguf says which model it is an adapter of")
     before = adapter.read_bytes()

@@ -127,21 +127,47 @@ def expect(condition, message):
         raise Failed(message)
 
 
+def says(done, *words):
+    """Standard error holds `words`."""
+    for word in words:
+        expect(str(word) in done.stderr, f"the error does not name {word!r}:\n{done.stderr}")
+
+
+def raises(kind, *words):
+    """Runs the decorated function, which must raise `kind` with a text of these words; gives the exception."""
+    def check(function):
+        try:
+            function()
+        except kind as error:
+            for word in words:
+                expect(word in str(error), f"{error}\nlacks {word}")
+            return error
+        raise Failed(f"nothing was raised: {words}")
+    return check
+
+
 def one_error(done, *words):
     """Exit 1 with exactly one clear error on standard error, which holds `words`."""
     lines = [line for line in done.stderr.splitlines() if "error:" in line or re.match(r"gacc(c|-opt|-exec): ", line)]
     expect(done.returncode == 1, f"exit {done.returncode}, expected 1\n{done.stderr}")
     expect(len(lines) == 1, f"expected one error line, got {len(lines)}:\n{done.stderr}")
     expect("internal error" not in done.stderr, done.stderr)
-    for word in words:
-        expect(str(word) in done.stderr, f"the error does not name {word!r}:\n{done.stderr}")
+    says(done, *words)
+
+
+def sets_of(settings):
+    """Options of gaccc: dotted keys with "__" for the dot."""
+    return [w for k, v in settings.items() for w in ("--set", f"{k.replace('__', '.')}={v}")]
 
 
 def compile_model(model, artifact, target="sm_80", **settings):
-    """gaccc MODEL -o ARTIFACT; settings are dotted keys with "__" for the dot."""
-    sets = [w for k, v in settings.items() for w in ("--set", f"{k.replace('__', '.')}={v}")]
-    run("gaccc", model, "--target", target, *sets, "-o", artifact)
+    """gaccc MODEL -o ARTIFACT."""
+    run("gaccc", model, "--target", target, *sets_of(settings), "-o", artifact)
     return artifact
+
+
+def plan_of(model, *options, **settings):
+    return json.loads(run("gaccc", model, "--plan", "--json", *options, *sets_of(settings)).stdout)
 
 
 def sealed(path, change):
@@ -151,6 +177,13 @@ def sealed(path, change):
     expect(changed != body, "the artifact was altered")
     version = head.split(b" bytes=")[0]
     path.write_bytes(version + f" bytes={len(changed)} crc32={zlib.crc32(changed):08x}\n".encode() + changed)
+
+
+def compile_text(folder, text, name="m", **settings):
+    """Writes a model file and compiles it: NAME.toml and NAME.ptx."""
+    path = folder / f"{name}.toml"
+    path.write_text(text)
+    return compile_model(path, path.with_suffix(".ptx"), **settings)
 
 
 def example(name):

@@ -16,7 +16,7 @@ import time
 
 import harness
 import ranks
-from harness import expect, one_error, run
+from harness import expect, one_error, run, sets_of
 
 SEED = os.environ.get("GACC_HOST_SEED", "1")
 # Narrower, where an example takes longer than a second a step: what stands in it, and what instead.
@@ -37,10 +37,6 @@ def cells(variable, few, models=MODELS):
     matrix = list(itertools.product(models, ["f32", "f16", "bf16"], OPTIMIZERS))
     for cell in random.Random(f"{SEED} {variable}").sample(matrix, min(len(matrix), int(os.environ.get(variable, few)))):
         yield *cell, random.Random(f"{SEED} {variable} {cell}")
-
-
-def sets_of(settings):
-    return [w for k, v in settings.items() for w in ("--set", f"{k.replace('__', '.')}={v}")]
 
 
 def compiled(model, artifact, **settings):
@@ -87,8 +83,8 @@ class Case:
                 values = harness.array.array("f", (v / 255 for v in values))
             if values.typecode == "f":
                 values[len(values) // samples * 4 * micro] = 3e38  # in the second window
-            harness.write_npy(folder / f"{name}.npy", values, shape)
-        self.data = "npy:" + ",".join(f"{name}={folder / name}.npy" for name in arrays)
+            arrays[name] = (values, shape)
+        self.data = harness.write_arrays(folder, arrays)
         self.parts = ["none", "all"]
         plan = compiled(self.model, folder / "none.ptx", **self.settings)
         expect(not isinstance(plan, str), plan)

@@ -42,9 +42,8 @@ def text_of(width, heads, kv_heads, rope, norm, bias, window=LENGTH):
 
 
 def compiled(folder, variant, name="m", **settings):
-    path = folder / f"{variant}.toml"
-    path.write_text(text_of(**VARIANTS[variant]))
-    return path, harness.compile_model(path, folder / f"{name}.ptx", **settings)
+    artifact = harness.compile_text(folder, text_of(**VARIANTS[variant]), name, **settings)
+    return artifact.with_suffix(".toml"), artifact
 
 
 def trained(folder, artifact, data, name, updates, *more, device="cpu"):

@@ -47,8 +47,7 @@ def test_seed_1_in_every_precision(folder):
 def test_the_batch_that_fits(folder):
     """Micro-batch, accumulation and recompute chosen for 12 MiB: as accurate as the same effective batch unsplit."""
     fits = {"train__effective_batch": 4096, "train__micro_batch": "auto", "train__accumulate": "auto", "memory__budget": "12MiB"}
-    sets = [w for k, v in fits.items() for w in ("--set", f"{k.replace('__', '.')}={v}")]
-    told = run("gaccc", harness.example("mnist_mlp"), "--plan", "--json", *sets)
+    told = run("gaccc", harness.example("mnist_mlp"), "--plan", "--json", *harness.sets_of(fits))
     plan = json.loads(told.stdout)
     expect(told.stderr.startswith("effective batch 4096 in 12.00 MiB") and "\n  -> " in told.stderr, told.stderr)
     expect(plan["bytes"]["peak"] <= 12 << 20 and plan["micro_batch"] * plan["accumulate"] == 4096, f"{plan}")

@@ -36,10 +36,8 @@ def gpt(attention=layer("attention", name="attn", heads=2, causal=True), vocabul
 
 def trained(folder, model, samples, updates=6, name="m", data=None, **settings):
     """The model compiled and trained: (artifact, weights, data)."""
-    path = folder / f"{name}.toml"
-    path.write_text(model)
-    artifact = harness.compile_model(path, folder / f"{name}.ptx", **settings)
-    data = data or harness.make_data(path, samples, folder)
+    artifact = harness.compile_text(folder, model, name, **settings)
+    data = data or harness.make_data(artifact.with_suffix(".toml"), samples, folder)
     weights = folder / f"{name}.safetensors"
     run("gacc-exec", artifact, "--data", data, "--updates", updates, "--save", weights, "--device", "cpu")
     return artifact, weights, data
@@ -206,8 +204,7 @@ def test_half_precision_gives_f32(folder):
     artifact, weights, data = trained(folder, model, 13, name="full")
     wanted = predict(artifact, weights, data, folder / "full.npy")[1]
     for compute in ("f16", "bf16"):
-        (folder / "half.toml").write_text(model)
-        half = harness.compile_model(folder / "half.toml", folder / "half.ptx", precision__compute=compute)
+        half = harness.compile_text(folder, model, "half", precision__compute=compute)
         got = predict(half, weights, data, folder / "half.npy")[1]
         expect(0 < far(got, wanted) < 2e-2, f"{compute}: {far(got, wanted)}")
         expect(far(predict(half, weights, data, folder / "again.npy", device="emulate")[1], got) < 5e-3, f"{compute}: the emulator's")
@@ -327,8 +324,7 @@ def test_numbers_for_large_vocabularies(folder):
 
 
 def refused(folder, model, words):
-    (folder / "m.toml").write_text(model)
-    artifact = harness.compile_model(folder / "m.toml", folder / "m.ptx")
+    artifact = harness.compile_text(folder, model)
     run("gacc-exec", artifact, "--init-only", "--save", folder / "w", "--device", "cpu")
     harness.one_error(run("gacc-exec", artifact, "--load", folder / "w", "--generate", 3, code=1),
                       "--generate is for models of tokens, whose positions meet in causal attention alone: " + words)
@@ -347,8 +343,7 @@ def test_other_models_do_not_generate(folder):
     refused(folder, harness.classifier("mlp", [7], 5, MLP), 'the input "x" is f32[7], not i32[T]')
     for last in (layer("softmax"), layer("activation", fn="gelu"), layer("dropout", p=0.5),
                  layer("concat", name="c", inputs=["wte", "wpe"], axis=1) + layer("linear", features=16)):
-        (folder / "m.toml").write_text(gpt(last=last))  # these keep positions apart
-        artifact = harness.compile_model(folder / "m.toml", folder / "m.ptx")
+        artifact = harness.compile_text(folder, gpt(last=last))  # these keep positions apart
         run("gacc-exec", artifact, "--init-only", "--save", folder / "w", "--device", "cpu")
         expect(len(generate(artifact, folder / "w", 3)) == 3, last)
 
@@ -420,8 +415,7 @@ def test_a_large_head_in_parts(folder):
     for compute, most in (("f16", 1e-3), ("f32", 1e-6)):
         small = {"precision__compute": compute, "train__micro_batch": 1, "loss__chunks": 4}
         artifact, weights, data = trained(folder, text, 5, updates=3, name="whole", precision__compute=compute)
-        (folder / "m.toml").write_text(text)
-        parts = harness.compile_model(folder / "m.toml", folder / "parts.ptx", **small)
+        parts = harness.compile_text(folder, text, "parts", **small)
         shape, values = predict(artifact, weights, data, folder / "out.npy")
         again, got = predict(parts, weights, data, folder / "out.npy")
         expect(shape == again == [5, rows, vocabulary] and far(got, values) < most, f"{compute}: {far(got, values)}")
@@ -432,13 +426,12 @@ def test_a_large_head_in_parts(folder):
     expect(words[0] == words[1] and len(words[0].split()) == 12, words)
     # A checkpoint says nothing of how predictions are made.
     run("gacc-exec", parts, "--data", data, "--updates", 1, "--device", "cpu", "--checkpoint", folder / "kept")
-    (folder / "inner.toml").write_text(gpt(vocabulary=vocabulary, predict='[predict]\nlayer = "h"\n'))
-    inner = harness.compile_model(folder / "inner.toml", folder / "inner.ptx", **small)
+    inner = harness.compile_text(folder, gpt(vocabulary=vocabulary, predict='[predict]\nlayer = "h"\n'), "inner", **small)
     run("gacc-exec", inner, "--data", data, "--predict", folder / "inner.npy", "--device", "cpu", "--checkpoint",
         folder / "kept", "--resume")
     expect(read_npy(folder / "inner.npy")[0] == [5, rows, 16], "the output of a layer")
 
-    model = [folder / "m.toml", *(w for k, v in small.items() for w in ("--set", f"{k.replace('__', '.')}={v}"))]
+    model = [folder / "parts.toml", *harness.sets_of(small)]
     asked = json.loads(run("gaccc", *model, "--plan", "--json").stdout)["predict"]
     expect(asked["batch"] == 1 and asked["needs"] == 0 and asked["parts"] > 1 and rows % asked["parts"] == 0, asked)
     said = f"of 1 sample at once, in {asked['parts']} parts of {rows // asked['parts']} of its {rows} rows, for which the peak has room"
@@ -451,9 +444,7 @@ def test_a_large_head_in_parts(folder):
 
 def test_labels_are_not_looked_at(folder):
     """They may be missing, empty, text or damaged, and no row is left out for them."""
-    model = folder / "m.toml"
-    model.write_text(harness.classifier("m", [2], 2, '[[layers]]\ntype = "linear"\nname = "o"\nfeatures = 2'))
-    step = harness.compile_model(model, folder / "step.ptx")
+    step = harness.compile_text(folder, harness.classifier("m", [2], 2, layer("linear", name="o", features=2)))
     run("gacc-exec", step, "--init-only", "--save", folder / "w")
     out, file = folder / "p.csv", folder / "a.csv"
 
@@ -488,8 +479,7 @@ type = "flatten"
 type = "linear"
 features = 3
 """
-    (folder / "m.toml").write_text(text)
-    step = harness.compile_model(folder / "m.toml", folder / "step.ptx")
+    step = harness.compile_text(folder, text)
     run("gacc-exec", step, "--init-only", "--save", folder / "w")
     (folder / "train-images-idx3-ubyte").write_bytes(bytes([0, 0, 8, 3]) + struct.pack(">3I", 2, 2, 3) + bytes(range(12)))
     for spec, samples in ((f"mnist:{folder}", 2), (f"mnist:{folder},limit=1", 1)):

@@ -1,5 +1,4 @@
 """On a CPU the process takes what the plan says, and a part that does not depend on the plan."""
-import json
 import re
 
 import harness
@@ -12,15 +11,10 @@ MODEL = harness.classifier("wide", [16], 4, (
     layer("linear", features=4)), train="micro_batch = 64")
 
 
-def plan_bytes(model, **settings):
-    sets = [w for k, v in settings.items() for w in ("--set", f"{k.replace('__', '.')}={v}")]
-    return json.loads(run("gaccc", model, "--plan", "--json", *sets).stdout)["bytes"]
-
-
 def measured(model, folder, spec, **settings):
     """The plan's peak, and what the run says of the process, in bytes; the code comes from the cache."""
     artifact = harness.compile_model(model, folder / "step.ptx", **settings)
-    peak = plan_bytes(model, **settings)["peak"]
+    peak = harness.plan_of(model, **settings)["bytes"]["peak"]
     for _ in range(2):
         done = run("gacc-exec", artifact, "--data", spec, "--updates", 2, "--threads", 1)
     found = re.search(r"memory: ([\d.]+) MiB at most: the arena's ([\d.]+) MiB as planned, and ([\d.]+) MiB", done.stdout)
@@ -52,9 +46,9 @@ def test_half_precision_takes_half_the_bytes(folder):
     model = folder / "model.toml"
     model.write_text(MODEL)
     for micro_batch in (64, 4096):
-        full = plan_bytes(model, train__micro_batch=micro_batch)
+        full = harness.plan_of(model, train__micro_batch=micro_batch)["bytes"]
         for compute in ("f16", "bf16"):
-            half = plan_bytes(model, train__micro_batch=micro_batch, precision__compute=compute)
+            half = harness.plan_of(model, train__micro_batch=micro_batch, precision__compute=compute)["bytes"]
             print(f"{compute}, micro_batch {micro_batch}: {half} against {full}")
             for halved in ("activations", "inputs"):
                 expect(half[halved] == full[halved] // 2, f"{halved}: {half} against {full}")

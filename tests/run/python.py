@@ -7,9 +7,9 @@ import tomllib
 import warnings
 
 import harness
-from harness import expect, run
+from harness import expect, raises, run
 
-PACKAGE = harness.ROOT / "python"
+PACKAGE, FAST = harness.ROOT / "python", ["--device", "cpu", "--threads", 1]
 harness.begin_package("numpy")
 import gacc  # noqa: E402
 import numpy as np  # noqa: E402
@@ -29,6 +29,13 @@ def data(samples, seed=0):
     return rng.integers(0, 256, (samples, 2, 3), np.uint8), rng.integers(0, 3, samples, np.int64)
 
 
+def stored(folder, **arrays):
+    """Writes arrays; gives the data that gacc-exec reads them by."""
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    return "npy:" + ",".join(f"{name}={folder}/{name}.npy" for name in arrays)
+
+
 def session(step=None, **options):
     return gacc.Session(step or gacc.compile(MODEL), "cpu", threads=1, **options)
 
@@ -37,29 +44,14 @@ def same(some, others):
     return sorted(some) == sorted(others) and all(np.array_equal(some[n].view(np.uint32), others[n].view(np.uint32)) for n in some)
 
 
-def raises(kind, *words):
-    """Runs the decorated function, which must raise `kind` with a text of these words; gives the exception."""
-    def check(function):
-        try:
-            function()
-        except kind as error:
-            for word in words:
-                expect(word in str(error), f"{error}\nlacks {word}")
-            return error
-        raise harness.Failed(f"nothing was raised: {words}")
-    return check
-
-
 def test_the_bits_of_gacc_exec(folder):
     """train() on batches of any size, whatever becomes of the rest of an epoch, and a loop of one's own."""
     x, label = data(17)
-    np.save(folder / "x.npy", x)
-    np.save(folder / "label.npy", label)
+    spec = stored(folder, x=x, label=label)
     for tail in ("flush", "drop", "carry"):
         step = gacc.compile(MODEL, set={"train.tail": tail})
         step.save(folder / "step.ptx")
-        run("gacc-exec", folder / "step.ptx", "--data", f"npy:x={folder}/x.npy,label={folder}/label.npy", "--epochs", 3, "--device", "cpu",
-            "--threads", 1, "--seed", 7, "--save", folder / "w")
+        run("gacc-exec", folder / "step.ptx", "--data", spec, "--epochs", 3, *FAST, "--seed", 7, "--save", folder / "w")
         wanted = gacc._arrays.read_safetensors(folder / "w")
         for size in (4, 8):
             batches = [(x[i:i + size], label[i:i + size]) for i in range(0, 17, size)]
@@ -68,8 +60,7 @@ def test_the_bits_of_gacc_exec(folder):
                                  on_update=lambda _, window: windows.append(window))
             expect(same(trained.parameters(), wanted), f"{tail}, batches of {size}: the weights differ")
             expect([w.samples for w in windows[:3]] == {"flush": [8, 8, 1], "drop": [8, 8, 8], "carry": [8, 8, 5]}[tail], str(windows))
-    run("gacc-exec", folder / "step.ptx", "--data", f"npy:x={folder}/x.npy,label={folder}/label.npy", "--load", folder / "w", "--predict",
-        folder / "p.npy", "--device", "cpu", "--threads", 1)
+    run("gacc-exec", folder / "step.ptx", "--data", spec, "--load", folder / "w", "--predict", folder / "p.npy", *FAST)
     other = session(step)
     other.load(folder / "w")
     expect(np.array_equal(other.predict(x=x), np.load(folder / "p.npy")), "the predictions differ")
@@ -79,12 +70,11 @@ def test_evaluations_and_the_best_are_those_of_gacc_exec(folder):
     """The same evaluations, the same best parameters and the same end, for a loss and for a metric."""
     x, label = data(28)
     ex, elabel = data(18, 5)
-    for name, array in (("x", x), ("label", label), ("ex", ex), ("elabel", elabel)):
-        np.save(folder / f"{name}.npy", array)
+    (folder / "eval").mkdir()
     step = gacc.compile(MODEL, set={"optimizer.lr": 0.3, "schedule.type": "plateau", "schedule.patience": 1})
     step.save(folder / "step.ptx")
-    line = [folder / "step.ptx", "--data", f"npy:x={folder}/x.npy,label={folder}/label.npy", "--eval", f"npy:x={folder}/ex.npy,label={folder}/elabel.npy",
-            "--device", "cpu", "--threads", 1, "--save-best", folder / "best", "--log", folder / "log", "--quiet"]
+    line = [folder / "step.ptx", "--data", stored(folder, x=x, label=label), "--eval", stored(folder / "eval", x=ex, label=elabel),
+            *FAST, "--save-best", folder / "best", "--log", folder / "log", "--quiet"]
     batches, others = [(x[i:i + 4], label[i:i + 4]) for i in range(0, 28, 4)], {"x": ex, "label": elabel}
     for best, patience, every, limit in (("loss", 3, None, {}), ("accuracy", 4, 3, {}), ("loss", None, 3, {"updates": 7}), ("loss", 2, 2, {"updates": 9})):
         more = [word for option, value in (("--best", best), ("--patience", patience), ("--eval-every", every), ("--updates", limit.get("updates"))) if value
@@ -114,7 +104,8 @@ x, label = np.load({str(folder / "x.npy")!r}), np.load({str(folder / "label.npy"
 batches = [(x[i:i + 4], label[i:i + 4]) for i in range(0, 16, 4)]
 gacc.train(gacc.open({str(folder / "step.ptx")!r}), batches, epochs=2, device="cpu", threads=1, evaluate={{"x": x, "label": label}}, patience=5, progress=True)
 """
-    np.save(folder / "x.npy", x), np.save(folder / "label.npy", label), step.save(folder / "step.ptx")
+    stored(folder, x=x, label=label)
+    step.save(folder / "step.ptx")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ))
     lines = done.stdout.splitlines()
     expect(done.returncode == 0 and not done.stderr and len(lines) == 4, done.stderr + done.stdout)
@@ -167,9 +158,9 @@ def test_folders_and_adapters_are_those_of_gacc_exec(folder):
     raises(gacc.Error, "no npz files are written, but .safetensors, .gguf:")(lambda: run_.save_adapter(folder / "w.npz"))
     run_.save_adapter(folder / "adapter")
     run_.merge(f"{folder}/merged/", type="bf16")
-    fast = ["--init-only", "--device", "cpu", "--threads", 1]
-    run("gacc-exec", folder / "step.ptx", *fast, "--load", folder / "w", "--save-adapter", folder / "theirs")
-    run("gacc-exec", folder / "step.ptx", *fast, "--load", base, "--load-adapter", folder / "adapter", "--merge", "--save", f"{folder}/merged2/", "--save-type", "bf16")
+    start = ["gacc-exec", folder / "step.ptx", "--init-only", *FAST]
+    run(*start, "--load", folder / "w", "--save-adapter", folder / "theirs")
+    run(*start, "--load", base, "--load-adapter", folder / "adapter", "--merge", "--save", f"{folder}/merged2/", "--save-type", "bf16")
     expect((folder / "adapter/adapter_model.safetensors").read_bytes() == (folder / "theirs/adapter_model.safetensors").read_bytes(), "another adapter")
     expect(json.loads((folder / "adapter/adapter_config.json").read_text())["base_model_name_or_path"] == str(base.resolve()), "its base")
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
@@ -227,13 +218,10 @@ def test_drop_leaves_a_short_batch_out_at_the_end_alone(folder):
 def test_drop_counts_the_ordinals_of_samples_that_it_leaves_out(folder):
     """So dropout draws what it draws in gacc-exec."""
     x, label = data(19)
-    np.save(folder / "x.npy", x)
-    np.save(folder / "label.npy", label)
     model = dict(MODEL, layers=[MODEL["layers"][0], {"type": "dropout", "p": 0.5}, MODEL["layers"][1]])
     step = gacc.compile(model, set={"train.tail": "drop"})
     step.save(folder / "step.ptx")
-    run("gacc-exec", folder / "step.ptx", "--data", f"npy:x={folder}/x.npy,label={folder}/label.npy", "--epochs", 3, "--device", "cpu",
-        "--threads", 1, "--save", folder / "w")
+    run("gacc-exec", folder / "step.ptx", "--data", stored(folder, x=x, label=label), "--epochs", 3, *FAST, "--save", folder / "w")
     trained = gacc.train(step, [(x, label)], epochs=3, device="cpu", threads=1)
     expect(same(trained.parameters(), gacc._arrays.read_safetensors(folder / "w")), "the weights differ")
 
@@ -253,10 +241,9 @@ def test_predictions_in_parts(folder):
     })
     step.save(folder / "step.ptx")
     expect(b"//ir   answer(" in (folder / "step.ptx").read_bytes() and step.output_shape == (8, 1009), "parts")
-    np.save(folder / "tokens.npy", tokens)
-    run("gacc-exec", folder / "step.ptx", "--init-only", "--seed", 3, "--save", folder / "w", "--device", "cpu")
-    run("gacc-exec", folder / "step.ptx", "--data", f"npy:tokens={folder}/tokens.npy", "--load", folder / "w", "--predict", folder / "p.npy",
-        "--device", "cpu", "--threads", 1)
+    run("gacc-exec", folder / "step.ptx", "--init-only", "--seed", 3, "--save", folder / "w", *FAST)
+    run("gacc-exec", folder / "step.ptx", "--data", stored(folder, tokens=tokens), "--load", folder / "w", "--predict", folder / "p.npy",
+        *FAST)
     other = session(step)
     other.load(folder / "w")
     expect(np.array_equal(other.predict(tokens=tokens), np.load(folder / "p.npy")), "the predictions differ")

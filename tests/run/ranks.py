@@ -13,6 +13,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import time
 
 import harness
@@ -128,13 +129,11 @@ def shared(ranks, **settings):
 
 # 109 samples: 28 micro-batches, the last of one sample, the last window of 4.
 def test_same_bits_on_a_cpu(folder):
-    need_mpi()
     same_for(Case(folder, **lanes()), (2, 3, 8))
 
 
 def test_the_first_rank_alone_speaks(folder):
     """Epochs, evaluations and warnings are told once, --quiet or not."""
-    need_mpi()
     case = Case(folder, train__lanes=4, train__accumulate=4)
     for more in ((), ("--quiet",)):
         case.train(3, *more)
@@ -145,12 +144,10 @@ def test_the_first_rank_alone_speaks(folder):
 
 
 def test_same_bits_in_f16(folder):
-    need_mpi()
     same_for(Case(folder, "mnist_mlp_f16", **lanes()), (3, 4))
 
 
 def test_same_bits_in_the_emulator(folder):
-    need_mpi()
     for precision in ("f32", "f16"):
         same_for(Case(folder, "regression", device="emulate", samples=61, limits=("--epochs", 1), precision__compute=precision,
                       **lanes()), (3,))
@@ -158,7 +155,6 @@ def test_same_bits_in_the_emulator(folder):
 
 def test_running_statistics(folder):
     """Those of batch_norm move as on one rank, and as without lanes."""
-    need_mpi()
     case = Case(folder, "mnist_cnn", samples=61, **lanes())
     one = case.train(1)
     for ranks in (2, 3):
@@ -172,7 +168,6 @@ def test_running_statistics(folder):
 
 
 def test_same_bits_where_windows_cross_epochs(folder):
-    need_mpi()
     same_for(Case(folder, limits=("--epochs", 3), **lanes(train__tail="carry")), (3,))
 
 
@@ -243,15 +238,13 @@ def random_data(values, folder, chance):
     x[size * chance.randrange(samples)] = 1e6 if values["precision"] == "f16" else 1e3
     quiet = values["micro"] * values["lanes"] // 2
     y = [-100 if i < quiet else chance.randrange(5) for i in range(samples)]
-    harness.write_npy(folder / "x.npy", array.array("f", x), [samples, *values["shape"]])
-    harness.write_npy(folder / "y.npy", array.array("i", y), [samples])
-    return f"npy:x={folder}/x.npy,y={folder}/y.npy"
+    return harness.write_arrays(folder, {"x": (array.array("f", x), [samples, *values["shape"]]),
+                                         "y": (array.array("i", y), [samples])})
 
 
 def train_random_models(folder, numbers, share=False, **widths):
     """Some of GACC_MODELS, each with a random number of lanes and of ranks: precision, layers, dropout, tails, clipping,
     optimizers, rates, metrics, recompute, launches; one in ten in the emulator."""
-    need_mpi()
     for number in numbers:
         values, chance = random_model(number, **widths), random.Random(number)
         model = folder / f"random{number}.toml"
@@ -301,7 +294,6 @@ def with_nccl(messages):
 def test_same_bits_over_nccl(folder):
     """From device to device by a NCCL that is made for the emulator, in many pieces; f32, and f16 with running statistics and
     windows that overflow."""
-    need_mpi()
     messages, small = folder / "messages", folder / "small"
     messages.mkdir()
     small.mkdir()
@@ -320,19 +312,8 @@ def test_same_bits_over_nccl(folder):
     expect("NCCL" not in case.said, case.said)
 
 
-def test_same_gradients(folder):
-    """--dump-grads of a window that --launches leaves open holds the sums of all ranks."""
-    need_mpi()
-    case, dumps = Case(folder, **lanes()), []
-    for ranks in (1, 3):
-        dumps.append(folder / f"gradients{ranks}.safetensors")
-        mpirun(ranks, case.command(None, "--launches", 13, "--dump-grads", dumps[-1]))
-    expect(dumps[0].read_bytes() == dumps[1].read_bytes(), "the gradients differ")
-
-
 def test_gradients_of_the_big_batch(folder):
     """3 ranks, 8 launches in 4 lanes, the last one of one sample, beside one launch of all."""
-    need_mpi()
     sums = []
     for ranks, settings in ((3, dict(train__lanes=4, train__accumulate=8, train__micro_batch=4)), (1, dict(train__micro_batch=32))):
         case = Case(folder, samples=29, **settings)
@@ -347,7 +328,6 @@ def test_gradients_of_the_big_batch(folder):
 def test_resume_on_another_number_of_ranks(folder):
     """kill -9 of a random rank at a random moment ends the job; --resume goes on with any number of them, that share the
     optimizer's state or not."""
-    need_mpi()
     chance = random.Random(7)
     case = Case(folder, limits=("--epochs", 3), **lanes())
     ways = [(ranks, case) for ranks in (1, 2, 3, 5, 8)] + [(ranks, Case(folder, **shared(ranks))) for ranks in (2, 4)]
@@ -389,7 +369,6 @@ def same_shared(folder, some, device="cpu", samples=109, limits=("--epochs", 2),
 
 def test_same_bits_of_a_shared_optimizer(folder):
     """The loss scale of f16 begins so high that the first windows overflow, and are skipped."""
-    need_mpi()
     for some, settings in (((8,), dict(train__clip_norm=0.5)),
                            ((2,), dict(optimizer__type="sgd", optimizer__momentum=0.9, precision__compute="bf16")),
                            ((5,), dict(optimizer__type="adamw", optimizer__second_moment="micro", train__tail="carry")),
@@ -400,13 +379,11 @@ def test_same_bits_of_a_shared_optimizer(folder):
 
 
 def test_same_bits_of_a_shared_optimizer_emulated(folder):
-    need_mpi()
     same_shared(folder, (2,), "emulate", 40, ("--updates", 1), launch__mode="graph", optimizer__type="lamb", train__clip_norm=0.5, **HALF)
 
 
 def test_a_checkpoint_tells_not_who_had_the_optimizer(folder):
     """One rank with all of it, then three and eight that share it, then two that do not: the bits of one run."""
-    need_mpi()
     settings = dict(optimizer__type="adamw", train__clip_norm=0.5, **HALF)
     for model in (harness.example("mnist_mlp"), harness.ROOT / "tests/parity/models/attention.toml"):
         alone = Case(folder, model=model, **lanes(**settings))
@@ -419,16 +396,17 @@ def test_a_checkpoint_tells_not_who_had_the_optimizer(folder):
         same(case.result(name), whole, f"{model.stem}, resumed")
 
 
-def test_what_ranks_that_share_the_optimizer_write(folder):
-    """--dump-grads, --save-best and --load; and a window that is not finite names its parameter."""
-    need_mpi()
+def test_what_ranks_write(folder):
+    """--dump-grads of a window that --launches leaves open or closes, --save-best and --load, whether they share the
+    optimizer or not; and a window that is not finite names its parameter."""
     made, alone = [], Case(folder, **lanes())
-    for ranks, case in ((1, alone), (3, Case(folder, **shared(3)))):
-        files = [folder / f"{what}{ranks}.safetensors" for what in ("gradients", "best", "loaded")]
-        mpirun(ranks, case.command(None, "--launches", 16, "--dump-grads", files[0], "--save-best", files[1], "--eval-every", 1))
-        mpirun(ranks, case.command(None, "--updates", 2, "--load", files[1], "--save", files[2]))
+    files = [folder / f"{what}.safetensors" for what in ("open", "closed", "best", "loaded")]
+    for ranks, case in ((1, alone), (3, alone), (3, Case(folder, **shared(3)))):
+        mpirun(ranks, case.command(None, "--launches", 13, "--dump-grads", files[0]))
+        mpirun(ranks, case.command(None, "--launches", 16, "--dump-grads", files[1], "--save-best", files[2], "--eval-every", 1))
+        mpirun(ranks, case.command(None, "--updates", 2, "--load", files[2], "--save", files[3]))
         made.append([file.read_bytes() for file in files])
-    expect(made[0] == made[1], "what they write differs")
+    expect(made[0] == made[1] == made[2], "what they write differs")
     errors = []
     for ranks, settings in ((1, lanes(optimizer__lr=1e38)), (3, shared(3, optimizer__lr=1e38))):
         done = mpirun(ranks, Case(folder, **settings).command(None, "--epochs", 1), code=None)
@@ -437,7 +415,6 @@ def test_what_ranks_that_share_the_optimizer_write(folder):
 
 
 def test_a_shared_optimizer_wants_its_ranks(folder):
-    need_mpi()
     case = Case(folder, **shared(3))
     for ranks in (1, 2, 4):
         one_error(mpirun(ranks, case.command(None, "--epochs", 1), code=None), "exactly 3 ranks", f"has {ranks}",
@@ -451,13 +428,11 @@ def test_a_shared_optimizer_wants_its_ranks(folder):
 
 def test_the_plan_of_a_shared_optimizer(folder):
     """peak is what each rank allocates; what is shared falls with the number of ranks; bytes are those that are sent."""
-    need_mpi()
     for ranks in (2, 4):
         case = Case(folder, **shared(ranks, **HALF))
-        sets = [f"--set={k.replace('__', '.')}={v}" for k, v in shared(ranks, **HALF).items()]
-        command = ("gaccc", harness.example("mnist_mlp"), *sets, "--plan", "--json")
-        plan = json.loads(harness.run(*command).stdout)
-        least = json.loads(harness.run(*command, "--ranks", "auto", "--set", f"memory.budget={plan['bytes']['peak']}B").stdout)
+        model, settings = harness.example("mnist_mlp"), shared(ranks, **HALF)
+        plan = harness.plan_of(model, **settings)
+        least = harness.plan_of(model, "--ranks", "auto", **settings, memory__budget=f"{plan['bytes']['peak']}B")
         expect(least["bytes"] == plan["bytes"], f"a budget of the peak gives {least['bytes']}")
         case.train(ranks)
         sent = int(re.search(r"(\d+) bytes sent by each", case.said)[1])
@@ -489,7 +464,6 @@ def start_long_run(case, name, ranks, *options, **variables):
 
 def test_sigterm_ends_all_ranks_in_order(folder):
     """One rank gets it, all write what they have and exit 130; what was done is resumed with the same bits."""
-    need_mpi()
     case = Case(folder, **lanes())
     for what, way in (("run", case), ("shared", Case(folder, **shared(3)))):
         name, whole = folder / what, folder / f"{what}.whole"
@@ -513,13 +487,11 @@ def stop_a_rank(case, folder, **variables):
 
 
 def test_a_silent_rank_is_named(folder):
-    need_mpi()
     stop_a_rank(Case(folder, **lanes()), folder)
 
 
 def test_a_silent_rank_is_named_over_nccl(folder):
     """A library whose functions wait for ever."""
-    need_mpi()
     stop_a_rank(Case(folder, "regression", device="emulate", **lanes()), folder, **with_nccl(folder))
 
 
@@ -598,7 +570,6 @@ class TwoHosts:
 
 def test_two_hosts(folder):
     """Over a network the bits of one rank. With the cable cut every rank ends."""
-    need_mpi()
     case = Case(folder, **lanes())
     with TwoHosts(folder) as hosts:
         error = folder / "error"
@@ -620,7 +591,6 @@ def test_two_hosts(folder):
 
 
 def test_a_second_job_is_refused(folder):
-    need_mpi()
     case = Case(folder, **lanes())
     process = start_long_run(case, folder / "run", 2)
     one_error(mpirun(2, case.command(None, "--checkpoint", folder / "run"), code=None), "rank 0", folder / "run")
@@ -630,7 +600,6 @@ def test_a_second_job_is_refused(folder):
 
 def test_mistakes(folder):
     """One error, from the first rank, with exit status 1, and no hang."""
-    need_mpi()
     case = Case(folder, **lanes())
     plain = case.command(None, "--epochs", 1)
     other_seed, other_data, no_file, no_gpu = list(plain), list(plain), list(plain), list(plain)
@@ -649,14 +618,12 @@ def test_mistakes(folder):
 
 
 def test_ranks_starts_mpirun(folder):
-    need_mpi()
     case = Case(folder, **lanes())
     done = harness.run("gacc-exec", *case.command(folder / "ranks", "--epochs", 1)[1:], "--ranks", 2, env=ENVIRONMENT)
     sent = [int(n) for n in re.findall(r"(\d+) bytes sent by each", done.stdout + done.stderr)]
     parameters = 567434
     expect(len(sent) == 1 and 4 * parameters <= sent[0] <= 4 * parameters + 100, f"the first rank says what a sum has cost: {sent}")
-    sets = [w for k, v in lanes().items() for w in ("--set", f"{k.replace('__', '.')}={v}")]
-    plan = json.loads(harness.run("gaccc", harness.example("mnist_mlp"), *sets, "--plan", "--json", "--ranks", 2).stdout)
+    plan = harness.plan_of(harness.example("mnist_mlp"), "--ranks", 2, **lanes())
     expect(0 <= sent[0] - plan["ranks"]["reduce_bytes"] <= 100, f"{sent} bytes, and the plan says {plan['ranks']}")
     expect(harness.read_log(folder / "ranks.jsonl")[0]["ranks"] == 2, "the log says how many ranks there were")
     mpirun(1, case.command(folder / "one", "--epochs", 1))
@@ -684,4 +651,6 @@ def test_without_the_plug_in(folder):
 
 
 if __name__ == "__main__":
+    if "test_without_the_plug_in" not in sys.argv:
+        need_mpi()
     harness.main(globals())

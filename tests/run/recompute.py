@@ -11,13 +11,9 @@ import tempfile
 import pathlib
 
 import harness
-from harness import expect, layer, run
+from harness import expect, layer, plan_of, run
 
 PRECISIONS = ["f32", "f16", "bf16"]
-
-
-def plan_of(model, *options):
-    return json.loads(run("gaccc", model, "--plan", "--json", *options).stdout)
 
 
 def gradients(folder, name, model, spec, *options, device="cpu", updates=3):
@@ -199,14 +195,16 @@ MIX = layer("residual", layer("layer_norm"), layer("attention", heads=2, causal=
 ATTENTION = classifier([6, 8], MIX, layer("dropout", p=0.25), layer("flatten"))
 
 
-def family(folder, text, policies):
+def family(folder, text, policies, precisions=PRECISIONS, options=(), samples=50, **how):
     model = folder / "family.toml"
     model.write_text(text)
-    spec = harness.make_data(model, 50, folder)
-    for precision in PRECISIONS:
-        options = ["--set", f"precision.compute={precision}"]
+    spec = harness.make_data(model, samples, folder)
+    for precision in precisions:
+        chosen = [*options, "--set", f"precision.compute={precision}"]
         choices = [["--set", f"recompute.policy={policy}"] for policy in policies]
-        clones = check(folder, model, spec, *options, choices=choices + choices_for(model, random.Random(2), 1, *options))
+        budgets = choices_for(model, random.Random(3 if how else 2), 1, *chosen)
+        expect(budgets or not how, f"{precision}: no budget")
+        clones = check(folder, model, spec, *chosen, choices=choices + budgets, **how)
         expect(clones > 0, f"{precision}: nothing was made again")
 
 
@@ -226,16 +224,8 @@ def test_attention_and_dropout(folder):
 # ---------------------------------------------------------------- the GPU's kernels
 def emulated(folder, text, precisions):
     """Every policy on the emulator, which runs the artifact's PTX."""
-    model = folder / "emulated.toml"
-    model.write_text(text)
-    spec = harness.make_data(model, 16, folder)
-    for precision in precisions:
-        options = ["--set", f"precision.compute={precision}", "--set", "train.micro_batch=4", "--set", "train.accumulate=2"]
-        choices = [["--set", f"recompute.policy={policy}"] for policy in ("all", "sqrt", "marked")]
-        choices += choices_for(model, random.Random(3), 1, *options)
-        expect(len(choices) == 4, f"{precision}: no budget")
-        clones = check(folder, model, spec, *options, choices=choices, device="emulate", updates=2)
-        expect(clones > 0, f"{precision}: nothing was made again")
+    smaller = ("--set", "train.micro_batch=4", "--set", "train.accumulate=2")
+    family(folder, text, ["all", "sqrt", "marked"], precisions, smaller, 16, device="emulate", updates=2)
 
 
 def test_emulated_attention_and_dropout_f32(folder):

@@ -79,9 +79,8 @@ def test_targets_that_are_not_shifted_are_refused(folder):
     tokens = array.array("i", [draw.randrange(256) for _ in range(8 * 16)])
     for name, values, wrong in (("same", tokens, True), ("later", tokens[1:] + tokens[:1], False), ("answers", array.array("i", [-100 if i % 16 < 8 else v for i, v in enumerate(tokens)]), True),
                                 ("constant", array.array("i", [7] * len(tokens)), False)):
-        harness.write_npy(folder / "x.npy", tokens if name != "constant" else values, [8, 16])
-        harness.write_npy(folder / "y.npy", values, [8, 16])
-        spec = f"npy:bytes={folder}/x.npy,next={folder}/y.npy"
+        read = tokens if name != "constant" else values
+        spec = harness.write_arrays(folder, {"bytes": (read, [8, 16]), "next": (values, [8, 16])})
         for more in (["--data", spec], ["--data", "synthetic:tokens,limit=8", "--eval", spec]):
             done = run("gacc-exec", artifact, *more, "--updates", 1, "--device", "cpu", code=1 if wrong else 0)
             expect(("one later" in done.stderr) == wrong, f"{name}: {done.stderr}")
@@ -130,15 +129,13 @@ def test_a_loss_in_parts_is_the_same_loss(folder):
 
 def test_large_vocabularies_run_in_parts(folder):
     """By itself where it lowers the peak; the plan says so."""
-    def plan(name, **settings):
-        sets = [w for key, value in settings.items() for w in ("--set", f"{key.replace('__', '.')}={value}")]
-        return json.loads(run("gaccc", harness.example(name), "--plan", "--json", *sets).stdout)
-    sizes = {n: plan("gpt2_124m", precision__compute="f16", **({"loss__chunks": n} if n else {})) for n in (0, 1, 16)}
+    model = harness.example("gpt2_124m")
+    sizes = {n: harness.plan_of(model, precision__compute="f16", **({"loss__chunks": n} if n else {})) for n in (0, 1, 16)}
     logits = 4 * 1024 * 50257 * 2
     expect(sizes[0]["loss_chunks"] == 4 and sizes[1]["loss_chunks"] == 1 and sizes[16]["loss_chunks"] == 16, "the parts that there are")
     saved = [sizes[1]["bytes"]["peak"] - sizes[n]["bytes"]["peak"] for n in (0, 16)]
     expect(logits * 0.7 < saved[0] < saved[1] < logits, f"parts save {saved} of {logits} bytes of logits")
-    expect(plan("shakespeare_gpt")["loss_chunks"] == 1, "a narrow head stays whole")
+    expect(harness.plan_of(harness.example("shakespeare_gpt"))["loss_chunks"] == 1, "a narrow head stays whole")
     expect("in 4 parts" in run("gaccc", harness.example("gpt2_124m"), "--plan", "--set", "precision.compute=f16").stdout, "said in words")
 
 

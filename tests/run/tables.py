@@ -132,8 +132,7 @@ def test_two_classes_of_one_output_have_names(folder):
 
 
 def test_arrays_are_split_by_rows(folder):
-    (folder / "m.toml").write_text(harness.classifier("m", [2], 3, layer("linear", features=3)))
-    step = harness.compile_model(folder / "m.toml", folder / "m.ptx")
+    step = harness.compile_text(folder, harness.classifier("m", [2], 3, layer("linear", features=3)))
     data = harness.make_data(folder / "m.toml", 25, folder)
     (folder / "more").mkdir()
     log = folder / "log.jsonl"

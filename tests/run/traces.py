@@ -44,8 +44,6 @@ def test_profile_on_the_cpu(folder):
 
 
 def test_profile_in_the_emulator_counts_instructions(folder):
-    if not (harness.BIN / "libgacc-emu.so").exists():
-        harness.skip("libgacc-emu.so is not built")
     for mode in ("graph", "persistent"):
         trace, ir = profiled(folder, "emulate", launch__mode=mode)
         check(trace, ir, runs(ir), 1 if mode == "persistent" else len(ir.launches()))

@@ -191,8 +191,7 @@ def test_flipped_bits_are_found_in_the_emulator(folder):
 
 def test_the_faulty_rank_is_named(folder):
     """And weights have one hash on any number of ranks, rechecked or not, with shared optimizer states, too."""
-    if not ranks.MPIRUN or not (harness.BIN / "libgacc-mpi.so").exists():
-        harness.skip("no MPI here")
+    ranks.need_mpi()
     lanes = {"train__accumulate": 4, "train__lanes": 4}
     artifact, data = small(folder, **lanes)
     (folder / "shard").mkdir()
