@@ -239,9 +239,12 @@ class Lowering:
         region.hint = "output"
         if not isinstance(x, Tensor) or x.dtype != "f32" or not x.axes or x.axes[0] not in ([(B, True)], [(B, False)]):
             raise refusal(node, "the output must be floats, [batch, ...]")
-        x = region.real(x)
-        shape = region.plain(x)
-        operand = region.shaped(x, shape)
+        try:
+            x = region.real(x)
+            shape = region.plain(x)
+            operand = region.shaped(x, shape)
+        except Unsupported as why:
+            raise refusal(node, f"gacc cannot give this as the output: {why}") from None
         if operand in (given.operand for given in self.inputs.values()):
             operand = region.emit("mul", [operand, "1.0"], ("f32", shape))
         return operand, shape
