@@ -67,14 +67,16 @@ void note_presumptions(const ModelFile& model, const Parameters& parameters, ir:
     module.results.load_tied = tied;
     module.results.load_owners = owners;
   }
-  const auto attends = [](const ir::Op& op) { return op.info->name.starts_with("attention"); };
+  const auto attends = [](const ir::Op& op) {
+    return op.info == &ir::op_attention || op.info == &ir::op_attention_dropout;
+  };
   Facts facts;
   const bool known = std::ranges::any_of(module.step.ops, attends);  // published models without it are not
   for (size_t i = 0; known && i < module.step.ops.size(); ++i) {
     const ir::Op& op = module.step.ops[i];
     const ir::OpView view{module, module.step, op};
     const std::string_view name = op.info->name;
-    if (name == "attention" || name == "attention.dropout") add_attention(view, facts);
+    if (attends(op)) add_attention(view, facts);
     if (name == "rope") add_rope(view, facts);
     if (name == "layer_norm" || name == "rms_norm") facts.add("eps", view.real("eps"));
     if (op.info->activation) facts.add("activation", name);

@@ -130,6 +130,11 @@ const OpInfo* find_op(std::string_view name) {
   return found == table().by_name.end() ? nullptr : found->second;
 }
 
+const OpInfo* accumulating(const OpInfo& info) {
+  const OpInfo* found = find_op(std::string(info.name) + ".acc");
+  return found != nullptr && found->accumulates ? found : nullptr;
+}
+
 const Attr* find_attr(const Op& op, std::string_view name) {
   if (const auto own = op.attrs.find(name); own != op.attrs.end()) return &own->second;
   for (const AttrSpec& spec : op.info->attrs)

@@ -137,12 +137,11 @@ struct OpInfo {
   // Pointwise ops that set a parameter: the table then also knows NAME.half, which does the same and writes
   // the new operand 0 to a further buffer as well, of half type, its last operand.
   bool half_copy = false;
+  bool accumulates = false;             // NAME.acc: adds what NAME computes to operand 0, a buffer
   const OpInfo* gradient_of = nullptr;  // NAME.grad: computes an operand's gradient of this op
   const OpInfo* half_of = nullptr;      // set in a NAME.half that the table made from NAME
   bool takes_operands(size_t count) const;
   std::string operand_count_text() const;  // "2" or "2 or more"
-  // Returns true for a NAME.acc: it adds what NAME computes to operand 0, a buffer.
-  bool accumulates() const { return name.ends_with(".acc"); }
   // Returns false if gradients do not flow through it (of targets, counters, updates).
   bool has_gradient() const { return derivative != nullptr || gradient != nullptr; }
 };
@@ -152,6 +151,8 @@ struct OpInfo {
 
 const std::vector<const OpInfo*>& all_ops();   // ops.def order, each followed by its NAME.grad and NAME.half
 const OpInfo* find_op(std::string_view name);  // null when there is none
+// Returns the op that adds what this one computes to a buffer; null when there is none.
+const OpInfo* accumulating(const OpInfo& info);
 // Returns the op's own attribute or the table's default; null when the op has no such attribute.
 const Attr* find_attr(const Op& op, std::string_view name);
 // Returns true if the op has a flag of that name, and it is set.

@@ -12,7 +12,7 @@ Matrix matrix(const Shape& shape) {
 
 ProductCall product_of(const Module& module, const Region& region, const Op& op) {
   // The op either writes its first operand, to which it adds, or has a result.
-  const bool adds = op.info->accumulates();
+  const bool adds = op.info->accumulates;
   const OpView view{module, region, op};
   ProductCall call;
   call.a = op.operands[adds ? 1 : 0];

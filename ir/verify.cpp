@@ -289,7 +289,7 @@ class Verifier {
   // Returns true if the op adds to a buffer and never shares a kernel: then others of its kind may add to it as well.
   static bool adds_alone(const Op& op) {
     const bool alone = op.info->lowering == Lowering::gemm || op.info->lowering == Lowering::handwritten;
-    return alone && op.info->accumulates();
+    return alone && op.info->accumulates;
   }
 
   // R6: a buffer is written at most once, and never read after that; or several ops add to it, one by one
@@ -331,7 +331,7 @@ class Verifier {
       for (size_t i = 0; i < op.operands.size(); ++i) {
         if (!op.info->is_written(i)) continue;
         const Buffer& buffer = module_[*as_buffer(op.operands[i])];
-        const bool acc = op.info->accumulates();
+        const bool acc = op.info->accumulates;
         const bool ordinal =
             op.info == &op_samples_advance && (buffer.name == named_info(Named::samples_low).name ||
                                                buffer.name == named_info(Named::samples_high).name);

@@ -102,7 +102,7 @@ GemmKernel choose_gemm(const ir::Module& module, const ir::Region& region, const
   }
   const ir::DType type = operand_type(module, region, product.a).dtype;
   const ir::DType result = operand_type(module, region, product.c).dtype;
-  const bool accumulate = op.info->accumulates();
+  const bool accumulate = op.info->accumulates;
   if (accumulate && result != ir::DType::f32)
     throw Unfit(fmt::format("`{}`: sums are f32, its buffer is {}", op.info->name, ir::dtype_text(result)));
   GemmKernel chosen = choose_gemm(m, n, k, view.flag("ta"), view.flag("tb"), accumulate, type, result, gpu,

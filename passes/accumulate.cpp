@@ -37,7 +37,7 @@ size_t uses(const Region& region, const Operand& operand) {
 
 // The `.acc` form that may take the op's place when nobody else reads its result.
 const OpInfo* accumulating(const Region& region, const Op& op) {
-  const OpInfo* acc = find_op(std::string(op.info->name) + ".acc");
+  const OpInfo* acc = accumulating(*op.info);
   const bool fits = acc != nullptr && acc->operands == op.info->operands + 1 && acc->results == 0 &&
                     op.results.size() == 1 && uses(region, op.results.front()) == 1;
   return fits ? acc : nullptr;

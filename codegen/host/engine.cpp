@@ -154,7 +154,7 @@ Status HostEngine::prepare_product(const ir::OpView& at, Launch& launch) {
                  .k = call.k.at(most),
                  .transpose_a = at.flag("ta"),
                  .transpose_b = at.flag("tb"),
-                 .accumulate = at.op.info->accumulates(),
+                 .accumulate = at.op.info->accumulates,
                  .type = operand_type(at.module, at.region, call.a).dtype,
                  .result = operand_type(at.module, at.region, call.c).dtype,
                  .ordered = ir::keeps_bits(at.module.settings),

@@ -256,6 +256,7 @@ extern const OpInfo op_moving_mean_acc{
           view.result(change + view.op.real("momentum") * (view.operand(2) - (view.operand(1) + change)));
         },
     .precision = Precision::f32,
+    .accumulates = true,
 };
 
 // The same with the unbiased variance x n / (n - 1); of one element alone it is taken as it is.
@@ -275,6 +276,7 @@ extern const OpInfo op_moving_variance_acc{
           view.result(change + view.op.real("momentum") * (x - (view.operand(1) + change)));
         },
     .precision = Precision::f32,
+    .accumulates = true,
 };
 
 }  // namespace gacc::ir

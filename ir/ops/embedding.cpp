@@ -151,6 +151,7 @@ extern const OpInfo op_embedding_grad_acc{
     .reference = [](EvalView& view) { scatter(view, 1); },
     .cost = [](const OpView& op) { return scatter_cost(op, 1); },
     .precision = Precision::half,
+    .accumulates = true,
     .gradient_of = &op_embedding,
 };
 

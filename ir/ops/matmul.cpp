@@ -186,6 +186,7 @@ extern const OpInfo op_matmul_acc{
     .reference = [](EvalView& view) { multiply(view, 1); },
     .cost = [](const OpView& op) { return product_cost(op, 1); },
     .precision = Precision::half,
+    .accumulates = true,
 };
 
 }  // namespace gacc::ir

@@ -115,6 +115,7 @@ extern const OpInfo op_column_sum_acc{
     },
     .lowering = Lowering::column_reduce,
     .precision = Precision::f32,
+    .accumulates = true,
 };
 
 extern const OpInfo op_total_sum{
@@ -153,6 +154,7 @@ extern const OpInfo op_total_sum_acc{
     },
     .lowering = Lowering::total_reduce,
     .precision = Precision::f32,
+    .accumulates = true,
 };
 
 }  // namespace gacc::ir

@@ -11,6 +11,7 @@ extern const OpInfo op_add_acc{
     .infer = infer_write,
     .formula = [](const FormulaView& view) { view.result(view.operand(0) + view.operand(1)); },
     .precision = Precision::f32,
+    .accumulates = true,
 };
 
 // Adds a launch's own mean gradient, squared, for `second_moment = "micro"`. A launch that counts
@@ -39,6 +40,7 @@ extern const OpInfo op_square_mean_acc{
           view.result(view.operand(0) + mean * mean);
         },
     .precision = Precision::f32,
+    .accumulates = true,
 };
 
 extern const OpInfo op_store{

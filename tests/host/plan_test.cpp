@@ -63,9 +63,9 @@ TEST(Plan, ProductsTakeTheirExtentsFromTheBatch) {
     const ir::ProductCall product = ir::product_of(*module, module->step, op);
     EXPECT_FALSE(product.n.times_batch);
     EXPECT_NE(product.m.times_batch, product.k.times_batch);
-    if (op.info->accumulates()) ++gradients;
+    if (op.info->accumulates) ++gradients;
     if (product.m.times_batch && ir::OpView{*module, module->step, op}.flag("tb")) ++forward;
-    EXPECT_EQ(op.info->accumulates(), product.k.times_batch);
+    EXPECT_EQ(op.info->accumulates, product.k.times_batch);
   }
   EXPECT_EQ(forward, 2);
   EXPECT_EQ(gradients, 2);
