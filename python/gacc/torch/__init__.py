@@ -11,7 +11,7 @@ import itertools
 import operator
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -62,13 +62,12 @@ class Lowering:
                 wanted.add(node)
                 waiting += node.all_input_nodes
         self.values: dict[fx.Node, Any] = {}
-        self.unread: set[str] = set()  # inputs that the output does not depend on
         specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+        given = [n for n in graph.nodes if n.op == "placeholder" and specs[n.name].kind.name == "USER_INPUT"]
+        self.unread = {name for name, n in zip(names, given) if n not in wanted}  # the output does not depend on them
         for node in graph.nodes:
-            if node.op == "placeholder" and (node in wanted or specs[node.name].kind.name == "USER_INPUT"):
+            if node.op == "placeholder" and (node in wanted or node in given):
                 self.values[node] = self.placeholder(node, specs[node.name])
-                if node not in wanted:
-                    self.unread.add(list(self.inputs)[-1])
             elif node.op == "call_function" and node in wanted:
                 self.values[node] = self.result(node)
             elif node.op == "get_attr" and node in wanted:
@@ -190,7 +189,7 @@ class Lowering:
         def computed(samples: int) -> Any:
             def whole(n: fx.Node) -> torch.Tensor:
                 return whole_constant(self.values[n], samples).to(n.meta["val"].dtype)
-            return node.target(*fx.node.map_arg(node.args, whole), **fx.node.map_arg(node.kwargs, whole))
+            return applied(node, whole)
         try:
             if not batched:
                 return torch.utils._pytree.tree_map(known, computed(0))
@@ -217,7 +216,7 @@ class Lowering:
             return torch.full([2 if batch else size for size, batch in extents(value.shape)], at[n], dtype=value.dtype)
         corners = []
         for at in (dict(zip(nodes, ends)) for ends in itertools.product(*given)):
-            corners += node.target(*fx.node.map_arg(node.args, full), **fx.node.map_arg(node.kwargs, full)).aminmax()
+            corners += applied(node, full).aminmax()
         return int(min(corners)), int(max(corners))
 
     def number(self, node: fx.Node) -> torch.Tensor | None:
@@ -228,7 +227,7 @@ class Lowering:
         constants = [v.constant if isinstance(v, Tensor) else None for v in values]
         if not constants or any(c is None or c.numel() != 1 for c in constants):
             return None
-        return node.target(*fx.node.map_arg(node.args, self.scalar), **fx.node.map_arg(node.kwargs, self.scalar))
+        return applied(node, self.scalar)
 
     def scalar(self, node: fx.Node) -> torch.Tensor:
         return self.values[node].constant.reshape(()).to(node.meta["val"].dtype)
@@ -248,6 +247,11 @@ class Lowering:
         if operand in (given.operand for given in self.inputs.values()):
             operand = region.emit("mul", [operand, "1.0"], ("f32", shape))
         return operand, shape
+
+
+def applied(node: fx.Node, number: Callable[[fx.Node], torch.Tensor]) -> Any:
+    """What PyTorch's operation gives of numbers in the place of its operands."""
+    return node.target(*fx.node.map_arg(node.args, number), **fx.node.map_arg(node.kwargs, number))
 
 
 def same_for_each(sizes: list[tuple[int, bool]], two: torch.Tensor, three: torch.Tensor) -> Tensor | None:
