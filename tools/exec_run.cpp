@@ -242,9 +242,8 @@ Status Run::load_parameters() {
       say("gacc-exec: {} lacks {}, which keep{} their start: {}\n", file, counted(kept, "parameter"),
           kept == 1 ? "s" : "", fmt::join(loaded.missing(), ", "));
     if (given.load_adapter.empty() && is_adapter(file))
-      say("gacc-exec: warning: {0} has adapters beside its weights (adapter_config.json), and --load takes "
-          "the "
-          "weights alone; --load-adapter {0} takes the adapters\n",
+      say("gacc-exec: warning: {0} has adapters beside its weights (adapter_config.json), and --load "
+          "takes the weights alone; --load-adapter {0} takes the adapters\n",
           file);
   }
   if (!given.load_adapter.empty()) {

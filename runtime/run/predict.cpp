@@ -89,8 +89,8 @@ Result<int32_t> draw(const std::vector<float>& logits, const GenerateOptions& op
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const size_t kept = std::min(order.size(), static_cast<size_t>(options.top_k.value_or(std::ssize(order))));
-  std::vector<double>
-      sums;  // of the tokens that are sorted: the most likely first, of equal ones the lower number
+  // Sums over the tokens that are sorted so far: the most likely first, of equal ones the lower number.
+  std::vector<double> sums;
   const auto sort_more = [&] {
     const auto begin = order.begin() + std::ssize(sums);
     const auto end = order.begin() + static_cast<std::ptrdiff_t>(std::min(kept, 8 * sums.size() + 64));
