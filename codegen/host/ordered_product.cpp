@@ -5,6 +5,7 @@
 #include "codegen/host/ordered_product.h"
 
 #include <cstring>
+#include <utility>
 #include <vector>
 
 namespace gacc::host {
@@ -12,6 +13,7 @@ namespace gacc::host {
 namespace {
 
 constexpr int64_t kHeight = 8, kMostVectors = 3;
+constexpr int64_t kAhead = 16;  // terms from one that is prefetched to that in use
 
 // Numbers, one for each row of a tile and term.
 struct Numbers {
@@ -32,12 +34,16 @@ template <int kBytes, int kRows, int N>
   constexpr int kLanes = kBytes / 4;
   const float* row[kRows];
   for (int i = 0; i < kRows; ++i) row[i] = a.data + i * a.row;
+  for (int i = 0; i < kRows && start != Start::zero; ++i)
+    for (int j = 0; j < N; ++j) __builtin_prefetch(c + i * step + j * kLanes, 1);
   for (int64_t p = 0; p < terms;) {
     V sums[kRows][N];
     for (int i = 0; i < kRows; ++i)
       for (int j = 0; j < N; ++j)
         sums[i][j] = start == Start::element ? *reinterpret_cast<const V*>(c + i * step + j * kLanes) : V{};
     for (const int64_t end = std::min(p + runs.length(p), terms); p < end; ++p) {
+      __builtin_prefetch(a.data + (p + kAhead) * a.term);
+      for (int j = 0; j < N; ++j) __builtin_prefetch(b + (p + kAhead) * b_step + j * kLanes);
       V right[N];
       for (int j = 0; j < N; ++j) right[j] = *reinterpret_cast<const V*>(b + p * b_step + j * kLanes);
       for (int i = 0; i < kRows; ++i) {
@@ -74,48 +80,76 @@ using Tile = void (*)(int rows, int vectors, int64_t terms, const Numbers& a, co
     if (vectors == 1) tile_of<bytes, 1>(rows, terms, a, b, b_step, c, step, start, runs);                  \
   }
 
-// The widest that this machine has, its lanes, and how many vectors of it a tile takes.
+// In each square of 2 * kHalf numbers a side, changes the upper right quarter for the lower left one.
+template <int kHalf, class V, int... kColumns>
+[[gnu::always_inline]] inline void exchange(V* rows, std::integer_sequence<int, kColumns...>) {
+  constexpr int kSide = sizeof...(kColumns);
+  for (int i = 0; i < kSide; ++i) {
+    if ((i & kHalf) != 0) continue;
+    const V upper = rows[i], lower = rows[i + kHalf];
+    rows[i] = __builtin_shufflevector(upper, lower,
+                                      ((kColumns & kHalf) == 0 ? kColumns : kSide + kColumns - kHalf)...);
+    rows[i + kHalf] = __builtin_shufflevector(
+        upper, lower, ((kColumns & kHalf) == 0 ? kColumns + kHalf : kSide + kColumns)...);
+  }
+}
+
+// to[j][i] = from[i][j], for rows i and columns j of `from`.
+template <int kSide>
+[[gnu::always_inline]] inline void turn_by(const float* from, int64_t from_step, int64_t rows,
+                                           int64_t columns, float* to, int64_t to_step) {
+  using V = typename Vector<4 * kSide>::Of;
+  constexpr auto kColumns = std::make_integer_sequence<int, kSide>();
+  const int64_t whole_rows = rows - rows % kSide, whole_columns = columns - columns % kSide;
+  for (int64_t i = 0; i < whole_rows; i += kSide)
+    for (int64_t j = 0; j < whole_columns; j += kSide) {
+      V square[kSide];
+      for (int r = 0; r < kSide; ++r) square[r] = *reinterpret_cast<const V*>(from + (i + r) * from_step + j);
+      exchange<1>(square, kColumns);
+      exchange<2>(square, kColumns);
+      if constexpr (kSide == 8) exchange<4>(square, kColumns);
+      for (int r = 0; r < kSide; ++r) *reinterpret_cast<V*>(to + (j + r) * to_step + i) = square[r];
+    }
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = i < whole_rows ? whole_columns : 0; j < columns; ++j)
+      to[j * to_step + i] = from[i * from_step + j];
+}
+
+using Turn = void (*)(const float* from, int64_t from_step, int64_t rows, int64_t columns, float* to,
+                      int64_t to_step);
+
+#define GACC_TURN(name, side, target)                                                              \
+  target void name(const float* from, int64_t from_step, int64_t rows, int64_t columns, float* to, \
+                   int64_t to_step) {                                                              \
+    turn_by<side>(from, from_step, rows, columns, to, to_step);                                    \
+  }
+
+// The widest tile that this machine has, its lanes and how many vectors of it a tile takes; the quickest turn.
 struct Machine {
   Tile run;
   int64_t lanes, vectors;
+  Turn turn;
 };
 
 #ifdef __x86_64__
 GACC_TILE(tile_avx512, 64, 3, [[gnu::target("avx512f")]])
 GACC_TILE(tile_avx2, 32, 1, [[gnu::target("avx2,fma")]])
+GACC_TURN(turn_avx2, 8, [[gnu::target("avx2")]])
 #endif
 GACC_TILE(tile_any, 16, 1, )
+GACC_TURN(turn_any, 4, )
 
 Machine machine() {
 #ifdef __x86_64__
-  if (__builtin_cpu_supports("avx512f")) return {tile_avx512, 16, 3};
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return {tile_avx2, 8, 1};
+  if (__builtin_cpu_supports("avx512f")) return {tile_avx512, 16, 3, turn_avx2};
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return {tile_avx2, 8, 1, turn_avx2};
 #endif
-  return {tile_any, 4, 1};
+  return {tile_any, 4, 1, turn_any};
 }
 
-// to[j][i] = from[i][j], for rows i and columns j of `from`.
-void turn(const float* from, int64_t from_step, int64_t rows, int64_t columns, float* to, int64_t to_step) {
-  using V = Vector<16>::Of;
-  constexpr int64_t kSide = 4;
-  const int64_t whole_rows = rows - rows % kSide, whole_columns = columns - columns % kSide;
-  for (int64_t i = 0; i < whole_rows; i += kSide)
-    for (int64_t j = 0; j < whole_columns; j += kSide) {
-      const auto row = [&](int64_t r) { return *reinterpret_cast<const V*>(from + (i + r) * from_step + j); };
-      const V a = row(0), b = row(1), c = row(2), d = row(3);
-      const V ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5),
-              ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-      const V cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5),
-              cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-      const auto put = [&](int64_t r, const V& v) { *reinterpret_cast<V*>(to + (j + r) * to_step + i) = v; };
-      put(0, __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5));
-      put(1, __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7));
-      put(2, __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5));
-      put(3, __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7));
-    }
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = i < whole_rows ? whole_columns : 0; j < columns; ++j)
-      to[j * to_step + i] = from[i * from_step + j];
+const Machine& own_machine() {
+  static const Machine own = machine();
+  return own;
 }
 
 void copy(const float* from, int64_t from_step, int64_t rows, int64_t columns, float* to, int64_t to_step) {
@@ -128,7 +162,7 @@ void pack(const Numbers& from, int64_t columns, int64_t terms, int64_t width, fl
   if (from.row == 1)
     copy(from.data, from.term, terms, columns, to, width);
   else
-    turn(from.data, from.row, columns, terms, to, width);
+    own_machine().turn(from.data, from.row, columns, terms, to, width);
   for (int64_t p = 0; p < terms; ++p) std::fill(to + p * width + columns, to + (p + 1) * width, 0.0F);
 }
 
@@ -140,9 +174,11 @@ struct Place {
 
 }  // namespace
 
+bool has_wide_tiles() { return own_machine().lanes * own_machine().vectors > 16; }
+
 void multiply_in_order(const ProductSize& size, const HostMatrix& a, const HostMatrix& b, float* c,
                        int64_t step, Start start, const Runs& runs) {
-  static const Machine own = machine();
+  const Machine& own = own_machine();
   static thread_local std::vector<float> packed;
   float beside[kHeight * kMostVectors * 16];
   Numbers left{a.data, a.transposed ? 1 : a.step, a.transposed ? a.step : 1};
@@ -179,12 +215,12 @@ void multiply_in_order(const ProductSize& size, const HostMatrix& a, const HostM
       // Rows of the tile are rows of C, or its columns.
       const bool rows_lie = to.column == 1;
       if (start != Start::zero && rows_lie) copy(first, to.row, many, here, beside, width);
-      if (start != Start::zero && !rows_lie) turn(first, to.column, here, many, beside, width);
+      if (start != Start::zero && !rows_lie) own.turn(first, to.column, here, many, beside, width);
       run(beside, width);
       if (rows_lie)
         copy(beside, width, many, here, first, to.row);
       else
-        turn(beside, width, many, here, first, to.column);
+        own.turn(beside, width, many, here, first, to.column);
     }
   }
 }

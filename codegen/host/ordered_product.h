@@ -28,6 +28,9 @@ struct Runs {
   }
 };
 
+// Says whether this machine's registers hold tiles that run as quickly as a library's.
+bool has_wide_tiles();
+
 // c[m, n] from a[m, k] @ b[k, n], on the calling thread; rows of c lie `step` elements apart.
 void multiply_in_order(const ProductSize& size, const HostMatrix& a, const HostMatrix& b, float* c,
                        int64_t step, Start start, const Runs& runs);

@@ -1,4 +1,4 @@
-// Matrix products of the host device, through oneDNN.
+// Matrix products of the host device: through oneDNN, or those of ordered_product.h.
 //
 // A product is cut into output tiles by its shape alone and every tile is computed by one thread from start
 // to end, so its bits depend neither on the number of threads nor on who runs what. The inner dimension is
@@ -38,8 +38,9 @@ struct Gemm {
   int64_t rows_of_sample = 1;
   // Elements from one row of A, B and C to the next; 0: rows without gaps.
   std::array<int64_t, 3> pitch{};
-  int64_t tile_m = 0, tile_n = 0;          // set by cut
-  struct Native;                           // oneDNN's primitives, for each size of tile
+  int64_t tile_m = 0, tile_n = 0;  // set by cut
+  bool in_order = false;           // set by cut, where `ordered` or where that is quicker than the library
+  struct Native;                   // oneDNN's primitives, for each size of tile
   std::shared_ptr<const Native> native{};  // set by prepare, where the CPU multiplies bf16
 
   // Bytes of the thread's own memory that `run` uses where a type is not f32.
