@@ -96,6 +96,11 @@ class Device {
   // A part of the arena: between programs the caller may read it, and use as memory of its own what nothing
   // else uses; empty where the arena is not in the host's memory.
   virtual std::span<std::byte> host_memory(int64_t /*offset*/, int64_t /*bytes*/) { return {}; }
+  // Calls task(context, i) for every i below `tasks` and waits for all: on its threads, where the arena is in the
+  // host's memory, else on the caller. The tasks may read and write parts of the arena that no other one writes.
+  virtual void run_tasks(int64_t tasks, void (*task)(const void* context, int64_t i), const void* context) {
+    for (int64_t i = 0; i < tasks; ++i) task(context, i);
+  }
   // After `load`: the device's link to those of other ranks, which belongs to it; an error says why it has none.
   virtual Status open_link(DeviceLink*& /*link*/) { return Status::error("{} has no link", name()); }
   // For the log's start event: "cpu", "cuda:0", "emulate".
@@ -158,7 +163,7 @@ constexpr int number_of_sizes() {
 // Every device plug-in (libgacc-host.so, ...) exports this symbol. The ABI number must match. It is raised with what
 // sizes do not show: another order of members or of virtual functions.
 constexpr int kDeviceAbi =
-    8 * 10'000'000 + number_of_sizes<Artifact, PlanInput, PlanBuffer, PlanProgram, PlanLaunch, PlanArgument,
+    9 * 10'000'000 + number_of_sizes<Artifact, PlanInput, PlanBuffer, PlanProgram, PlanLaunch, PlanArgument,
                                      PlanValue, DeviceOptions, Timing>();
 extern "C" {
 using gacc_create_device_fn = Device* (*)(int abi,

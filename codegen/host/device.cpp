@@ -35,6 +35,9 @@ class HostDevice final : public Device {
   std::span<std::byte> host_memory(int64_t offset, int64_t bytes) override {
     return std::as_writable_bytes(engine_.memory(offset, bytes));
   }
+  void run_tasks(int64_t tasks, void (*task)(const void*, int64_t), const void* context) override {
+    engine_.run_tasks(tasks, task, context);
+  }
 
   Status load(const Artifact& artifact) override {
     try {

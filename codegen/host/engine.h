@@ -45,6 +45,9 @@ class HostEngine {
   // Runs a program to its end; `batch`, 1 to the most samples that it takes, counts where it takes any.
   Status run(Program program, int64_t batch);
 
+  // Between runs: calls task(context, i) for every i below `tasks`, on all threads. Waits.
+  void run_tasks(int64_t tasks, Pool::Task task, const void* context) { pool_.run(tasks, task, context); }
+
   // From now on launches run one after the other, and how long each took is kept.
   void start_profile() { profiling_ = true; }
   const std::vector<Timing>& timings() const { return timings_; }

@@ -11,6 +11,7 @@ namespace gacc {
 namespace {
 
 constexpr size_t kWordBytes = 8, kRowBytes = 512 * kWordBytes;  // of a parity
+constexpr int64_t kPieceBytes = 64 * static_cast<int64_t>(kRowBytes);
 
 // Says whether it is a part of training, of which each run matters to all that follow.
 constexpr bool trains(Program program) {
@@ -68,29 +69,56 @@ Result<std::span<const std::byte>> Recheck::view(int64_t offset, int64_t bytes) 
   return std::span<const std::byte>(copy);
 }
 
-Status Recheck::keep(std::span<const Range> ranges, Block& to) {
-  size_t size = 0;
-  for (const Range& range : ranges) size += static_cast<size_t>(range.bytes);
-  if (to.size() < size) to.resize(size);
-  std::span<std::byte> rest(to);
-  for (const Range& range : ranges) {
-    GACC_TRY(device_.read(range.offset, rest.first(static_cast<size_t>(range.bytes))));
-    rest = rest.subspan(static_cast<size_t>(range.bytes));
+void Recheck::add_pieces(Piece all, std::vector<Piece>& pieces) const {
+  const bool cut = !device_.host_memory(all.offset, all.bytes).empty();
+  for (int64_t done = 0; done < all.bytes; done += pieces.back().bytes) {
+    Piece& piece = pieces.emplace_back(all);
+    piece.offset += done;
+    piece.place += done;
+    piece.bytes = cut ? std::min(all.bytes - done, kPieceBytes) : all.bytes;
   }
-  return {};
 }
 
-Status Recheck::put_back(std::span<const Range> ranges, const Block& from) {
-  std::span<const std::byte> rest(from);
-  for (const Range& range : ranges) {
-    GACC_TRY(device_.write(range.offset, rest.first(static_cast<size_t>(range.bytes))));
-    rest = rest.subspan(static_cast<size_t>(range.bytes));
+std::vector<Recheck::Piece> Recheck::written(const PlanProgram& program) const {
+  std::vector<Piece> pieces;
+  Piece all;  // buffers that follow each other, up to the padding between them
+  for (const int64_t number : program.writes) {  // in the order of their offsets
+    constexpr int64_t kPadding = 256;
+    const PlanBuffer& buffer = plan_.buffers[static_cast<size_t>(number)];
+    const int64_t end = all.offset + all.bytes;
+    if (buffer.offset - end >= kPadding || all.bytes == 0) {
+      add_pieces(all, pieces);
+      all = {buffer.offset, buffer.bytes, all.place + all.bytes};
+    } else {
+      all.bytes = std::max(end, buffer.offset + buffer.bytes) - all.offset;
+    }
   }
-  return {};
+  add_pieces(all, pieces);
+  return pieces;
 }
 
-Result<Recheck::Parity> Recheck::parity(const PlanBuffer& buffer) {
-  const std::span<const std::byte> bytes = GACC_TRY(view(buffer.offset, buffer.bytes));
+std::vector<Recheck::Piece> Recheck::read(const PlanProgram& program) const {
+  std::vector<Piece> pieces;
+  for (const int64_t number : program.reads) {
+    const PlanBuffer& buffer = plan_.buffers[static_cast<size_t>(number)];
+    add_pieces({.offset = buffer.offset, .bytes = buffer.bytes, .buffer = &buffer}, pieces);
+  }
+  return pieces;
+}
+
+template <class F>
+Status Recheck::with_each(std::span<const Piece> pieces, const F& f) {
+  std::vector<Status> done(pieces.size());
+  const auto task = [&](int64_t i) { done[static_cast<size_t>(i)] = f(static_cast<size_t>(i)); };
+  device_.run_tasks(
+      std::ssize(pieces),
+      [](const void* context, int64_t i) { (*static_cast<const decltype(task)*>(context))(i); }, &task);
+  const auto failed = std::ranges::find_if(done, [](const Status& status) { return !status; });
+  return failed == done.end() ? Status() : *failed;
+}
+
+Result<Recheck::Parity> Recheck::parity(const Piece& piece) {
+  const std::span<const std::byte> bytes = GACC_TRY(view(piece.offset, piece.bytes));
   Parity parity;
   for (size_t done = 0; done < bytes.size(); done += kRowBytes) {
     const std::span<const std::byte> row = bytes.subspan(done, std::min(bytes.size() - done, kRowBytes));
@@ -112,55 +140,48 @@ Result<Recheck::Parity> Recheck::parity(const PlanBuffer& buffer) {
   return parity;
 }
 
-Result<std::string> Recheck::change(const PlanBuffer& buffer, const Parity& before) {
-  const Parity now = GACC_TRY(parity(buffer));
+Result<std::string> Recheck::change(const Piece& piece, const Parity& before) {
+  const PlanBuffer& buffer = *piece.buffer;
+  const Parity now = GACC_TRY(parity(piece));
   if (now.rows == before.rows && now.columns == before.columns) return std::string();
   const auto [row, same] = std::ranges::mismatch(now.rows, before.rows);
   if (row == now.rows.end() || !std::ranges::equal(row + 1, now.rows.end(), same + 1, before.rows.end()))
     return fmt::format("{}, which it only reads, changed in several places meanwhile, and is as it is now",
                        buffer.name);
   const int64_t begin = (row - now.rows.begin()) * static_cast<int64_t>(kRowBytes);
-  const auto size = static_cast<size_t>(std::min(buffer.bytes - begin, static_cast<int64_t>(kRowBytes)));
+  const auto size = static_cast<size_t>(std::min(piece.bytes - begin, static_cast<int64_t>(kRowBytes)));
   std::array<std::byte, kRowBytes> is{}, was{};
-  GACC_TRY(device_.read(buffer.offset + begin, std::span(is).first(size)));
+  GACC_TRY(device_.read(piece.offset + begin, std::span(is).first(size)));
   for (size_t column = 0; column < now.columns.size(); ++column) {
     uint64_t word = 0;
     std::memcpy(&word, is.data() + kWordBytes * column, kWordBytes);
     word ^= now.columns[column] ^ before.columns[column];
     std::memcpy(was.data() + kWordBytes * column, &word, kWordBytes);
   }
-  GACC_TRY(device_.write(buffer.offset + begin, std::span(was).first(size)));
+  GACC_TRY(device_.write(piece.offset + begin, std::span(was).first(size)));
   const int64_t each = told_bytes(buffer.dtype);
   const int64_t element = (std::ranges::mismatch(is, was).in1 - is.begin()) / each;
-  const std::string name = element_name(buffer, begin + element * each);
+  const std::string name = element_name(buffer, piece.place + begin + element * each);
   return fmt::format("{}, which it only reads, was {} before, and is {} after", name,
                      value_text(buffer.dtype, was.data() + element * each),
                      value_text(buffer.dtype, is.data() + element * each));
 }
 
-Result<std::string> Recheck::difference(const PlanProgram& program, std::span<const Range> ranges,
-                                        const Block& first) {
-  size_t done = 0;
-  for (const Range& range : ranges) {
-    const auto size = static_cast<size_t>(range.bytes);
-    const std::span<const std::byte> then = std::span(first).subspan(done, size);
-    const std::span<const std::byte> now = GACC_TRY(view(range.offset, range.bytes));
-    done += size;
-    if (std::memcmp(then.data(), now.data(), size) == 0) continue;
-    const int64_t at = std::ranges::mismatch(then, now).in1 - then.begin();
-    for (const int64_t number : program.writes) {
-      const PlanBuffer& buffer = plan_.buffers[static_cast<size_t>(number)];
-      const int64_t begin = buffer.offset - range.offset;
-      if (at < begin || at >= begin + buffer.bytes) continue;
-      const int64_t each = told_bytes(buffer.dtype), element = (at - begin) / each;
-      const auto place = static_cast<size_t>(begin + element * each);
-      return fmt::format("{} is {} the first time and {} the second", element_name(buffer, element * each),
-                         value_text(buffer.dtype, then.data() + place),
-                         value_text(buffer.dtype, now.data() + place));
-    }
-    return fmt::format("byte {} of the arena, between two buffers, differs", range.offset + at);
+Result<std::string> Recheck::difference(const PlanProgram& program, const Piece& piece) {
+  const std::span<const std::byte> then = in(first_, piece);
+  const std::span<const std::byte> now = GACC_TRY(view(piece.offset, piece.bytes));
+  if (std::memcmp(then.data(), now.data(), now.size()) == 0) return std::string();
+  const int64_t at = piece.offset + (std::ranges::mismatch(then, now).in1 - then.begin());
+  for (const int64_t number : program.writes) {
+    const PlanBuffer& buffer = plan_.buffers[static_cast<size_t>(number)];
+    if (at < buffer.offset || at >= buffer.offset + buffer.bytes) continue;
+    const int64_t each = told_bytes(buffer.dtype), element = (at - buffer.offset) / each;
+    const auto place = static_cast<size_t>(buffer.offset + element * each - piece.offset);
+    return fmt::format("{} is {} the first time and {} the second", element_name(buffer, element * each),
+                       value_text(buffer.dtype, then.data() + place),
+                       value_text(buffer.dtype, now.data() + place));
   }
-  return std::string();
+  return fmt::format("byte {} of the arena, between two buffers, differs", at);
 }
 
 Status Recheck::run(Program program, int64_t samples, std::span<const ArenaWrite> inputs) {
@@ -169,34 +190,45 @@ Status Recheck::run(Program program, int64_t samples, std::span<const ArenaWrite
   if (found_program == plan_.programs.end())
     return Status::error("internal error: the plan has no such program");
   const PlanProgram& planned = *found_program;
-  std::vector<Range> ranges;
-  for (const int64_t number : planned.writes) {  // in the order of their offsets
-    const PlanBuffer& buffer = plan_.buffers[static_cast<size_t>(number)];
-    constexpr int64_t kPadding = 256;
-    const int64_t end = ranges.empty() ? 0 : ranges.back().offset + ranges.back().bytes;
-    if (!ranges.empty() && buffer.offset - end < kPadding)
-      ranges.back().bytes = std::max(end, buffer.offset + buffer.bytes) - ranges.back().offset;
-    else
-      ranges.push_back({buffer.offset, buffer.bytes});
-  }
-  std::vector<Parity> before;
-  GACC_TRY(keep(ranges, before_));
-  for (const int64_t number : planned.reads)
-    before.push_back(GACC_TRY(parity(plan_.buffers[static_cast<size_t>(number)])));
+  const std::vector<Piece> writes = written(planned), reads = read(planned);
+  const auto size = static_cast<size_t>(writes.empty() ? 0 : writes.back().place + writes.back().bytes);
+  for (Block* block : {&before_, &first_})
+    if (block->size() < size) block->resize(size);
+  const auto put_back = [&](size_t i) { return device_.write(writes[i].offset, in(before_, writes[i])); };
+
+  std::vector<Parity> parities(reads.size());
+  GACC_TRY(
+      with_each(writes, [&](size_t i) { return device_.read(writes[i].offset, in(before_, writes[i])); }));
+  GACC_TRY(with_each(reads, [&](size_t i) -> Status {
+    parities[i] = GACC_TRY(parity(reads[i]));
+    return {};
+  }));
   GACC_TRY(device_.run(program, samples));
-  GACC_TRY(keep(ranges, first_));
-  GACC_TRY(put_back(ranges, before_));
+  GACC_TRY(with_each(writes, [&](size_t i) -> Status {
+    GACC_TRY(device_.read(writes[i].offset, in(first_, writes[i])));
+    return put_back(i);
+  }));
   if (!inputs.empty()) GACC_TRY(device_.write_all(inputs));
   GACC_TRY(device_.run(program, samples));
-  std::string found = GACC_TRY(difference(planned, ranges, first_));
-  for (size_t i = 0; i < before.size(); ++i) {
-    std::string changed = GACC_TRY(change(plan_.buffers[static_cast<size_t>(planned.reads[i])], before[i]));
-    if (!changed.empty()) found = std::move(changed);  // it comes first: what was written may follow from it
-  }
+
+  std::vector<std::string> differences(writes.size()), changes(reads.size());
+  GACC_TRY(with_each(writes, [&](size_t i) -> Status {
+    differences[i] = GACC_TRY(difference(planned, writes[i]));
+    return {};
+  }));
+  GACC_TRY(with_each(reads, [&](size_t i) -> Status {
+    changes[i] = GACC_TRY(change(reads[i], parities[i]));
+    return {};
+  }));
+  // A change of what is read comes first: what was written may follow from it.
+  std::string found;
+  for (const std::vector<std::string>* texts : {&changes, &differences})
+    for (const std::string& text : *texts)
+      if (found.empty()) found = text;
   counts_.launches += program == Program::step;
   counts_.updates += program == Program::update;
   if (found.empty()) return {};
-  GACC_TRY(put_back(ranges, before_));
+  GACC_TRY(with_each(writes, put_back));
   counts_.difference = fmt::format("{}: {}", name_of(program, made_[static_cast<size_t>(program)]), found);
   return Status::error("--recheck: {}. It was made twice from the same state: this machine computes wrong",
                        counts_.difference);

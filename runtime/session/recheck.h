@@ -32,33 +32,43 @@ class Recheck {
   const RecheckCounts& counts() const { return counts_; }
 
  private:
-  // Bytes of the arena that follow each other, up to the padding between buffers.
-  struct Range {
+  // Bytes of the arena: a part of what a program writes, or of one buffer that it reads.
+  struct Piece {
     int64_t offset = 0, bytes = 0;
+    int64_t place = 0;                   // in a block of all that is written
+    const PlanBuffer* buffer = nullptr;  // of one that is read
   };
   using Block = std::vector<std::byte>;
-  // The exclusive ors of a buffer's words of 8 bytes, which stand in rows of so many.
+  // The exclusive ors of a piece's words of 8 bytes, which stand in rows of so many.
   struct Parity {
     std::vector<uint64_t> rows;
     std::array<uint64_t, 512> columns{};
   };
 
+  std::vector<Piece> written(const PlanProgram& program) const;
+  std::vector<Piece> read(const PlanProgram& program) const;
+  // Adds bytes of the arena in pieces, each for one thread of the device.
+  void add_pieces(Piece all, std::vector<Piece>& pieces) const;
+  // Does this with every piece, on the device's threads; the first error.
+  template <class F>
+  Status with_each(std::span<const Piece> pieces, const F& f);
+
   // Returns bytes of the arena: where they are, or copied to `scratch_`.
   Result<std::span<const std::byte>> view(int64_t offset, int64_t bytes);
-  Status keep(std::span<const Range> ranges, Block& to);
-  Status put_back(std::span<const Range> ranges, const Block& from);
-  Result<Parity> parity(const PlanBuffer& buffer);
-  // Compares what the program writes with `first`, which the first run left; names the first element that differs.
-  Result<std::string> difference(const PlanProgram& program, std::span<const Range> ranges,
-                                 const Block& first);
+  std::span<std::byte> in(Block& block, const Piece& piece) const {
+    return std::span(block).subspan(static_cast<size_t>(piece.place), static_cast<size_t>(piece.bytes));
+  }
+  Result<Parity> parity(const Piece& piece);
+  // Names the first element of a piece that the two runs wrote differently.
+  Result<std::string> difference(const PlanProgram& program, const Piece& piece);
   // Looks for a change of what the program only reads, and undoes one within a row; names the first element of it.
-  Result<std::string> change(const PlanBuffer& buffer, const Parity& before);
+  Result<std::string> change(const Piece& piece, const Parity& before);
 
   Device& device_;
   const Plan& plan_;
   RecheckCounts counts_;
   std::array<int64_t, std::size(kPrograms)> made_{};
-  Block before_, first_, scratch_;
+  Block before_, first_, scratch_;  // before the two runs, after the first one
 };
 
 }  // namespace gacc
