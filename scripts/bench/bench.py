@@ -119,6 +119,19 @@ def as_run(loss):
 """
 TORCH_TAIL = r"""
 print(json.dumps([torch.__version__, torch.__config__.show()]), flush=True)
+"""
+# The same of JAX, whose one jit is the whole update.
+JAX_HEAD = r"""
+import json, os, sys, time
+threads, warm_up, updates = map(int, sys.argv[1:4])
+arguments = sys.argv[6:]
+os.sched_setaffinity(0, range(threads))  # JAX has as many threads as the process has cores when it is imported
+import jax, jax.numpy as jnp, numpy as np
+"""
+JAX_TAIL = r"""
+print(json.dumps([jax.__version__, ""]), flush=True)
+"""
+TURNS = r"""
 done = 0
 for line in sys.stdin:
     times = []
@@ -131,16 +144,16 @@ for line in sys.stdin:
 """
 
 
-class Torch:
+class Peer:
     """A worker process that stays; `turn` trains `updates` updates and returns their seconds."""
 
     def __init__(self, name, threads, flags, code, arguments, turns, python, environment):
         self.name = name
-        command = [python, "-c", TORCH_HEAD + code + TORCH_TAIL, *map(str, [threads, *turns, *flags, *arguments])]
+        command = [python, "-c", code + TURNS, *map(str, [threads, *turns, *flags, *arguments])]
         environment = {**os.environ, **environment, "OMP_NUM_THREADS": str(threads)}
         pipe = subprocess.PIPE
         self.child = subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, env=environment)
-        self.version, built = json.loads(self.child.stdout.readline() or sys.exit("error: PyTorch does not start"))
+        self.version, built = json.loads(self.child.stdout.readline() or sys.exit(f"error: {name} does not start"))
         maps = pathlib.Path(f"/proc/{self.child.pid}/maps").read_text() + built
         self.fast_blas = any(word in maps for word in ("openblas", "mkl", "blis"))
 
@@ -204,9 +217,9 @@ def build_probe(folder):
     return lambda: float(subprocess.check_output([folder / "probe"], text=True).split()[0])
 
 
-def main(doc, example, settings, goal, turns, torch_code, prepare):
+def main(doc, example, settings, goal, turns, torch_code, prepare, jax_code=""):
     """turns: (updates of warm-up, timed updates) of each turn. prepare(folder) gives gacc's --data and the arguments of
-    torch_code."""
+    torch_code and jax_code."""
     options = parser(doc, rounds=5, python="/usr/bin/python3", bf16=False).parse_args()
     load = os.getloadavg()[0]
     compiles = subprocess.run([options.python, "-c", "import torch, numpy; print(hasattr(torch, 'compile'))"],
@@ -222,17 +235,23 @@ def main(doc, example, settings, goal, turns, torch_code, prepare):
         data, arguments = prepare(folder)
         probe = build_probe(folder)
         quiet = {**forced, "GOMP_SPINCOUNT": "0"}
-        peer = lambda name, threads, environment, compiled=False: Torch(
-            f"PyTorch{' compiled' * compiled}, {name}", threads, [int(compiled), int(options.bf16)], torch_code,
-            arguments, turns, options.python, environment)
+        started = lambda name, threads, environment, flags, code: Peer(
+            name, threads, flags, code, arguments, turns, options.python, environment)
+        peer = lambda name, threads, environment, compiled=False: started(
+            f"PyTorch{' compiled' * compiled}, {name}", threads, environment, [int(compiled), int(options.bf16)],
+            TORCH_HEAD + torch_code + TORCH_TAIL)
         contenders = [Gacc(threads, artifact, data, turns) for threads in (1, 2)]
         contenders += [peer("1 thread", 1, quiet), peer("2 threads", 2, quiet), peer("2 threads, spinning", 2, forced)]
         if compiles == "True":
             contenders += [peer("1 thread", 1, quiet, True), peer("2 threads", 2, forced, True)]
+        torch = contenders[-1]
+        if jax_code and not options.bf16 and subprocess.run([options.python, "-c", "import jax"]).returncode == 0:
+            code = JAX_HEAD + jax_code + JAX_TAIL
+            contenders += [started(f"JAX, {n} thread{'s' * (n > 1)}", n, {}, [0, 0], code) for n in (1, 2)]
         taken = by_turns(options.rounds, lambda one: (probe(), one.turn()), contenders)
     best = max(speed for results in taken.values() for speed, _ in results)
     print(f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} CPUs, AVX-512 {'forced' if wide else 'absent'}, "
-          f"load {load:.2f} at the start, PyTorch {contenders[-1].version}, "
+          f"load {load:.2f} at the start, PyTorch {torch.version}, "
           f"probe {best:.0f} GFLOP/s on one core at best")
     print(f"{'one update, ms':<30} {'min':>7} {'median':>7}  turns kept of {options.rounds}")
     figures = {}
@@ -245,13 +264,15 @@ def main(doc, example, settings, goal, turns, torch_code, prepare):
             print(f"{name:<30} {least:7.2f} {median:7.2f}  {len(kept)}")
         else:
             print(f"{name:<30} {'-':>7} {'-':>7}  0: the machine was never quiet")
-    if not contenders[-1].fast_blas:
+    if not torch.fast_blas:
         print("no verdict: PyTorch runs on the reference BLAS here; install libopenblas0-openmp and run again")
         return
     side = lambda word, i: min((f[i] for name, f in figures.items() if name.startswith(word)), default=None)
     if load > 1.5 or None in (side("gacc", 0), side("PyTorch", 0)):
         print(f"no verdict: the machine is busy (load {load:.2f})")
         return
+    if side("JAX", 1):
+        print(f"gacc is {side('JAX', 1) / side('gacc', 1):.2f} times as fast as JAX by the medians")
     ratio = [side("PyTorch", i) / side("gacc", i) for i in (0, 1)]
     print(f"gacc is {ratio[1]:.2f} times as fast by the medians, {ratio[0]:.2f} by the minima (goal {goal}): "
           f"{'reached' if min(ratio) >= goal else 'not reached'}")
