@@ -1,7 +1,7 @@
-// A tile of up to kHeight x 3 vectors stands in registers while its terms are added. One factor is read a number at a
-// time where it lies, the other one a vector at a time: columns of B where they lie, or a packed copy of A's rows where
-// B is transposed, so that the wider factor, a weight, need not be turned. This file is compiled with contraction: a
-// product and the addition behind it are one rounding.
+// The sums of a tile stay in registers while their terms are added: kHeight x 3 vectors of them with 32 registers, half
+// as many with 16. One factor is read a number at a time where it lies, the other one a vector at a time: columns of B
+// where they lie, or a packed copy of A's rows where B is transposed, so that the wider factor, a weight, need not be
+// turned. This file is compiled with contraction: a product and the addition behind it are one rounding.
 #include "codegen/host/ordered_product.h"
 
 #include <cstring>
@@ -59,12 +59,12 @@ template <int kBytes, int kRows, int N>
   }
 }
 
-template <int kBytes, int N>
+template <int kBytes, int kMostRows, int N>
 [[gnu::always_inline]] inline void tile_of(int rows, int64_t terms, const Numbers& a, const float* b,
                                            int64_t b_step, float* c, int64_t step, Start start,
                                            const Runs& runs) {
-  if (rows == 8) tile<kBytes, 8, N>(terms, a, b, b_step, c, step, start, runs);
-  if (rows == 4) tile<kBytes, 4, N>(terms, a, b, b_step, c, step, start, runs);
+  if (rows == kMostRows) tile<kBytes, kMostRows, N>(terms, a, b, b_step, c, step, start, runs);
+  if (rows == 4 && kMostRows > 4) tile<kBytes, 4, N>(terms, a, b, b_step, c, step, start, runs);
   if (rows == 2) tile<kBytes, 2, N>(terms, a, b, b_step, c, step, start, runs);
   if (rows == 1) tile<kBytes, 1, N>(terms, a, b, b_step, c, step, start, runs);
 }
@@ -72,24 +72,29 @@ template <int kBytes, int N>
 using Tile = void (*)(int rows, int vectors, int64_t terms, const Numbers& a, const float* b, int64_t b_step,
                       float* c, int64_t step, Start start, const Runs& runs);
 
-#define GACC_TILE(name, bytes, most, target)                                                               \
+#define GACC_TILE(name, bytes, height, target)                                                             \
   target void name(int rows, int vectors, int64_t terms, const Numbers& a, const float* b, int64_t b_step, \
                    float* c, int64_t step, Start start, const Runs& runs) {                                \
-    if (vectors == 3 && (most) == 3) tile_of<bytes, 3>(rows, terms, a, b, b_step, c, step, start, runs);   \
-    if (vectors == 2 && (most) >= 2) tile_of<bytes, 2>(rows, terms, a, b, b_step, c, step, start, runs);   \
-    if (vectors == 1) tile_of<bytes, 1>(rows, terms, a, b, b_step, c, step, start, runs);                  \
+    if (vectors == 3) tile_of<bytes, height, 3>(rows, terms, a, b, b_step, c, step, start, runs);          \
+    if (vectors == 2) tile_of<bytes, height, 2>(rows, terms, a, b, b_step, c, step, start, runs);          \
+    if (vectors == 1) tile_of<bytes, height, 1>(rows, terms, a, b, b_step, c, step, start, runs);          \
   }
 
+template <int kSide>
+struct Square {
+  typename Vector<4 * kSide>::Of rows[kSide];
+};
+
 // In each square of 2 * kHalf numbers a side, changes the upper right quarter for the lower left one.
-template <int kHalf, class V, int... kColumns>
-[[gnu::always_inline]] inline void exchange(V* rows, std::integer_sequence<int, kColumns...>) {
-  constexpr int kSide = sizeof...(kColumns);
+template <int kHalf, int kSide, int... kColumns>
+[[gnu::always_inline]] inline void exchange(Square<kSide>& square, std::integer_sequence<int, kColumns...>) {
+  using V = typename Vector<4 * kSide>::Of;
   for (int i = 0; i < kSide; ++i) {
     if ((i & kHalf) != 0) continue;
-    const V upper = rows[i], lower = rows[i + kHalf];
-    rows[i] = __builtin_shufflevector(upper, lower,
-                                      ((kColumns & kHalf) == 0 ? kColumns : kSide + kColumns - kHalf)...);
-    rows[i + kHalf] = __builtin_shufflevector(
+    const V upper = square.rows[i], lower = square.rows[i + kHalf];
+    square.rows[i] = __builtin_shufflevector(
+        upper, lower, ((kColumns & kHalf) == 0 ? kColumns : kSide + kColumns - kHalf)...);
+    square.rows[i + kHalf] = __builtin_shufflevector(
         upper, lower, ((kColumns & kHalf) == 0 ? kColumns + kHalf : kSide + kColumns)...);
   }
 }
@@ -103,12 +108,13 @@ template <int kSide>
   const int64_t whole_rows = rows - rows % kSide, whole_columns = columns - columns % kSide;
   for (int64_t i = 0; i < whole_rows; i += kSide)
     for (int64_t j = 0; j < whole_columns; j += kSide) {
-      V square[kSide];
-      for (int r = 0; r < kSide; ++r) square[r] = *reinterpret_cast<const V*>(from + (i + r) * from_step + j);
+      Square<kSide> square;
+      for (int r = 0; r < kSide; ++r)
+        square.rows[r] = *reinterpret_cast<const V*>(from + (i + r) * from_step + j);
       exchange<1>(square, kColumns);
       exchange<2>(square, kColumns);
       if constexpr (kSide == 8) exchange<4>(square, kColumns);
-      for (int r = 0; r < kSide; ++r) *reinterpret_cast<V*>(to + (j + r) * to_step + i) = square[r];
+      for (int r = 0; r < kSide; ++r) *reinterpret_cast<V*>(to + (j + r) * to_step + i) = square.rows[r];
     }
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = i < whole_rows ? whole_columns : 0; j < columns; ++j)
@@ -124,27 +130,28 @@ using Turn = void (*)(const float* from, int64_t from_step, int64_t rows, int64_
     turn_by<side>(from, from_step, rows, columns, to, to_step);                                    \
   }
 
-// The widest tile that this machine has, its lanes and how many vectors of it a tile takes; the quickest turn.
+// The tile for this machine's vectors, the lanes of one, the rows of a tile; the quickest turn.
 struct Machine {
   Tile run;
-  int64_t lanes, vectors;
+  int64_t lanes, height;
   Turn turn;
 };
 
 #ifdef __x86_64__
-GACC_TILE(tile_avx512, 64, 3, [[gnu::target("avx512f")]])
-GACC_TILE(tile_avx2, 32, 1, [[gnu::target("avx2,fma")]])
+GACC_TILE(tile_avx512, 64, kHeight, [[gnu::target("avx512f")]])
+GACC_TILE(tile_avx2, 32, kHeight / 2, [[gnu::target("avx2,fma")]])
 GACC_TURN(turn_avx2, 8, [[gnu::target("avx2")]])
 #endif
-GACC_TILE(tile_any, 16, 1, )
+GACC_TILE(tile_any, 16, kHeight / 2, )
 GACC_TURN(turn_any, 4, )
 
 Machine machine() {
 #ifdef __x86_64__
-  if (__builtin_cpu_supports("avx512f")) return {tile_avx512, 16, 3, turn_avx2};
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return {tile_avx2, 8, 1, turn_avx2};
+  if (__builtin_cpu_supports("avx512f")) return {tile_avx512, 16, kHeight, turn_avx2};
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    return {tile_avx2, 8, kHeight / 2, turn_avx2};
 #endif
-  return {tile_any, 4, 1, turn_any};
+  return {tile_any, 4, kHeight / 2, turn_any};
 }
 
 const Machine& own_machine() {
@@ -174,7 +181,7 @@ struct Place {
 
 }  // namespace
 
-bool has_wide_tiles() { return own_machine().lanes * own_machine().vectors > 16; }
+bool has_wide_tiles() { return own_machine().height == kHeight; }
 
 void multiply_in_order(const ProductSize& size, const HostMatrix& a, const HostMatrix& b, float* c,
                        int64_t step, Start start, const Runs& runs) {
@@ -191,16 +198,16 @@ void multiply_in_order(const ProductSize& size, const HostMatrix& a, const HostM
     std::swap(rows, columns);
     std::swap(to.row, to.column);
   }
-  packed.resize(static_cast<size_t>(size.k * own.lanes * own.vectors));
+  packed.resize(static_cast<size_t>(size.k * own.lanes * kMostVectors));
   for (int64_t j = 0, vectors = 0; j < columns; j += vectors * own.lanes) {
     const int64_t rest = (columns - j + own.lanes - 1) / own.lanes;
     // Four are two and two.
-    vectors = own.vectors == 3 && rest == 4 ? 2 : std::min(own.vectors, rest);
+    vectors = rest == 4 ? 2 : std::min(kMostVectors, rest);
     const int64_t width = vectors * own.lanes, here = std::min(width, columns - j);
     const Numbers block{right.data + j * right.row, right.row, right.term};
     const bool lies = block.row == 1 && here == width;  // as vectors, already
     if (!lies) pack(block, here, size.k, width, packed.data());
-    for (int64_t i = 0, many = kHeight; i < rows; i += many) {
+    for (int64_t i = 0, many = own.height; i < rows; i += many) {
       while (many > rows - i) many /= 2;
       float* first = to.data + i * to.row + j * to.column;
       const Numbers numbers{left.data + i * left.row, left.row, left.term};
