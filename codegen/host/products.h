@@ -56,7 +56,8 @@ struct Gemm {
   int64_t c_row() const { return pitch[2] != 0 ? pitch[2] : n; }
   int64_t tasks() const { return ((m + tile_m - 1) / tile_m) * ((n + tile_n - 1) / tile_n); }
   // Computes tile `task`. False when oneDNN refuses (out of memory for its packing buffers).
-  // Allocates only inside oneDNN, which packs operands into buffers of its own in every call.
+  // Allocates inside oneDNN, which packs operands into buffers of its own in every call, and once a thread where
+  // `in_order`.
   [[nodiscard]] bool run(const void* a, const void* b, void* c, int64_t task,
                          const ProductThread& thread = {}) const;
 
