@@ -97,6 +97,23 @@ def test_a_module_is_trained_and_written_back(_):
     expect(abs(run.evaluate(input=x, y=y).metrics["accuracy"] - accuracy) < 1e-6, "the module has other weights than the session")
 
 
+def test_classes_may_be_on_axis_1(_):
+    """An example of the target says so; where both axes fit it is the last one."""
+    torch.manual_seed(2)
+    net, x, y = nn.Conv2d(3, 5, 3, padding=1), torch.randn(4, 3, 6, 7), torch.randint(0, 5, (4, 6, 7))
+    run = session(gacc.from_torch(net, {"input": x, "y": y}, loss="cross_entropy", target="y", optimizer={"type": "sgd", "lr": 1.0}))
+    with torch.no_grad():
+        expect(np.allclose(run.predict(input=x), net(x).permute(0, 2, 3, 1).numpy(), atol=1e-5), "classes are not last")
+    run.step(input=x, y=y)
+    window = run.update()
+    loss = F.cross_entropy(net(x), y)
+    loss.backward()
+    worst, where = apart(run.parameters(), {n: p.detach() - p.grad for n, p in net.named_parameters()})
+    expect(abs(window.loss - loss.item()) < 1e-5 and worst < 1e-6, f"{window.loss}, {loss.item()}; {where} is {worst:.1e} off")
+    square = gacc.from_torch(nn.Linear(5, 5), {"input": torch.randn(2, 5, 5), "y": torch.zeros(2, 5).long()}, loss="cross_entropy", target="y", optimizer="sgd")
+    expect(list(square.output_shape) == [5, 5] and list(square.inputs["y"].shape) == [5], f"{square.inputs}")
+
+
 def test_the_state_is_the_module_s(_):
     """Tied parameters, buffers, what the forward does not read and what is frozen: all of state_dict(), and back."""
     class Net(nn.Module):

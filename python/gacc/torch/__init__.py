@@ -43,10 +43,11 @@ class Lowering:
     """One exported program as a region."""
 
     def __init__(self, program: torch.export.ExportedProgram, buffers: Buffers, frozen: set[str], owners: dict,
-                 names: list[str]):
-        """`names`: what the step calls the inputs, in their order."""
+                 names: list[str], numbers: list[int] | None = None):
+        """`names`: what the step calls the inputs, in their order. `numbers`: the shape of a sample's numbers of
+        classes, where it is known."""
         self.names = iter(names)
-        self.program, self.buffers, self.frozen, self.owners = program, buffers, frozen, owners
+        self.program, self.buffers, self.frozen, self.owners, self.numbers = program, buffers, frozen, owners, numbers
         self.region = Region(buffers)
         self.inputs: dict[str, Tensor] = {}
         graph = program.graph
@@ -241,6 +242,9 @@ class Lowering:
         try:
             x = region.real(x)
             shape = region.plain(x)
+            if self.numbers is not None and shape[1:-1] != self.numbers == shape[2:]:  # classes are on axis 1
+                x = region.permute(x, [0, *range(2, x.rank), 1])
+                shape = region.plain(x)
             operand = region.shaped(x, shape)
         except Unsupported as why:
             raise refusal(node, f"gacc cannot give this as the output: {why}") from None
@@ -325,7 +329,7 @@ def text_of(module: torch.nn.Module, inputs: Mapping[str, Any], *, target: str |
     """The text of the IR, without a loss: its regions yield the output. And what the module's parameters are in it.
 
     target    the input that a loss compares with; where it is no example, it gets the output's shape
-    classes   the target is the number of a class, on the output's last axis
+    classes   the target is the number of a class, on the output's last axis, or on axis 1 where an example says so
     """
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"the module is {module!r:.60}, which is no torch.nn.Module")
@@ -361,12 +365,13 @@ def text_of(module: torch.nn.Module, inputs: Mapping[str, Any], *, target: str |
     forward = {argument: examples[n] for argument, n in zip(arguments, names)}
     modes = {m: m.training for m in module.modules()}
     buffers = Buffers(known_as)
+    numbers = list(examples[target].shape[1:]) if classes and target in examples else None
     try:
-        step = Lowering(exported(module, forward, output), buffers, frozen, owners, names)
+        step = Lowering(exported(module, forward, output), buffers, frozen, owners, names, numbers)
         evaluated = step
         if any(modes.values()):
             module.eval()
-            evaluated = Lowering(exported(module, forward, output), buffers, frozen, owners, names)
+            evaluated = Lowering(exported(module, forward, output), buffers, frozen, owners, names, numbers)
     finally:
         for m, training in modes.items():
             m.training = training
