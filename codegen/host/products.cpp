@@ -24,10 +24,11 @@ constexpr int64_t kMinRows = 64, kMinColumns = 128, kColumnStep = 16;
 constexpr int64_t kBlockFloats = int64_t{128} << 10, kMostTileSides = 512, kDepthStep = 16;
 static_assert(4 * (kBlockFloats + kMostTileSides * kMostTileSides / 4) == Gemm::kScratchBytes);
 
-// A library turns B for every tile of C, and has no tile for few rows: such products run in order (has_wide_tiles),
-// 1.1 to 1.4 times as quickly with oneDNN 2.6 and AVX-512. What is turned serves as many rows as its tile has, so
-// tiles are tall.
-constexpr int64_t kFewRows = 64, kManyTerms = 256, kTallRows = 128, kTallColumns = 48;
+// Products of f32 with a turned B run in order (has_wide_tiles) from these sizes on, 1.1 to 1.9 times as quickly as in
+// oneDNN 2.6 with AVX-512. Fewer rows fill no vector, one column neither, and for fewer terms turning does not pay.
+// What is turned serves as many rows as its tile has, so tiles of more than kFewRows are tall.
+constexpr int64_t kLeastRows = 16, kLeastColumns = 4, kLeastTerms = 256;
+constexpr int64_t kFewRows = 64, kTallRows = 128, kTallColumns = 48;
 
 // Products in order: samples of at least kLeastRowsToSum rows are summed first, kRun rows at a time; a packed factor
 // has at most kMostTerms terms at once.
@@ -118,8 +119,8 @@ void Gemm::prepare(int threads) {
 void Gemm::cut() {
   tile_m = std::max<int64_t>(m, 1);
   tile_n = std::max<int64_t>(n, 1);
-  in_order = ordered ||
-             (type == DType::f32 && transpose_b && (m <= kFewRows || k >= kManyTerms) && has_wide_tiles());
+  in_order = ordered || (type == DType::f32 && transpose_b && m >= kLeastRows && n >= kLeastColumns &&
+                         k >= kLeastTerms && has_wide_tiles());
   const bool tall = in_order && transpose_b && m > kFewRows;
   if (tall) tile_n = std::min(tile_n, kTallColumns);
   // Halve the longer side while the tile stays worth a thread's while. Bounds on the sides keep the packing
