@@ -192,8 +192,8 @@ void multiply_in_order(const ProductSize& size, const HostMatrix& a, const HostM
   Numbers right{b.data, b.transposed ? b.step : 1, b.transposed ? 1 : b.step};
   Place to{c, step, 1};
   int64_t rows = size.m, columns = size.n;
-  // Turned is what has fewer numbers: B, or A and then C, too.
-  if (b.transposed && size.n * size.k > size.m * (size.k + size.n)) {
+  // Turned is what has fewer numbers: B, or A and then C, too. A's rows fill a part of a vector if they are few.
+  if (b.transposed && size.m > kHeight && size.n * size.k > size.m * (size.k + size.n)) {
     std::swap(left, right);
     std::swap(rows, columns);
     std::swap(to.row, to.column);
