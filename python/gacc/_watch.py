@@ -1,15 +1,17 @@
 """The work of gacc.train beside the training: evaluations, the best of them, checkpoints, and lines on how it goes."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ._library import byref, call
+from ._library import Error, byref, call
 
 AN_ITERATOR = ("an iterator, which can be gone through once: give a list, as list(it), or something that begins anew, "
                "as a DataLoader")
@@ -33,6 +35,10 @@ class Watch:
         for name, value in given:
             if value is not None and evaluate is None:
                 raise ValueError(f"{name} needs evaluate, a loader of samples")
+        if evaluate is None:
+            with contextlib.suppress(Error):  # another schedule has no such state
+                call("session_read", session._handle, b"plateau.cuts", byref(ctypes.c_int32()), 4)
+                warnings.warn('without evaluate the schedule "plateau" never cuts the rate', stacklevel=3)
         if isinstance(evaluate, Iterator):
             raise ValueError(f"evaluate is {AN_ITERATOR}")
         if isinstance(evaluate, (Sequence, Mapping)) and len(evaluate) == 0:

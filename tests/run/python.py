@@ -90,6 +90,10 @@ def test_evaluations_and_the_best_are_those_of_gacc_exec(folder):
         expect([w.lr for w in windows] == [event["lr"] for event in updates] or np.allclose([w.lr for w in windows], [event["lr"] for event in updates]), "the rates")
         expect(same(gacc._arrays.read_safetensors(folder / "ours"), gacc._arrays.read_safetensors(folder / "best")), "another best")
         run_.close()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        gacc.train(step, batches, epochs=1, device="cpu")
+    expect(any("plateau" in str(each.message) and each.filename == __file__ for each in said), f"{said}")
 
 
 def test_a_loop_writes_checkpoints_and_lines(folder):
