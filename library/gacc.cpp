@@ -391,7 +391,7 @@ gacc_error gacc_session_open(const gacc_step* step, const char* device, const ga
     made->device = GACC_TRY(open_device(choice, wanted, of.artifact));
     made->session.emplace(*made->device, made->plan);
     GACC_TRY(made->session->open(of.artifact));
-    if (options != nullptr) made->session->recheck(options->recheck);
+    if (options != nullptr) made->session->recheck().begin(options->recheck);
     *session = made.release();
     return {};
   });

@@ -101,6 +101,23 @@ class Device {
   virtual void run_tasks(int64_t tasks, void (*task)(const void* context, int64_t i), const void* context) {
     for (int64_t i = 0; i < tasks; ++i) task(context, i);
   }
+  // The same of f(i), which returns a Status. Returns the first error by their order.
+  template <class F>
+  Status run_each(size_t tasks, const F& f) {
+    std::vector<Status> done(tasks);
+    const auto task = [&](size_t i) { done[i] = f(i); };
+    run_tasks(
+        static_cast<int64_t>(tasks),
+        [](const void* context, int64_t i) {
+          (*static_cast<const decltype(task)*>(context))(static_cast<size_t>(i));
+        },
+        &task);
+    for (Status& status : done)
+      if (!status) return std::move(status);
+    return {};
+  }
+  // True when those threads are as many as the cores that this process may use.
+  virtual bool takes_every_core() const { return false; }
   // After `load`: the device's link to those of other ranks, which belongs to it; an error says why it has none.
   virtual Status open_link(DeviceLink*& /*link*/) { return Status::error("{} has no link", name()); }
   // For the log's start event: "cpu", "cuda:0", "emulate".
@@ -163,8 +180,8 @@ constexpr int number_of_sizes() {
 // Every device plug-in (libgacc-host.so, ...) exports this symbol. The ABI number must match. It is raised with what
 // sizes do not show: another order of members or of virtual functions.
 constexpr int kDeviceAbi =
-    9 * 10'000'000 + number_of_sizes<Artifact, PlanInput, PlanBuffer, PlanProgram, PlanLaunch, PlanArgument,
-                                     PlanValue, DeviceOptions, Timing>();
+    10 * 10'000'000 + number_of_sizes<Artifact, PlanInput, PlanBuffer, PlanProgram, PlanLaunch, PlanArgument,
+                                      PlanValue, DeviceOptions, Timing>();
 extern "C" {
 using gacc_create_device_fn = Device* (*)(int abi,
                                           const DeviceOptions* options);  // null when the ABI differs

@@ -231,7 +231,8 @@ Status train_parameters(Run& run, Session& session) {
     if (const std::optional<SaveForm> best = run.saved_as_best())
       GACC_TRY(run.checkpoint.restore_best(*best, {run.artifact.plan, run.loaded}));
     const Status status = launch_all(run, session, progress);
-    if (!session.rechecked().difference.empty()) GACC_TRY(run.log.write(recheck_line(session.rechecked())));
+    if (!session.recheck().counts().difference.empty())
+      GACC_TRY(run.log.write(recheck_line(session.recheck().counts())));
     GACC_TRY(status);
   }
   GACC_TRY(write_gradients(run));
@@ -245,7 +246,7 @@ Status train_parameters(Run& run, Session& session) {
   say_costs(run, progress);
   GACC_TRY(run.events.close());
   const Status agrees = checks ? check_written(run, session, outputs) : Status();
-  GACC_TRY(run.log.write(end_line(run.result, run.device->peak_bytes(), session.rechecked())));
+  GACC_TRY(run.log.write(end_line(run.result, run.device->peak_bytes(), session.recheck().counts())));
   return agrees;
 }
 

@@ -38,6 +38,7 @@ class HostDevice final : public Device {
   void run_tasks(int64_t tasks, void (*task)(const void*, int64_t), const void* context) override {
     engine_.run_tasks(tasks, task, context);
   }
+  bool takes_every_core() const override { return engine_.threads() >= usable_cores(); }
 
   Status load(const Artifact& artifact) override {
     try {

@@ -12,13 +12,15 @@ namespace gacc {
 
 constexpr int64_t kElementBytes = 4;  // f32 and i32
 
-Loader::Loader(const Dataset& dataset, const Plan& plan) : dataset_(dataset), plan_(plan) {
+Loader::Loader(const Dataset& dataset, const Plan& plan, Device& device)
+    : dataset_(dataset), plan_(plan), device_(device) {
   for (size_t slot = 0; slot < 2; ++slot) {
     for (const PlanInput& input : plan.inputs)
       buffers_[slot].emplace_back(
           static_cast<size_t>(plan.micro_batch * checked_product(input.shape) * kElementBytes));
     batches_[slot].inputs.resize(plan.inputs.size());
   }
+  if (device.takes_every_core() && std::ranges::none_of(dataset.columns, &Column::on_disk)) return;
   try {
     thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
   } catch (const std::system_error&) {  // next() does the work then
@@ -90,12 +92,24 @@ Status Loader::fill(int64_t index) noexcept try {
     if (!dataset_.columns[i].present()) continue;
     auto bytes = static_cast<size_t>(samples * checked_product(plan_.inputs[i].shape) * kElementBytes);
     const std::span<std::byte> destination(buffers_[slot][i].data(), bytes);
-    GACC_TRY(dataset_.gather(i, plan_.inputs[i], order, destination));
+    GACC_TRY(gather(i, order, destination));
     batch.inputs[i] = destination;
   }
   return {};
 } catch (const std::bad_alloc&) {
   return Status::error("out of memory for a micro-batch");
+}
+
+Status Loader::gather(size_t input, std::span<const int64_t> order, std::span<std::byte> destination) {
+  const PlanInput& planned = plan_.inputs[input];
+  if (thread_.joinable()) return dataset_.gather(input, planned, order, destination);
+  constexpr size_t kPieceBytes = 4096;
+  const size_t each = destination.size() / order.size(), piece = std::max<size_t>(1, kPieceBytes / each);
+  return device_.run_each((order.size() + piece - 1) / piece, [&](size_t i) {
+    const size_t first = i * piece, samples = std::min(piece, order.size() - first);
+    return dataset_.gather(input, planned, order.subspan(first, samples),
+                           destination.subspan(first * each, samples * each));
+  });
 }
 
 }  // namespace gacc

@@ -1,8 +1,9 @@
 // Makes the micro-batches of an epoch on a thread of its own, one ahead of the consumer, so that gathering
-// and converting samples runs beside the computing. Each input has two buffers, allocated once for the
-// largest micro-batch.
+// and converting samples runs beside the computing. Where a device takes every core, such a thread would keep
+// one of its threads waiting: then next() makes a micro-batch of samples in memory on the device's threads.
+// Each input has two buffers, allocated once for the largest micro-batch.
 //
-//   Loader loader(dataset, plan);
+//   Loader loader(dataset, plan, session.device());
 //   loader.start(epoch_order(dataset.samples, seed, epoch, shuffle), plan.micro_batch);
 //   while (const Batch* batch = loader.next()) session.step(batch->inputs, batch->samples);
 //   then loader.status()
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "runtime/data/dataset.h"
+#include "runtime/device.h"
 
 namespace gacc {
 
@@ -28,9 +30,9 @@ struct Batch {
 
 class Loader {
  public:
-  // Both must outlive the loader. Allocates the buffers for plan.micro_batch samples. May be destroyed at any
-  // moment, also in the middle of an epoch.
-  Loader(const Dataset& dataset, const Plan& plan);
+  // All must outlive the loader; next() and the device's other work are called by one thread. Allocates the
+  // buffers for plan.micro_batch samples. May be destroyed at any moment, also in the middle of an epoch.
+  Loader(const Dataset& dataset, const Plan& plan, Device& device);
 
   // Begins to deliver the samples `order` (indices into the dataset, any number of them) in batches of
   // `batch_size`, 1 to plan.micro_batch; the last batch is what is left. Whatever was under way is dropped.
@@ -45,9 +47,11 @@ class Loader {
   void work(const std::stop_token& stop) noexcept;
   void make(std::unique_lock<std::mutex>& lock);  // the next batch
   Status fill(int64_t index) noexcept;            // batch `index` of the order, into its slot
+  Status gather(size_t input, std::span<const int64_t> order, std::span<std::byte> destination);
 
   const Dataset& dataset_;
   const Plan& plan_;
+  Device& device_;
   // Batch i of an epoch lives in slot i % 2. [slot][input]
   std::array<std::vector<std::vector<std::byte>>, 2> buffers_;
   std::array<Batch, 2> batches_;
@@ -61,7 +65,7 @@ class Loader {
   int64_t delivered_ = 0;  // batches that next() has handed out
   bool filling_ = false;   // the thread writes a buffer just now
   Status status_{};        // of the batch that could not be filled
-  std::jthread thread_;    // not running when the system has no thread to give: then next() fills by itself
+  std::jthread thread_;  // not running when next() fills by itself, as when the system has no thread to give
 };
 
 }  // namespace gacc

@@ -292,7 +292,7 @@ Status each_output(Session& session, const Plan& plan, const Dataset& data, int6
   std::vector<int64_t> order(static_cast<size_t>(samples));
   std::iota(order.begin(), order.end(), int64_t{0});
   int64_t before = 0;  // outputs of the batches before
-  Loader loader(data, plan);
+  Loader loader(data, plan, session.device());
   loader.start(std::move(order), plan.predict.batch);
   while (const Batch* batch = loader.next()) {
     GACC_TRY(session.prediction().run(batch->inputs, batch->samples));

@@ -94,7 +94,7 @@ class Trainer {
         options_(options),
         observer_(observer),
         result_(result) {
-    if (eval) eval_loader_.emplace(*eval, plan);
+    if (eval) eval_loader_.emplace(*eval, plan, session.device());
   }
 
   Status run() {
@@ -442,7 +442,7 @@ class Trainer {
   const WindowRules rules_ = rules_of(plan_, data_.samples);
   const std::optional<int64_t> epochs_ = epoch_limit(plan_, options_);
   Interruption interruption_{options_};
-  Loader loader_{data_, plan_};
+  Loader loader_{data_, plan_, session_.device()};
   std::optional<Loader> eval_loader_;
 
   Stopwatch clock_;
@@ -464,7 +464,7 @@ Status train(Session& session, const Plan& plan, const Dataset& data, const Data
 
 Status evaluate_once(Session& session, const Plan& plan, const Dataset& eval, const TrainOptions& options,
                      EvaluationReport& report, bool& interrupted) {
-  Loader loader(eval, plan);
+  Loader loader(eval, plan, session.device());
   const Stopwatch clock;
   Interruption interruption(options);
   const std::optional<EvalReport> result = GACC_TRY(measure(session, plan, eval, loader, interruption));

@@ -23,6 +23,7 @@ class Arena {
   // Learns the names of the plan's buffers; before all others.
   void open();
 
+  Device& device() { return device_; }
   const Plan& plan() const { return plan_; }
   // Runs a program; with inputs, right after they were written.
   Status run(Program program, int64_t samples = 0) {

@@ -106,17 +106,6 @@ std::vector<Recheck::Piece> Recheck::read(const PlanProgram& program) const {
   return pieces;
 }
 
-template <class F>
-Status Recheck::with_each(std::span<const Piece> pieces, const F& f) {
-  std::vector<Status> done(pieces.size());
-  const auto task = [&](int64_t i) { done[static_cast<size_t>(i)] = f(static_cast<size_t>(i)); };
-  device_.run_tasks(
-      std::ssize(pieces),
-      [](const void* context, int64_t i) { (*static_cast<const decltype(task)*>(context))(i); }, &task);
-  const auto failed = std::ranges::find_if(done, [](const Status& status) { return !status; });
-  return failed == done.end() ? Status() : *failed;
-}
-
 Result<Recheck::Parity> Recheck::parity(const Piece& piece) {
   const std::span<const std::byte> bytes = GACC_TRY(view(piece.offset, piece.bytes));
   Parity parity;
@@ -197,14 +186,14 @@ Status Recheck::run(Program program, int64_t samples, std::span<const ArenaWrite
   const auto put_back = [&](size_t i) { return device_.write(writes[i].offset, in(before_, writes[i])); };
 
   std::vector<Parity> parities(reads.size());
-  GACC_TRY(
-      with_each(writes, [&](size_t i) { return device_.read(writes[i].offset, in(before_, writes[i])); }));
-  GACC_TRY(with_each(reads, [&](size_t i) -> Status {
+  GACC_TRY(device_.run_each(
+      writes.size(), [&](size_t i) { return device_.read(writes[i].offset, in(before_, writes[i])); }));
+  GACC_TRY(device_.run_each(reads.size(), [&](size_t i) -> Status {
     parities[i] = GACC_TRY(parity(reads[i]));
     return {};
   }));
   GACC_TRY(device_.run(program, samples));
-  GACC_TRY(with_each(writes, [&](size_t i) -> Status {
+  GACC_TRY(device_.run_each(writes.size(), [&](size_t i) -> Status {
     GACC_TRY(device_.read(writes[i].offset, in(first_, writes[i])));
     return put_back(i);
   }));
@@ -212,11 +201,11 @@ Status Recheck::run(Program program, int64_t samples, std::span<const ArenaWrite
   GACC_TRY(device_.run(program, samples));
 
   std::vector<std::string> differences(writes.size()), changes(reads.size());
-  GACC_TRY(with_each(writes, [&](size_t i) -> Status {
+  GACC_TRY(device_.run_each(writes.size(), [&](size_t i) -> Status {
     differences[i] = GACC_TRY(difference(planned, writes[i]));
     return {};
   }));
-  GACC_TRY(with_each(reads, [&](size_t i) -> Status {
+  GACC_TRY(device_.run_each(reads.size(), [&](size_t i) -> Status {
     changes[i] = GACC_TRY(change(reads[i], parities[i]));
     return {};
   }));
@@ -228,7 +217,7 @@ Status Recheck::run(Program program, int64_t samples, std::span<const ArenaWrite
   counts_.launches += program == Program::step;
   counts_.updates += program == Program::update;
   if (found.empty()) return {};
-  GACC_TRY(with_each(writes, put_back));
+  GACC_TRY(device_.run_each(writes.size(), put_back));
   counts_.difference = fmt::format("{}: {}", name_of(program, made_[static_cast<size_t>(program)]), found);
   return Status::error("--recheck: {}. It was made twice from the same state: this machine computes wrong",
                        counts_.difference);

@@ -22,7 +22,7 @@ class Recheck {
   Recheck(Device& device, const Plan& plan) : device_(device), plan_(plan) {}
   // From now on every `every`-th launch and update is rechecked (0: none), counted from the beginning of the run, of
   // which `launches` and `updates` were made before.
-  void begin(int64_t every, int64_t launches, int64_t updates);
+  void begin(int64_t every, int64_t launches = 0, int64_t updates = 0);
 
   // Counts a run of the program, whichever rank makes it; true where it is to be rechecked.
   bool count(Program program);
@@ -49,10 +49,6 @@ class Recheck {
   std::vector<Piece> read(const PlanProgram& program) const;
   // Adds bytes of the arena in pieces, each for one thread of the device.
   void add_pieces(Piece all, std::vector<Piece>& pieces) const;
-  // Does this with every piece, on the device's threads; the first error.
-  template <class F>
-  Status with_each(std::span<const Piece> pieces, const F& f);
-
   // Returns bytes of the arena: where they are, or copied to `scratch_`.
   Result<std::span<const std::byte>> view(int64_t offset, int64_t bytes);
   std::span<std::byte> in(Block& block, const Piece& piece) const {

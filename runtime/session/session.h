@@ -50,6 +50,7 @@ class Session : NoCopy {
         window_(arena_, update_, exchange),
         evaluation_(arena_, exchange) {}
 
+  Device& device() { return arena_.device(); }
   // Once: checks that the plan has the buffers a session needs, and loads the artifact on the device. Waits.
   Status open(const Artifact& artifact);
   // Fills the parameters from the seed and clears everything else. Does not wait.
@@ -67,12 +68,8 @@ class Session : NoCopy {
   // Ends the window without an update: its sums are set to zero. Does not wait.
   Status drop_window() { return window_.drop(); }
 
-  // From now on every `every`-th launch and update is made twice and compared, counted from the beginning of the run
-  // (runtime/session/recheck.h).
-  void recheck(int64_t every, int64_t launches = 0, int64_t updates = 0) {
-    arena_.recheck().begin(every, launches, updates);
-  }
-  const RecheckCounts& rechecked() { return arena_.recheck().counts(); }
+  // Launches and updates made twice; none before its `begin`.
+  Recheck& recheck() { return arena_.recheck(); }
 
   // The window so far: its launches and samples, and which launches this session makes.
   const OpenWindow& window() const { return window_; }

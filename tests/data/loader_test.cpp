@@ -1,15 +1,26 @@
-// The loader: the right samples in the right order, and an end at any moment.
+// The loader, on a thread of its own and on a device's: the right samples in the right order, and an end at any
+// moment.
 #include "runtime/data/loader.h"
 
 #include <chrono>
 #include <thread>
 
 #include "tests/data/make_files.h"
+#include "tests/runtime/fake_device.h"
 
 namespace gacc::test {
 namespace {
 
-class LoaderTest : public testing::Test {
+class CoresDevice final : public FakeDevice {
+ public:
+  CoresDevice(const Plan& plan, bool every_core) : FakeDevice(plan), every_core_(every_core) {}
+  bool takes_every_core() const override { return every_core_; }
+
+ private:
+  bool every_core_;
+};
+
+class LoaderTest : public testing::TestWithParam<bool> {
  protected:
   LoaderTest() : plan_(image_label_plan()) {
     plan_.inputs[1].range.reset();
@@ -49,10 +60,13 @@ class LoaderTest : public testing::Test {
 
   Plan plan_;
   Dataset data_;
+  CoresDevice device_{plan_, GetParam()};
 };
 
-TEST_F(LoaderTest, DeliversInOrderWithARaggedEnd) {
-  Loader loader(data_, plan_);
+INSTANTIATE_TEST_SUITE_P(EveryCore, LoaderTest, testing::Bool());
+
+TEST_P(LoaderTest, DeliversInOrderWithARaggedEnd) {
+  Loader loader(data_, plan_, device_);
   EXPECT_EQ(loader.next(), nullptr);
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
     std::vector<int64_t> order = epoch_order(data_.samples, 5, epoch, epoch > 0), sizes;
@@ -65,8 +79,8 @@ TEST_F(LoaderTest, DeliversInOrderWithARaggedEnd) {
   }
 }
 
-TEST_F(LoaderTest, TakesAnyOrderAndBatchSize) {
-  Loader loader(data_, plan_);
+TEST_P(LoaderTest, TakesAnyOrderAndBatchSize) {
+  Loader loader(data_, plan_, device_);
   std::vector<int64_t> order = {7, 7, 1, 102, 0};
   for (int64_t size : {1, 2, 3, 4}) {
     loader.start(order, size);
@@ -76,8 +90,8 @@ TEST_F(LoaderTest, TakesAnyOrderAndBatchSize) {
   EXPECT_EQ(loader.next(), nullptr);
 }
 
-TEST_F(LoaderTest, ABatchStaysWhileTheNextIsMade) {
-  Loader loader(data_, plan_);
+TEST_P(LoaderTest, ABatchStaysWhileTheNextIsMade) {
+  Loader loader(data_, plan_, device_);
   loader.start(epoch_order(data_.samples, 0, 0, false), 4);
   const Batch* batch = loader.next();
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // time enough to make more than one ahead
@@ -85,9 +99,9 @@ TEST_F(LoaderTest, ABatchStaysWhileTheNextIsMade) {
   EXPECT_EQ(first, (std::vector<int32_t>{0, 1, 2, 3}));
 }
 
-TEST_F(LoaderTest, EndsOrRestartsAtAnyMoment) {
+TEST_P(LoaderTest, EndsOrRestartsAtAnyMoment) {
   for (int taken = 0; taken < 30; ++taken) {
-    Loader loader(data_, plan_);
+    Loader loader(data_, plan_, device_);
     loader.start(epoch_order(data_.samples, 1, 0, true), 4);
     for (int i = 0; i < taken; ++i) (void)loader.next();
     if (taken % 3 == 1) {

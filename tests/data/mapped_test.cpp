@@ -7,6 +7,7 @@
 
 #include "runtime/data/loader.h"
 #include "tests/data/make_files.h"
+#include "tests/runtime/fake_device.h"
 
 namespace gacc::test {
 namespace {
@@ -85,7 +86,8 @@ TEST(Mapped, ValuesAreCheckedAsTheyAreRead) {
   EXPECT_EQ(gathered(data, plan, 0, {5, 701}, got), "");
   EXPECT_EQ(gathered(data, plan, 0, {5, 700}, got), wrong + "\"tokens\": it takes 0 to 999");
   EXPECT_EQ(gathered(data, plan, 1, {700, 5}, got), wrong + "\"next\": it takes 0 to 999");
-  Loader loader(data, plan);
+  FakeDevice device(plan);
+  Loader loader(data, plan, device);
   loader.start({0, 1, 2, 3, 4, 5, 6, 7, 700, 8}, 4);
   EXPECT_NE(loader.next(), nullptr);
   EXPECT_NE(loader.next(), nullptr);

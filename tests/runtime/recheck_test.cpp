@@ -36,7 +36,7 @@ class RecheckTest : public testing::Test {
     artifact.plan = plan;
     ASSERT_TRUE(session.open(artifact));
     ASSERT_TRUE(session.init(7, 0.5f));
-    session.recheck(every);
+    session.recheck().begin(every);
   }
   void touch(PlanProgram& program, std::vector<std::string> writes, std::vector<std::string> reads) {
     for (const auto& [names, to] : {std::pair(writes, &program.writes), {reads, &program.reads}})
@@ -66,8 +66,8 @@ TEST_F(RecheckTest, every_second_launch_and_update_is_made_twice_and_changes_not
   EXPECT_EQ(device.calls, (std::vector<std::string>{"init", "step 2", "step 2", "step 2", "update", "step 2",
                                                     "step 2", "step 2", "update", "update"}));
   EXPECT_EQ(device.at("w", 0), 8 - 2 * 0.5f * 3);
-  EXPECT_EQ(session.rechecked().launches, 2);
-  EXPECT_EQ(session.rechecked().updates, 1);
+  EXPECT_EQ(session.recheck().counts().launches, 2);
+  EXPECT_EQ(session.recheck().counts().updates, 1);
 }
 
 TEST_F(RecheckTest, a_difference_is_named_and_the_state_before_is_put_back) {
@@ -102,7 +102,7 @@ TEST_F(RecheckTest, a_change_of_what_a_launch_only_reads_is_named_and_undone) {
 
 TEST_F(RecheckTest, launches_count_from_the_beginning_of_the_run) {
   open(1);
-  session.recheck(3, /*launches=*/7, /*updates=*/2);
+  session.recheck().begin(3, /*launches=*/7, /*updates=*/2);
   ASSERT_TRUE(session.skip(4, 0));  // the 8th is another rank's
   device.fault_in = 3;
   device.fault = [&] { device.at("loss.sum") = -0.0f; };
