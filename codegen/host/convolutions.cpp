@@ -141,7 +141,6 @@ class Convolution final : public LibraryCall {
     const int64_t lots =
         ceil_divide(task_samples(), std::clamp<int64_t>(most / row_bytes, 1, task_samples()));
     const int64_t lot = ceil_divide(task_samples(), lots);
-    forbid_nested_threads();
     if (type == DType::bf16 && multiplies_bf16()) {
       computed_ = DType::bf16;
       if (describe_lot(lot).rank < 2) computed_ = DType::f32;

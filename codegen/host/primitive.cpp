@@ -18,12 +18,14 @@ const dnnl::engine& cpu() {
   return engine;
 }
 
-// ISAs are sets of bits. ONEDNN_MAX_CPU_ISA=AVX512_CORE leaves this one out.
-bool multiplies_bf16() {
-  constexpr auto wanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  static const bool has = (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
-  return has;
+// ISAs are sets of bits. ONEDNN_MAX_CPU_ISA=AVX512_CORE leaves these out.
+bool has_isa(dnnl::cpu_isa isa) {
+  static const auto own = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  const auto wanted = static_cast<unsigned>(isa);
+  return (own & wanted) == wanted;
 }
+bool multiplies_bf16() { return has_isa(dnnl::cpu_isa::avx512_core_bf16); }
+bool has_amx() { return has_isa(dnnl::cpu_isa::avx512_core_amx); }
 
 // OpenMP's setting is per thread. Where oneDNN was built without OpenMP there is nothing to ask.
 void forbid_nested_threads() {

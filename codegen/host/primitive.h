@@ -11,18 +11,20 @@ namespace gacc::host {
 // The library's engine of the CPU.
 const dnnl::engine& cpu();
 
-// True where the CPU multiplies bf16 itself (AVX512-BF16, AMX).
+// True where the CPU multiplies bf16 itself (AVX512-BF16, AMX), and where it has AMX for that.
 bool multiplies_bf16();
+bool has_amx();
 
 // Has the library run what the calling thread makes or runs on that thread alone: with threads of its own, bits would
 // follow their number.
 void forbid_nested_threads();
 
 // Describes a primitive P with these attributes. `what`: the arguments of its description; `hint`: that of the forward
-// primitive where P is a backward one.
+// primitive where P is a backward one. For the calling thread alone, as above.
 template <class P, class... What, class... Hint>
 typename P::primitive_desc describe(const dnnl::primitive_attr& attributes, const std::tuple<What...>& what,
                                     const Hint&... hint) {
+  forbid_nested_threads();
   return std::apply(
       [&](const What&... each) {
 #if DNNL_VERSION_MAJOR >= 3

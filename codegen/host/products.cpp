@@ -1,13 +1,10 @@
 #include "codegen/host/products.h"
 
+#include <algorithm>
+
+#include "codegen/host/native_product.h"
 #include "codegen/host/ordered_product.h"
 #include "codegen/host/primitive.h"
-
-#include <algorithm>
-#include <array>
-#include <optional>
-#include <string_view>
-#include <vector>
 
 namespace gacc::host {
 
@@ -65,58 +62,13 @@ void round_rows(DType type, const float* from, int64_t rows, int64_t columns, vo
 
 }  // namespace
 
-struct Gemm::Native {
-  // By whether a tile is the last row's, and the last column's, where that is smaller.
-  std::array<std::optional<Primitive>, 4> products{};
-
-  static size_t place(bool rest_of_rows, bool rest_of_columns) {
-    return (rest_of_rows ? 2U : 0U) + (rest_of_columns ? 1U : 0U);
-  }
-};
-
-// Without them the operands are converted: on another CPU, or where oneDNN has nothing better than loops.
 void Gemm::prepare(int threads) {
+  if (native != nullptr) cut();  // its tiles are not those of conversions
   native.reset();
-  if (in_order || type != DType::bf16 || !multiplies_bf16()) return;
-  forbid_nested_threads();
-  using Kind = dnnl::memory::data_type;
-  auto made = std::make_shared<Native>();
-  dnnl::primitive_attr attributes = shared_attributes();
-  dnnl::post_ops sum;
-  if (accumulate) sum.append_sum();
-  attributes.set_post_ops(sum);
-  try {
-    for (const bool rest_m : {false, true}) {
-      for (const bool rest_n : {false, true}) {
-        const int64_t rows = rest_m ? m % tile_m : m < tile_m ? 0 : tile_m;
-        const int64_t columns = rest_n ? n % tile_n : n < tile_n ? 0 : tile_n;
-        if (rows == 0 || columns == 0) continue;
-        const auto stride = [](bool transposed, int64_t leading) {
-          return transposed ? dnnl::memory::dims{1, leading} : dnnl::memory::dims{leading, 1};
-        };
-        const dnnl::memory::desc a({rows, k}, Kind::bf16, stride(transpose_a, a_row()));
-        const dnnl::memory::desc b({k, columns}, Kind::bf16, stride(transpose_b, b_row()));
-        const dnnl::memory::desc c({rows, columns}, result == DType::f32 ? Kind::f32 : Kind::bf16,
-                                   stride(false, c_row()));
-        const auto description = describe<dnnl::matmul>(attributes, std::tuple(a, b, c));
-        const dnnl::memory::desc scratch = description.scratchpad_desc();
-        if (std::string_view(description.impl_info_str()).starts_with("ref") ||
-            scratch.get_size() > static_cast<size_t>(kScratchBytes))
-          return;
-        made->products[Native::place(rest_m, rest_n)].emplace(
-            dnnl::matmul(description),
-            std::vector<Primitive::Argument>{
-                {DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}, {DNNL_ARG_SCRATCHPAD, scratch}},
-            threads);
-      }
-    }
-  } catch (const dnnl::error&) {
-    return;
-  }
-  native = std::move(made);
+  if (!in_order && type == DType::bf16 && multiplies_bf16()) native = Native::make(*this, has_amx(), threads);
 }
 
-void Gemm::cut() {
+void Gemm::cut(int64_t long_tile) {
   tile_m = std::max<int64_t>(m, 1);
   tile_n = std::max<int64_t>(n, 1);
   in_order = ordered || (type == DType::f32 && transpose_b && m >= kLeastRows && n >= kLeastColumns &&
@@ -125,8 +77,8 @@ void Gemm::cut() {
   if (tall) tile_n = std::min(tile_n, kTallColumns);
   // Halve the longer side while the tile stays worth a thread's while. Bounds on the sides keep the packing
   // of the operands, which every tile repeats, small beside the arithmetic.
-  const int64_t all = 2 * tile_m * tile_n * std::max<int64_t>(k, 1);
-  const int64_t enough = std::max(kTileFlops, all / kMostTiles);
+  const auto flops = [&] { return 2 * tile_m * tile_n * std::max<int64_t>(k, 1); };
+  const int64_t enough = std::max(kTileFlops, flops() / kMostTiles);
   const auto halve = [&](bool rows) {
     if (rows)
       tile_m = (tile_m + 1) / 2;
@@ -134,13 +86,14 @@ void Gemm::cut() {
       tile_n = round_up((tile_n + 1) / 2, kColumnStep);
   };
   for (bool first = true;; first = false) {
-    if (2 * tile_m * tile_n * std::max<int64_t>(k, 1) <= (first ? kOneCutFlops : enough)) break;
-    const bool rows = tile_m / 2 >= (tall ? kTallRows : kMinRows),
-               columns = tile_n / 2 >= (first ? kMinColumns / 2 : kMinColumns);
+    if (flops() <= (first ? kOneCutFlops : enough)) break;
+    const bool rows = tile_m / 2 >= (tall ? kTallRows : kMinRows);
+    bool columns = tile_n / 2 >= (first ? kMinColumns / 2 : kMinColumns);
+    if (long_tile > 0 && tile_m < m) columns = columns && !rows && flops() > long_tile;
     if (!rows && !columns) break;
-    halve(rows && (!columns || 2 * tile_m >= tile_n));
+    halve(rows && (!columns || long_tile > 0 || 2 * tile_m >= tile_n));
   }
-  while (needs_scratch() && tile_m + tile_n > kMostTileSides) halve(tile_m > tile_n);
+  while (long_tile == 0 && needs_scratch() && tile_m + tile_n > kMostTileSides) halve(tile_m > tile_n);
 }
 
 bool Gemm::sums_runs() const { return ordered && accumulate && rows_of_sample >= kLeastRowsToSum; }
@@ -162,12 +115,7 @@ bool Gemm::run(const void* a, const void* b, void* c, int64_t task, const Produc
   const int64_t across = (n + tile_n - 1) / tile_n;
   const int64_t i = task / across * tile_m, rows = std::min(tile_m, m - i);
   const int64_t j = task % across * tile_n, columns = std::min(tile_n, n - j), c_first = i * c_row() + j;
-  if (native != nullptr) {
-    return native->products[Native::place(rows < tile_m, columns < tile_n)]->run(
-        thread.number, {static_cast<const uint16_t*>(a) + (transpose_a ? i : i * a_row()),
-                        static_cast<const uint16_t*>(b) + (transpose_b ? j * b_row() : j),
-                        static_cast<char*>(c) + c_first * (result == DType::f32 ? 4 : 2), thread.scratch});
-  }
+  if (native != nullptr) return native->run(*this, a, b, c, i, rows, j, columns, thread);
   // Sums go to C, or beside it where they are to be rounded.
   const bool rounds = result != DType::f32;
   float* sums = rounds ? thread.scratch + kBlockFloats : static_cast<float*>(c) + c_first;

@@ -40,16 +40,18 @@ struct Gemm {
   std::array<int64_t, 3> pitch{};
   int64_t tile_m = 0, tile_n = 0;  // set by cut
   bool in_order = false;           // set by cut, where `ordered` or where that is quicker than the library
-  struct Native;                   // oneDNN's primitives, for each size of tile
-  std::shared_ptr<const Native> native{};  // set by prepare, where the CPU multiplies bf16
+  class Native;
+  std::shared_ptr<const Native> native{};  // set by prepare, where the CPU multiplies bf16 (native_product.h)
 
   // Bytes of the thread's own memory that `run` uses where a type is not f32.
   static constexpr int64_t kScratchBytes = 768 << 10;
   bool needs_scratch() const { return type != DType::f32 || result != DType::f32; }
 
-  // Chooses the tiles for a product of up to this size (m and k may shrink later, at a ragged micro-batch).
-  void cut();
-  // Makes ready what `run` needs on so many threads, for these m and k: after `cut`, and whenever they change.
+  // Chooses the tiles for a product of up to this size (m and k may shrink later, at a ragged micro-batch). With
+  // `long_tile` they are whole rows of C while there are rows to cut, and those not longer than so many operations.
+  void cut(int64_t long_tile = 0);
+  // Makes ready what `run` needs on so many threads, for these m and k, and may cut anew: after `cut`, and
+  // whenever they change.
   void prepare(int threads = 1);
   int64_t a_row() const { return pitch[0] != 0 ? pitch[0] : transpose_a ? m : k; }
   int64_t b_row() const { return pitch[1] != 0 ? pitch[1] : transpose_b ? k : n; }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <random>
 
+#include "codegen/host/native_product.h"
 #include "codegen/host/products.h"
 #include "codegen/host/thread_pool.h"
 #include "tests/codegen/half_values.h"
@@ -28,9 +29,13 @@ std::vector<uint16_t> random_halves(int64_t count, uint32_t seed, DType type) {
   return values;
 }
 
+// By conversions, or by the CPU's own instructions, where it has them for the type: as on this CPU, or with copies of
+// what has gaps.
+enum class How : uint8_t { converted, native, copied };
+
 struct Product {
-  // `native`: by the CPU's own instructions, where it has them for the type.
-  Product(Case size, int flags, DType type, bool native = false) : size(size) {
+  // `gap`: elements between rows.
+  Product(Case size, int flags, DType type, How how = How::converted, int64_t gap = 0) : size(size) {
     const bool accumulate = (flags & 4) != 0;
     gemm = {.m = size.m,
             .n = size.n,
@@ -40,11 +45,14 @@ struct Product {
             .accumulate = accumulate,
             .type = type,
             .result = accumulate ? DType::f32 : type};
+    if (gap > 0) gemm.pitch = {gemm.a_row() + gap, gemm.b_row() + gap, gemm.c_row() + gap};
     gemm.cut();
-    if (native) gemm.prepare(/*threads=*/3);
-    a = random_halves(size.m * size.k, 1, type);
-    b = random_halves(size.k * size.n, 2, type);
-    c.assign(static_cast<size_t>(size.m * size.n), 0.25F);
+    if (how != How::converted) gemm.prepare(/*threads=*/3);
+    if (how == How::copied && gemm.native != nullptr)
+      gemm.native = Gemm::Native::make(gemm, /*copies=*/true, 3);
+    a = random_halves((gemm.transpose_a ? size.k : size.m) * gemm.a_row(), 1, type);
+    b = random_halves((gemm.transpose_b ? size.n : size.k) * gemm.b_row(), 2, type);
+    c.assign(static_cast<size_t>(size.m * gemm.c_row()), 0.25F);
     for (const uint16_t x : a) exact_a.push_back(half_value(x, type));
     for (const uint16_t x : b) exact_b.push_back(half_value(x, type));
   }
@@ -65,8 +73,8 @@ struct Product {
   double expected(int64_t i, int64_t j) const {
     double sum = gemm.accumulate ? 0.25 : 0.0;
     for (int64_t p = 0; p < size.k; ++p)
-      sum += exact_a[static_cast<size_t>(gemm.transpose_a ? p * size.m + i : i * size.k + p)] *
-             exact_b[static_cast<size_t>(gemm.transpose_b ? j * size.k + p : p * size.n + j)];
+      sum += exact_a[static_cast<size_t>(gemm.transpose_a ? p * gemm.a_row() + i : i * gemm.a_row() + p)] *
+             exact_b[static_cast<size_t>(gemm.transpose_b ? j * gemm.b_row() + p : p * gemm.b_row() + j)];
     return sum;
   }
   Case size;
@@ -78,17 +86,17 @@ struct Product {
 
 // Sums are f32: what is not rounded to half is as exact as f32 products; what is, is off by half an ulp of
 // it.
-void agrees_with_double(DType type, bool native) {
+void agrees_with_double(DType type, How how) {
   for (const Case size : {Case{1, 1, 1}, Case{7, 33, 5}, Case{32, 512, 784}, Case{130, 257, 64},
-                          Case{3, 700, 1000}, Case{520, 8, 40}}) {
-    for (int flags = 0; flags < 8; ++flags) {
-      const Product product(size, flags, type, native);
+                          Case{3, 700, 1000}, Case{520, 8, 40}, Case{300, 400, 1100}}) {
+    for (int flags = 0; flags < 16; ++flags) {
+      const Product product(size, flags, type, how, /*gap=*/(flags & 8) != 0 ? 3 : 0);
       const std::vector<float> c = product.compute(1);
       const double ulp = product.gemm.accumulate ? 0 : type == DType::f16 ? 0x1p-11 : 0x1p-8;
       for (int64_t i = 0; i < size.m; ++i)
         for (int64_t j = i % 7; j < size.n; j += 7) {
           const double want = product.expected(i, j);
-          ASSERT_NEAR(c[static_cast<size_t>(i * size.n + j)], want,
+          ASSERT_NEAR(c[static_cast<size_t>(i * product.gemm.c_row() + j)], want,
                       ulp * std::fabs(want) + 1e-7 * static_cast<double>(size.k))
               << size.m << "x" << size.n << "x" << size.k << " flags " << flags << " at " << i << "," << j;
         }
@@ -96,15 +104,16 @@ void agrees_with_double(DType type, bool native) {
   }
 }
 
-TEST(HalfGemm, F16AgreesWithDouble) { agrees_with_double(DType::f16, false); }
-TEST(HalfGemm, Bf16AgreesWithDouble) { agrees_with_double(DType::bf16, false); }
-TEST(HalfGemm, NativeBf16AgreesWithDouble) { agrees_with_double(DType::bf16, true); }
+TEST(HalfGemm, F16AgreesWithDouble) { agrees_with_double(DType::f16, How::converted); }
+TEST(HalfGemm, Bf16AgreesWithDouble) { agrees_with_double(DType::bf16, How::converted); }
+TEST(HalfGemm, NativeBf16AgreesWithDouble) { agrees_with_double(DType::bf16, How::native); }
+TEST(HalfGemm, CopiedBf16AgreesWithDouble) { agrees_with_double(DType::bf16, How::copied); }
 
 TEST(HalfGemm, ThreadsDoNotChangeBits) {
   for (const Case size : {Case{32, 512, 784}, Case{512, 784, 32}, Case{600, 300, 1000}}) {
     for (const DType type : kHalves) {
       for (int flags = 0; flags < 8; ++flags) {
-        const Product product(size, flags, type, /*native=*/true);
+        const Product product(size, flags, type, How::native);
         const std::vector<float> one = product.compute(1), three = product.compute(3);
         EXPECT_EQ(std::memcmp(one.data(), three.data(), 4 * one.size()), 0);
       }
@@ -115,7 +124,7 @@ TEST(HalfGemm, ThreadsDoNotChangeBits) {
 // What is made ready for a full micro-batch is not what a ragged one needs.
 TEST(HalfGemm, PreparedAnewForARaggedMicroBatch) {
   for (int flags = 0; flags < 4; ++flags) {
-    Product product({64, 300, 500}, flags, DType::bf16, true);
+    Product product({64, 300, 500}, flags, DType::bf16, How::native);
     const Product ragged({5, 300, 500}, flags, DType::bf16);
     product.a = ragged.a;
     product.c = ragged.c;
