@@ -9,9 +9,9 @@ namespace gacc::host {
 
 namespace {
 
-// Measured with oneDNN 2.6 and AVX512-BF16: with whole rows of C a product of 512 columns and 128 terms runs at 1.18 times
-// the rate, a weight's gradient at 1.05 to 1.13 times; for tiles of more than kLongTile it does not matter, and other
-// threads may want a part. With AMX a tile takes a tenth of the time.
+// Measured with oneDNN 2.6 and AVX512-BF16: with whole rows of C a product of 512 columns and 128 terms runs at 1.18
+// times the rate, a weight's gradient at 1.05 to 1.13 times; for tiles of more than kLongTile it does not matter, and
+// other threads may want a part. With AMX a tile takes a tenth of the time.
 constexpr int64_t kLongTile = int64_t{20} << 20, kLongTileOfAmx = 8 * kLongTile;
 
 // Of transposed A a tile of rows is copied so many terms at a time.
@@ -29,16 +29,16 @@ void copy_rows(const char* from, int64_t from_step, int64_t rows, int64_t bytes,
 
 }  // namespace
 
-std::shared_ptr<const Gemm::Native> Gemm::Native::make(Gemm& gemm, bool copies, int threads) {
+std::shared_ptr<const NativeProduct> NativeProduct::make(Gemm& gemm, bool copies, int threads) {
   Gemm some = gemm;
   some.cut(copies ? kLongTileOfAmx : kLongTile);
-  auto made = std::make_shared<Native>();
+  auto made = std::make_shared<NativeProduct>();
   if (!made->add_parts(some, copies, threads)) return copies ? make(gemm, false, threads) : nullptr;
   gemm.tile_m = some.tile_m, gemm.tile_n = some.tile_n;
   return made;
 }
 
-bool Gemm::Native::add_parts(const Gemm& gemm, bool copies, int threads) {
+bool NativeProduct::add_parts(const Gemm& gemm, bool copies, int threads) {
   const auto& [m, n, k] = std::tie(gemm.m, gemm.n, gemm.k);
   copies_a_ = copies && (gemm.transpose_a ? gemm.tile_m < m || gemm.a_row() != m : gemm.a_row() != k);
   copies_b_ = copies && (gemm.transpose_b ? gemm.b_row() != k : gemm.tile_n < n || gemm.b_row() != n);
@@ -53,7 +53,7 @@ bool Gemm::Native::add_parts(const Gemm& gemm, bool copies, int threads) {
   b_place_ = behind(0, copies_a_, rows * most_terms_ * kBytes);
   c_place_ = behind(b_place_, copies_b_, columns * most_terms_ * kBytes);
   library_place_ = behind(c_place_, copies_c_, rows * columns * result_bytes(gemm));
-  if (library_place_ > kScratchBytes) return false;
+  if (library_place_ > Gemm::kScratchBytes) return false;
   try {
     for (const int64_t some_rows : {rows, m % gemm.tile_m})
       for (const int64_t some_columns : {columns, n % gemm.tile_n})
@@ -67,8 +67,8 @@ bool Gemm::Native::add_parts(const Gemm& gemm, bool copies, int threads) {
   return true;
 }
 
-bool Gemm::Native::add_part(const Gemm& gemm, int64_t rows, int64_t columns, int64_t terms, bool adds,
-                            int threads) {
+bool NativeProduct::add_part(const Gemm& gemm, int64_t rows, int64_t columns, int64_t terms, bool adds,
+                             int threads) {
   const auto same = [&](const Part& part) {
     return part.rows == rows && part.columns == columns && part.terms == terms && part.adds == adds;
   };
@@ -91,7 +91,7 @@ bool Gemm::Native::add_part(const Gemm& gemm, int64_t rows, int64_t columns, int
   const auto description = describe<dnnl::matmul>(attributes, std::tuple(a, b, c));
   const dnnl::memory::desc scratch = description.scratchpad_desc();
   if (std::string_view(description.impl_info_str()).starts_with("ref") ||
-      scratch.get_size() > static_cast<size_t>(kScratchBytes - library_place_))
+      scratch.get_size() > static_cast<size_t>(Gemm::kScratchBytes - library_place_))
     return false;
   parts_.push_back(
       {rows, columns, terms, adds,
@@ -102,8 +102,8 @@ bool Gemm::Native::add_part(const Gemm& gemm, int64_t rows, int64_t columns, int
   return true;
 }
 
-bool Gemm::Native::run(const Gemm& gemm, const void* a, const void* b, void* c, int64_t i, int64_t rows,
-                       int64_t j, int64_t columns, const ProductThread& thread) const {
+bool NativeProduct::run(const Gemm& gemm, const void* a, const void* b, void* c, int64_t i, int64_t rows,
+                        int64_t j, int64_t columns, const ProductThread& thread) const {
   auto* const own = reinterpret_cast<char*>(thread.scratch);
   const int64_t c_bytes = result_bytes(gemm), c_step = gemm.c_row() * c_bytes, width = columns * c_bytes;
   auto* const place = static_cast<char*>(c) + i * c_step + j * c_bytes;

@@ -11,12 +11,12 @@
 
 namespace gacc::host {
 
-class Gemm::Native {
+class NativeProduct {
  public:
-  // Chooses gemm's tiles, by its shape alone, and makes their primitives for so many threads. `copies`: of matrices with
-  // gaps, unless they take more than Gemm::kScratchBytes. Null where the library has nothing better than loops, or
-  // wants more than that: gemm is as it was then.
-  static std::shared_ptr<const Native> make(Gemm& gemm, bool copies, int threads);
+  // Chooses gemm's tiles, by its shape alone, and makes their primitives for so many threads. `copies`: of
+  // matrices with gaps, unless they take more than Gemm::kScratchBytes. Null where the library has nothing
+  // better than loops, or wants more than that: gemm is as it was then.
+  static std::shared_ptr<const NativeProduct> make(Gemm& gemm, bool copies, int threads);
 
   // Computes a tile of C: `rows` from i on, `columns` from j on.
   [[nodiscard]] bool run(const Gemm& gemm, const void* a, const void* b, void* c, int64_t i, int64_t rows,

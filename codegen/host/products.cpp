@@ -65,7 +65,8 @@ void round_rows(DType type, const float* from, int64_t rows, int64_t columns, vo
 void Gemm::prepare(int threads) {
   if (native != nullptr) cut();  // its tiles are not those of conversions
   native.reset();
-  if (!in_order && type == DType::bf16 && multiplies_bf16()) native = Native::make(*this, has_amx(), threads);
+  if (!in_order && type == DType::bf16 && multiplies_bf16())
+    native = NativeProduct::make(*this, has_amx(), threads);
 }
 
 void Gemm::cut(int64_t long_tile) {

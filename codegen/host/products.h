@@ -26,6 +26,7 @@ struct ProductThread {
 };
 
 struct Runs;
+class NativeProduct;
 
 // C[m, n] (+)= op(A)[m, k] @ op(B)[k, n]: row-major; op transposes where the flag says so.
 struct Gemm {
@@ -40,8 +41,8 @@ struct Gemm {
   std::array<int64_t, 3> pitch{};
   int64_t tile_m = 0, tile_n = 0;  // set by cut
   bool in_order = false;           // set by cut, where `ordered` or where that is quicker than the library
-  class Native;
-  std::shared_ptr<const Native> native{};  // set by prepare, where the CPU multiplies bf16 (native_product.h)
+  std::shared_ptr<const NativeProduct>
+      native{};  // set by prepare, where the CPU multiplies bf16 (native_product.h)
 
   // Bytes of the thread's own memory that `run` uses where a type is not f32.
   static constexpr int64_t kScratchBytes = 768 << 10;

@@ -49,7 +49,7 @@ struct Product {
     gemm.cut();
     if (how != How::converted) gemm.prepare(/*threads=*/3);
     if (how == How::copied && gemm.native != nullptr)
-      gemm.native = Gemm::Native::make(gemm, /*copies=*/true, 3);
+      gemm.native = NativeProduct::make(gemm, /*copies=*/true, 3);
     a = random_halves((gemm.transpose_a ? size.k : size.m) * gemm.a_row(), 1, type);
     b = random_halves((gemm.transpose_b ? size.n : size.k) * gemm.b_row(), 2, type);
     c.assign(static_cast<size_t>(size.m * gemm.c_row()), 0.25F);
