@@ -14,7 +14,7 @@ namespace {
 // other threads may want a part. With AMX a tile takes a tenth of the time.
 constexpr int64_t kLongTile = int64_t{20} << 20, kLongTileOfAmx = 8 * kLongTile;
 
-// Of transposed A a tile of rows is copied so many terms at a time.
+// The most terms of transposed A that are copied at a time.
 constexpr int64_t kMostTerms = 512;
 
 constexpr int64_t kBytes = 2;  // of an element of A and B
