@@ -97,6 +97,12 @@ std::string hint(std::string_view word, std::span<const std::string> known) {
   return best.empty() ? "" : fmt::format("; did you mean {}?", quoted(best));
 }
 
+bool is_utf8(std::string_view text) {
+  size_t length = 1;
+  for (; !text.empty() && length > 0; text.remove_prefix(length)) length = character_bytes(text);
+  return length > 0;
+}
+
 std::string shape_text(std::span<const int64_t> shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 std::string index_text(std::span<const int64_t> shape, int64_t element) {

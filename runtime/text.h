@@ -19,6 +19,8 @@ std::string lower_case(std::string text);
 // `; did you mean "image"?` when one of `known` is near to `word`, else "".
 std::string hint(std::string_view word, std::span<const std::string> known);
 
+bool is_utf8(std::string_view text);
+
 // "[28, 28]"
 std::string shape_text(std::span<const int64_t> shape);
 // "[3, 14]": where the element of that number lies in a row-major array.

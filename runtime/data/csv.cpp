@@ -158,6 +158,9 @@ class TableReader {
         if (columns_[i] == columns_[j])
           return Status::error("{}:{}: columns {} and {} are both called {}; rename one", name_, line, j + 1,
                                i + 1, quoted(columns_[i]));
+    if (const auto found = std::ranges::find_if_not(columns_, is_utf8); found != columns_.end())
+      return Status::error("{}:{}: the name of column {} is no UTF-8: {}; save the file as UTF-8", name_,
+                           line, found - columns_.begin() + 1, quoted(*found));
     table_.columns = columns_;
     return {};
   }

@@ -76,6 +76,11 @@ TEST(Csv, Utf16IsNamed) {
             "f.csv: is text in UTF-16; save it as UTF-8");
 }
 
+TEST(Csv, ANameThatIsNoUtf8IsNamed) {  // as parameters' files, which keep the names, hold it not
+  EXPECT_EQ(csv_error("a,\xc3\xa9,m\xe9\n1,2,3\n"),
+            "f.csv:1: the name of column 3 is no UTF-8: \"m\\xe9\"; save the file as UTF-8");
+}
+
 TEST(Csv, ALineThatEndsInASeparatorIsNamed) {
   EXPECT_EQ(csv_error("a,b,\n1,2,\n"), "f.csv:1: column 3 has no name: does the line end with a separator?");
 }

@@ -80,6 +80,10 @@ TEST_F(DatasetTest, ReadsCsv) {
   regression.inputs[1].range.reset();
   ASSERT_EQ(load_dataset("csv:" + file + ",label=a", regression, data).text(), "");
   EXPECT_EQ(values<double>(data.columns[1].bytes), (std::vector<double>{.5, 4}));
+  const std::string own = folder_.put("own.csv", "a,label\n1,2\n");
+  EXPECT_EQ(load_dataset("csv:" + own, regression, data).text(),
+            own + ": say which column is the input \"label\": csv:" + own +
+                ",label=COLUMN (it has \"a\" and \"label\")");
   EXPECT_EQ(error("csv:" + file), file + ": say which column is the input \"label\": csv:" + file +
                                       ",label=COLUMN (it has \"a\", \"b\", \"class\", \"c\" and \"d\")");
   EXPECT_EQ(error("csv:" + file + ",label=clas"), file +

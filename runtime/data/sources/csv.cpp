@@ -130,7 +130,9 @@ class CsvReader {
     if (target == none) target = r_.first_input(DType::f32, features_ + 1);
     if (!r_.spec.has("label")) {
       if (target == none || !r_.needed(target)) return {};
-      if (std::ranges::find(table_.columns, r_.names[target]) != table_.columns.end())
+      const auto found = std::ranges::find(table_.columns, r_.names[target]);
+      if (found != table_.columns.end() &&
+          taker_[static_cast<size_t>(found - table_.columns.begin())] == kDropped)
         return Status::error("{}: the input {} is the column of its name, and drop= leaves it out", path_,
                              quoted(r_.names[target]));
       return Status::error("{}: say which column is the input {}: csv:{},label=COLUMN (it has {})", path_,
