@@ -290,13 +290,15 @@ class TableReader {
     if (std::isfinite(used) && key.range.contains(used) && !vanishes) return true;
     const std::string said =
         node.form == Node::Form::integer ? fmt::to_string(node.integer) : fmt::to_string(node.real);
-    if (std::isfinite(used) && key.range.contains(number))
+    if (std::isfinite(number) && key.range.contains(number))
       diag_.error(Kind::out_of_range, node.at, "`{}` is {}, which in f32 is {}{}", values_.name(key.name),
                   said, used,
-                  key.range.contains(used) ? "" : fmt::format("; it must be {}", key.range.text(used)));
+                  !std::isfinite(used)       ? "; it must be finite"
+                  : key.range.contains(used) ? ""
+                                             : fmt::format("; it must be {}", key.range.text(used)));
     else
       diag_.error(Kind::out_of_range, node.at, "`{}` must be {}, not {}", values_.name(key.name),
-                  key.range.text(number), said);
+                  key.range.contains(number) ? "finite" : key.range.text(number), said);
     return false;
   }
 
