@@ -150,6 +150,9 @@ Result<std::vector<int32_t>> parse_prompt(const Plan& plan, std::string_view pro
   std::vector<int32_t> tokens;
   const int64_t most = vocabulary(plan);
   if (!writes_numbers(plan)) {
+    if (prompt.empty() && '\n' >= most)
+      return Status::error("{}: an empty one is a newline, byte 10, and the model knows 0 to {}", place,
+                           most - 1);
     if (prompt.empty()) prompt = "\n";
     for (const char c : prompt) {
       tokens.push_back(static_cast<unsigned char>(c));

@@ -346,6 +346,9 @@ def test_other_models_do_not_generate(folder):
         artifact = harness.compile_text(folder, gpt(last=last))  # these keep positions apart
         run("gacc-exec", artifact, "--init-only", "--save", folder / "w", "--device", "cpu")
         expect(len(generate(artifact, folder / "w", 3)) == 3, last)
+    few = harness.compile_text(folder, gpt(vocabulary=7))
+    run("gacc-exec", few, "--init-only", "--save", folder / "w", "--device", "cpu")
+    expect("--prompt: an empty one is a newline, byte 10, and the model knows 0 to 6" in generate(few, folder / "w", 3, code=1), "no newline")
 
 
 def plans(folder, model):
