@@ -275,6 +275,7 @@ def test_operations(_):
         "rounded": lambda x: x * ((x * 4).round() + (x.detach() * 0 + torch.tensor([-1.5, -0.5, 0.5, 1.5] * 3)).round() + torch.floor(x * 3) - torch.ceil(-x)) + torch.frac(x * 1e9),
         "distances": lambda x: torch.cdist(x.view(-1, 3, 4), x.view(-1, 3, 4)[:, :2]).flatten(1) + torch.cdist(x.view(-1, 6, 2), torch.eye(2), p=1).flatten(1)[:, :6],
         "windows": lambda x: torch.cat([x.unfold(1, 4, 2).flatten(1), x.view(-1, 3, 4).unfold(1, 2, 1).flatten(1)], 1),
+        "one number": lambda x: x[:, None].cumsum(1)[:, 0] + x[:, :1] @ torch.tensor([[2.0]]),
         "largest of parts": lambda x: F.adaptive_max_pool1d(x.view(-1, 2, 6), 3) + F.adaptive_max_pool2d(x.view(-1, 2, 2, 3), 1).flatten(2),
     }
     for name, function in functions.items():

@@ -168,7 +168,9 @@ class Region:
 
     def shaped(self, x: Tensor, shape: list) -> str:
         operand = self.read(x)
-        if operand[0] not in "%@" or x.shape == shape:
+        if operand[0] not in "%@" and shape:
+            return self.emit("broadcast", [operand], (x.dtype, shape), shape=shape)
+        if x.shape == shape:
             return operand
         before, its_shape = self.reshaped.get(operand, (operand, x.shape))
         if its_shape == shape:
@@ -379,10 +381,7 @@ class Region:
         kept = [[] if i in dims else axis for i, axis in enumerate(x.axes)]
         y, _ = self.last(x, dims)
         lead = in_memory(kept)
-        operand = self.shaped(y, lead + [count])
-        if operand[0] not in "%@":
-            raise Unsupported("it sums a constant")
-        out = Tensor(kept, dtype, self.emit(op, [operand], (dtype, lead + [1])), lead + [1])
+        out = Tensor(kept, dtype, self.emit(op, [self.shaped(y, lead + [count])], (dtype, lead + [1])), lead + [1])
         if op == "row_sum" and times > 1:
             out = self.each("mul", out, float(times))
         if not keep:
@@ -461,8 +460,6 @@ class Region:
             shape = [B] * batched + lead + [x.extent(dim)] + tail
             shapes.append(shape)
             operands.append(self.shaped(x, shape))
-            if operands[-1][0] not in "%@":
-                operands[-1] = self.emit("broadcast", [operands[-1]], (dtype, shape), shape=shape)
         at = len(whole_extents(tensors[0].axes[:dim]))
         shape = list(shapes[0])
         place = at + batched
