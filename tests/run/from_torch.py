@@ -252,6 +252,7 @@ def test_operations(_):
         "adaptive": lambda x: F.adaptive_avg_pool2d(x.view(-1, 1, 3, 4), (2, 3)),
         "shuffle": lambda x: F.pixel_shuffle(x.view(-1, 4, 1, 3), 2),
         "wholes": lambda x: x * torch.tensor([1.0, 2.0, 4.0] * 4).mean() - a.max() + a.min(),
+        "parts of a sum": lambda x: torch.addmm(x[:, :4], x, torch.ones(12, 4), beta=0.5, alpha=2),
         "einsum": lambda x: torch.einsum("bij,kj->bki", x.view(-1, 3, 4), a),
         "left": lambda x: a.T @ x.view(-1, 3, 4),
         "groups": lambda x: F.group_norm(x.view(-1, 4, 3), 2) + F.instance_norm(x.view(-1, 4, 3)) + F.layer_norm(x.view(-1, 4, 3), (4, 3)),

@@ -128,7 +128,8 @@ OPERATIONS.update({
     aten._log_softmax.default: lambda r, x, dim, half=False: r.along("log_softmax", x, dim),
     # products
     **dict.fromkeys((aten.mm.default, aten.bmm.default), lambda r, x, y: r.product(x, y)),
-    aten.addmm.default: lambda r, bias, x, w, **_: r.each("add", r.product(x, w), bias),
+    aten.addmm.default: lambda r, bias, x, w, beta=1, alpha=1: r.each("add", *(
+        y if factor == 1 else r.each("mul", y, factor) for y, factor in ((r.product(x, w), alpha), (bias, beta)))),
 })
 
 
