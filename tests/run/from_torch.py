@@ -460,6 +460,13 @@ def test_whole_numbers_are_inputs(_):
         got = session(gacc.from_torch(net, {"x": given}, loss="mse", target="y", optimizer="sgd")).predict(x=given)
         expect(torch.equal(torch.as_tensor(got), given.float()), f"{dtype}: {got[0]}")
 
+    class Before(One):
+        def forward(self, x):
+            return (x.clamp(0.5, 1.5) + F.pad(x, (1, -1), value=4)) * self.weight
+    net, given = Before(None), whole.clamp(max=7)
+    got = torch.as_tensor(session(gacc.from_torch(net, {"x": given}, loss="mse", target="y", optimizer="sgd")).predict(x=given))
+    expect(torch.equal(got, net(given).detach()), f"{got[0]}, PyTorch: {net(given)[0]}")
+
 
 def test_a_frozen_part_is_loaded_in_half_precision(_):
     torch.manual_seed(0)

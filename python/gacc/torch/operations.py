@@ -236,7 +236,7 @@ def power_of(r: Region, x: Tensor, p: Tensor) -> Tensor:
 @row(aten.clamp.default, aten.clamp.Tensor)
 def clamp(r: Region, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
     """The gradient of an element on a limit is the element's or 0, as the PyTorch at hand has it."""
-    takes = x.dtype
+    takes, x = r.dtype, r.cast(x, r.dtype)  # a fraction makes fractions of whole numbers
 
     def limited(x: Tensor, limit: Any, *order: Any) -> Tensor:
         beyond = r.each("greater", *order, dtype="i32", takes=takes)

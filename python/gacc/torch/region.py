@@ -169,7 +169,7 @@ class Region:
     def shaped(self, x: Tensor, shape: list) -> str:
         operand = self.read(x)
         if operand[0] not in "%@" and shape:
-            return self.emit("broadcast", [operand], (x.dtype, shape), shape=shape)
+            return self.repeated(operand, x.dtype, shape)
         if x.shape == shape:
             return operand
         before, its_shape = self.reshaped.get(operand, (operand, x.shape))
@@ -178,6 +178,12 @@ class Region:
         out = self.emit("reshape", [before], (x.dtype, shape), shape=shape)
         self.reshaped[out] = (before, its_shape)
         return out
+
+    def repeated(self, operand: str, dtype: str, shape: list) -> str:
+        """A value, or a number, broadcast; numbers are floats there."""
+        if operand[0] in "%@" or dtype == "f32":
+            return self.emit("broadcast", [operand], (dtype, shape), shape=shape)
+        return self.emit("cast", [self.repeated(operand + ".0", "f32", shape)], (dtype, shape), to=dtype)
 
     def stream(self) -> int:
         """The number of the next stream of random numbers."""
@@ -214,7 +220,7 @@ class Region:
                 shape = batch + has + [math.prod(lacks)]
             else:
                 row, shape = operand, lacks
-            operand = self.emit("broadcast", [row], (dtype, shape), shape=shape)
+            operand = self.repeated(row, dtype, shape)
             y = Tensor([], dtype, operand, shape)
             operand, shape = self.shaped(y, batch + has + lacks), batch + has + lacks
             order = [i for i, (_, there, _) in enumerate(samples) if there]
@@ -225,7 +231,7 @@ class Region:
                 operand = self.emit("permute", [operand], (dtype, shape), axes=axes_now)
         if (B, True) in wanted and not had_batch:
             shape = [B, *shape]
-            operand = self.emit("broadcast", [operand], (dtype, shape), shape=shape)
+            operand = self.repeated(operand, dtype, shape)
         return Tensor(axes, dtype, operand, shape)
 
     def aligned(self, tensors: list[Tensor]) -> list[Tensor]:
