@@ -81,8 +81,7 @@ class CudaDevice final : public Device {
     for (const PlanInput& input : plan.inputs) input_bytes += input.bytes(plan.micro_batch) + 256;
     GACC_TRY(staging_.open(driver_, std::max(kStagingBytes, static_cast<size_t>(input_bytes))));
     GACC_TRY(window_.open(driver_));
-    GACC_TRY(driver_.check(driver_.stream_create(&stream_, kStreamNonBlocking),
-                           "cannot create a stream on the GPU"));
+    GACC_TRY(driver_.make_stream(stream_));
     GACC_TRY(lock_state(plan));
     GACC_TRY(clear(plan));
     if (options_.emulated) emulator_.declare_live(plan, arena_);
@@ -265,9 +264,7 @@ class CudaDevice final : public Device {
     if (host_bytes_ == 0) return {};
     GACC_TRY(lock_host_memory(driver_, host_bytes_, host_state_));
     std::memset(host_state_, 0, static_cast<size_t>(host_bytes_));
-    for (Stream& stream : copies_)
-      GACC_TRY(driver_.check(driver_.stream_create(&stream, kStreamNonBlocking),
-                             "cannot create a stream on the GPU"));
+    for (Stream& stream : copies_) GACC_TRY(driver_.make_stream(stream));
     return {};
   }
 
@@ -408,7 +405,7 @@ class CudaDevice final : public Device {
                          arena_bytes_);
   }
 
-  Status wait() { return driver_.check(driver_.stream_wait(stream_), "the GPU failed"); }
+  Status wait() { return driver_.wait(stream_); }
 
   void close() {
     if (!retained_) return;

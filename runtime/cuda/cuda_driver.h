@@ -84,6 +84,19 @@ using Pointer = unsigned long long;  // an address on the device
      unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters,  \
      void** extra))
 
+// Values of the driver's enumerations, compared with cuda.h by the same test.
+inline constexpr int kErrorOutOfMemory = 2;
+inline constexpr int kErrorStubLibrary = 34;
+inline constexpr int kErrorNoDevice = 100;
+inline constexpr int kAttributeMajor = 75, kAttributeMinor = 76;  // compute capability
+inline constexpr int kAttributeMultiprocessors = 16, kAttributeCooperative = 95;
+inline constexpr int kAttributePciBus = 33, kAttributePciDevice = 34, kAttributePciDomain = 50;
+inline constexpr int kFunctionMaxThreads = 0;
+inline constexpr int kCaptureRelaxed = 2;
+inline constexpr unsigned kStreamNonBlocking = 1;
+inline constexpr unsigned kEventDisableTiming = 2;
+inline constexpr int kJitErrorLog = 5, kJitErrorLogBytes = 6;
+
 struct Driver {
 #define GACC_CUDA_MEMBER(member, symbol, parameters) int(*member) parameters = nullptr;
   GACC_CUDA_FUNCTIONS(GACC_CUDA_MEMBER)
@@ -97,20 +110,32 @@ struct Driver {
 
   // Success, or "WHAT: NAME (TEXT)" with the driver's own name and text of the error.
   Status check(int error, std::string_view what) const;
-};
 
-// Values of the driver's enumerations, compared with cuda.h by the same test.
-inline constexpr int kErrorOutOfMemory = 2;
-inline constexpr int kErrorStubLibrary = 34;
-inline constexpr int kErrorNoDevice = 100;
-inline constexpr int kAttributeMajor = 75, kAttributeMinor = 76;  // compute capability
-inline constexpr int kAttributeMultiprocessors = 16, kAttributeCooperative = 95;
-inline constexpr int kAttributePciBus = 33, kAttributePciDevice = 34, kAttributePciDomain = 50;
-inline constexpr int kFunctionMaxThreads = 0;
-inline constexpr int kCaptureRelaxed = 2;
-inline constexpr unsigned kStreamNonBlocking = 1;
-inline constexpr unsigned kEventDisableTiming = 2;
-inline constexpr int kJitErrorLog = 5, kJitErrorLogBytes = 6;
+  Status make_stream(Stream& stream) const {
+    return check(stream_create(&stream, kStreamNonBlocking), "cannot create a stream on the GPU");
+  }
+  Status make_event(Event& event, unsigned flags) const {
+    return check(event_create(&event, flags), "cannot create an event");
+  }
+  Status record(Event event, Stream stream) const {
+    return check(event_record(event, stream), "cannot record an event");
+  }
+  // Wait for all that was queued before.
+  Status wait(Event event) const { return check(event_wait(event), "the GPU failed"); }
+  Status wait(Stream stream) const { return check(stream_wait(stream), "the GPU failed"); }
+  // Page-locks so many bytes of the host; without an error, `memory` is not null.
+  int lock_host(std::byte*& memory, size_t bytes) const {
+    void* at = nullptr;
+    const int error = host_allocate(&at, bytes, 0);
+    memory = error == 0 ? static_cast<std::byte*>(at) : nullptr;
+    return error;
+  }
+  // Copies to the host, and waits.
+  Status read(void* to, Pointer from, size_t bytes, Stream stream) const {
+    const Status copied = check(copy_out(to, from, bytes, stream), "cannot copy from the GPU");
+    return copied ? wait(stream) : copied;
+  }
+};
 
 // "13.0" for the driver's 13000.
 std::string version_text(int version);

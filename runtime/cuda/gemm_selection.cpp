@@ -149,12 +149,11 @@ Status time_launch(const Driver& driver, Stream stream, const std::function<Stat
   float milliseconds = 0;
   const auto measure = [&]() -> Status {
     GACC_TRY(launch());
-    for (Event& event : events)
-      GACC_TRY(driver.check(driver.event_create(&event, 0), "cannot create an event"));
-    GACC_TRY(driver.check(driver.event_record(events[0], stream), "cannot record an event"));
+    for (Event& event : events) GACC_TRY(driver.make_event(event, 0));
+    GACC_TRY(driver.record(events[0], stream));
     for (int i = 0; i < kRuns; ++i) GACC_TRY(launch());
-    GACC_TRY(driver.check(driver.event_record(events[1], stream), "cannot record an event"));
-    GACC_TRY(driver.check(driver.event_wait(events[1]), "the GPU failed"));
+    GACC_TRY(driver.record(events[1], stream));
+    GACC_TRY(driver.wait(events[1]));
     return driver.check(driver.event_elapsed(&milliseconds, events[0], events[1]),
                         "cannot read an event's time");
   };

@@ -41,12 +41,7 @@ Status too_little_memory(const Gpu& gpu, int64_t needed, int64_t free) {
 }
 
 Status lock_host_memory(const Driver& driver, int64_t bytes, std::byte*& memory) {
-  const auto lock = [&](int64_t size) {
-    void* at = nullptr;
-    const int error = driver.host_allocate(&at, static_cast<size_t>(size), 0);
-    memory = error == 0 ? static_cast<std::byte*>(at) : nullptr;
-    return error;
-  };
+  const auto lock = [&](int64_t size) { return driver.lock_host(memory, static_cast<size_t>(size)); };
   const int error = lock(bytes);
   if (error == 0) return {};
   int64_t fits = 0;  // to a sixteenth

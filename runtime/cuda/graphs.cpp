@@ -54,9 +54,7 @@ Status Graphs::find(Program program, int64_t batch, GraphExec& graph, bool& capt
 Status Graphs::capture(Variant& variant) {
   GACC_TRY(programs_->prepare(variant.program, variant.batch, stream_));
   const bool forks = programs_->forks(variant.program);
-  if (forks && !second_)
-    GACC_TRY(driver_->check(driver_->stream_create(&second_, kStreamNonBlocking),
-                            "cannot create a stream on the GPU"));
+  if (forks && !second_) GACC_TRY(driver_->make_stream(second_));
   Fork fork(*driver_, stream_, forks ? second_ : nullptr);
   // Relaxed: only this thread works with the context, and a library may still have to load code.
   GACC_TRY(driver_->check(driver_->capture_begin(stream_, kCaptureRelaxed), "cannot capture a graph"));

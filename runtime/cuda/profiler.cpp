@@ -13,9 +13,9 @@ Status Profiler::mark(Stream stream) {
     return {};
   }
   Event event = nullptr;
-  GACC_TRY(driver_->check(driver_->event_create(&event, 0), "cannot create an event"));
+  GACC_TRY(driver_->make_event(event, 0));
   events_.push_back(event);
-  return driver_->check(driver_->event_record(event, stream), "cannot record an event");
+  return driver_->record(event, stream);
 }
 
 Status Profiler::queued(Program program, int64_t launch, const std::string& name, int64_t batch,

@@ -251,10 +251,7 @@ Status Programs::launch(Program program, int64_t batch, Fork& fork, const Queued
 
 Status Programs::read_flag(const PlanSection& section, Stream stream, bool& runs) const {
   int32_t flag = 0;
-  GACC_TRY(driver_->check(
-      driver_->copy_out(&flag, arena_ + static_cast<Pointer>(section.flag), sizeof flag, stream),
-      "cannot copy from the GPU"));
-  GACC_TRY(driver_->check(driver_->stream_wait(stream), "the GPU failed"));
+  GACC_TRY(driver_->read(&flag, arena_ + static_cast<Pointer>(section.flag), sizeof flag, stream));
   runs = flag != 0;
   return {};
 }

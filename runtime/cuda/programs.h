@@ -39,10 +39,10 @@ class Fork : NoCopy {
   Status mark(int64_t launch, int64_t stream) {
     if (!forks_) return {};
     Event event = nullptr;
-    GACC_TRY(driver_.check(driver_.event_create(&event, kEventDisableTiming), "cannot create an event"));
+    GACC_TRY(driver_.make_event(event, kEventDisableTiming));
     events_.push_back(event);
     marks_[launch] = event;
-    return driver_.check(driver_.event_record(event, this->stream(stream)), "cannot record an event");
+    return driver_.record(event, this->stream(stream));
   }
   // Makes `stream` wait for that launch before what it is given next, if it was marked and so was made.
   Status wait(int64_t launch, int64_t stream) {

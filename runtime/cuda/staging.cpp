@@ -12,12 +12,9 @@ constexpr int64_t kSmallRead = kWindowBytes / 4;  // larger ones copy what they 
 Status Staging::open(const Driver& driver, size_t half_bytes) {
   driver_ = &driver;
   half_bytes_ = (half_bytes + kAlignment - 1) / kAlignment * kAlignment;
-  void* memory = nullptr;
-  GACC_TRY(driver.check(driver.host_allocate(&memory, 2 * half_bytes_, 0),
+  GACC_TRY(driver.check(driver.lock_host(memory_, 2 * half_bytes_),
                         fmt::format("cannot allocate {} bytes of page-locked memory", 2 * half_bytes_)));
-  memory_ = static_cast<std::byte*>(memory);
-  for (Event& event : done_)
-    GACC_TRY(driver.check(driver.event_create(&event, kEventDisableTiming), "cannot create an event"));
+  for (Event& event : done_) GACC_TRY(driver.make_event(event, kEventDisableTiming));
   return {};
 }
 
@@ -32,13 +29,13 @@ void Staging::close() {
 }
 
 Status Staging::next_half(Stream stream) {
-  GACC_TRY(driver_->check(driver_->event_record(done_[half_], stream), "cannot record an event"));
+  GACC_TRY(driver_->record(done_[half_], stream));
   pending_[half_] = true;
   half_ = 1 - half_;
   filled_ = 0;
   if (!pending_[half_]) return {};
   pending_[half_] = false;
-  return driver_->check(driver_->event_wait(done_[half_]), "the GPU failed");
+  return driver_->wait(done_[half_]);
 }
 
 Status Staging::write(std::span<const Copy> copies, Stream stream) {
@@ -76,11 +73,7 @@ Status Staging::write(std::span<const Copy> copies, Stream stream) {
 
 Status ReadWindow::open(const Driver& driver) {
   driver_ = &driver;
-  void* memory = nullptr;
-  const Status status =
-      driver.check(driver.host_allocate(&memory, kWindowBytes, 0), "cannot allocate page-locked memory");
-  memory_ = static_cast<std::byte*>(memory);
-  return status;
+  return driver.check(driver.lock_host(memory_, kWindowBytes), "cannot allocate page-locked memory");
 }
 
 void ReadWindow::close() {
@@ -88,21 +81,16 @@ void ReadWindow::close() {
   memory_ = nullptr;
 }
 
-Status ReadWindow::copy(void* to, Pointer from, size_t bytes, Stream stream) const {
-  GACC_TRY(driver_->check(driver_->copy_out(to, from, bytes, stream), "cannot copy from the GPU"));
-  return driver_->check(driver_->stream_wait(stream), "the GPU failed");
-}
-
 Status ReadWindow::read(Pointer arena, int64_t arena_bytes, int64_t offset, std::span<std::byte> bytes,
                         Stream stream) {
   const auto size = static_cast<int64_t>(bytes.size());
   if (size > kSmallRead)
-    return copy(bytes.data(), arena + static_cast<Pointer>(offset), bytes.size(), stream);
+    return driver_->read(bytes.data(), arena + static_cast<Pointer>(offset), bytes.size(), stream);
   if (offset < offset_ || offset + size > offset_ + valid_bytes_) {
     const int64_t from = std::max<int64_t>(0, offset - kWindowBytes / 2);
     const int64_t copied = std::min(kWindowBytes, arena_bytes - from);
     valid_bytes_ = 0;
-    GACC_TRY(copy(memory_, arena + static_cast<Pointer>(from), static_cast<size_t>(copied), stream));
+    GACC_TRY(driver_->read(memory_, arena + static_cast<Pointer>(from), static_cast<size_t>(copied), stream));
     offset_ = from;
     valid_bytes_ = copied;
   }

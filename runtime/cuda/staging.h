@@ -53,8 +53,6 @@ class ReadWindow {
   Status read(Pointer arena, int64_t arena_bytes, int64_t offset, std::span<std::byte> bytes, Stream stream);
 
  private:
-  Status copy(void* to, Pointer from, size_t bytes, Stream stream) const;
-
   const Driver* driver_ = nullptr;
   std::byte* memory_ = nullptr;
   int64_t offset_ = 0, valid_bytes_ = 0;  // of the arena; 0 bytes: nothing valid
