@@ -18,6 +18,11 @@ class Case:
     small: tuple = ()      # precisions in a small pack
 
 
+def sets(settings):
+    """Returns the options of gaccc."""
+    return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+
+
 def train(micro_batch, accumulate):
     return {"train.micro_batch": micro_batch, "train.accumulate": accumulate}
 

@@ -96,8 +96,8 @@ class Packer:
 
     def compile(self, source, out, settings, target):
         """Returns the plan with the estimates of kernels."""
-        words = [w for k, v in settings.items() for w in ("--set", f"{k}={v}")]
-        command = [self.bin / "gaccc", source, "-o", out, "--target", target, "--plan", "--kernels", "--json", *words]
+        command = [self.bin / "gaccc", source, "-o", out, "--target", target, "--plan", "--kernels", "--json",
+                   *cases.sets(settings)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"gpu-check: {source}: {done.stderr}")

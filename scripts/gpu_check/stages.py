@@ -116,9 +116,8 @@ class Check:
         out = self.machine.out / "compiled.ptx"
         name, entry = next((n, e) for n, e in self.manifest["cases"].items() if "\n" not in case_of(e).model)
         settings = case_of(entry).settings | {"precision.compute": entry["precision"], "launch.mode": "graph"}
-        words = [w for k, v in settings.items() for w in ("--set", f"{k}={v}")]
         source = self.machine.folder / f"examples/{case_of(entry).model}.toml"
-        command = [self.machine.compiler, source, "-o", out, "--target", self.target, *words]
+        command = [self.machine.compiler, source, "-o", out, "--target", self.target, *cases.sets(settings)]
         code, text = self.run("gaccc", command, 60)
         same = not code and code_of(out) == code_of(self.artifact(entry, "graph"))
         return ("passed", f"compiles {name} as it was packed") if same else ("FAILED", machine.last_line(text))
