@@ -249,6 +249,7 @@ def test_operations(_):
         "ones": lambda x: torch.cat([x[:, :1], torch.zeros(x.shape[0], 2), torch.ones_like(x[:, :1])], 1),
         "images": lambda x: F.interpolate(F.avg_pool2d(F.pad(x.view(-1, 1, 3, 4), (1, 1, 1, 0), value=0.5), 2, 2), scale_factor=2, mode="bilinear"),
         "pads": lambda x: F.avg_pool2d(x.view(-1, 1, 3, 4), 3, 1, 1, count_include_pad=False) + F.max_pool2d(x.view(-1, 1, 3, 4), 2, 1, 1)[..., 1:, 1:],
+        "windows beyond the end": lambda x: F.max_pool1d(x.view(-1, 1, 12), 3, 2, 1, ceil_mode=True)[:, :, None] + F.max_pool2d(x.view(-1, 1, 2, 6), 3, 2, 1, ceil_mode=True)[:, :, :, -1:],
         "adaptive": lambda x: F.adaptive_avg_pool2d(x.view(-1, 1, 3, 4), (2, 3)),
         "shuffle": lambda x: F.pixel_shuffle(x.view(-1, 4, 1, 3), 2),
         "wholes": lambda x: x * torch.tensor([1.0, 2.0, 4.0] * 4).mean() - a.max() + a.min(),
@@ -271,6 +272,8 @@ def test_operations(_):
         "limits": lambda x: (x * 0).clamp(0, 1) + (x * 0 + 1).clamp(max=1) + x,
         "gather by data": lambda x: x.gather(1, (x[:, :7].abs() * 3).long()) + x.view(-1, 3, 4).gather(1, (x.view(-1, 3, 4)[:, :2] > 0).long()).flatten(1)[:, :7],
         "gather beside infinity": lambda x: x.masked_fill(x > 5, float("-inf")).gather(1, (x > 0).long()[:, :3]),
+        "gather by samples": lambda x: torch.cat([x.view(-1, 3, 4)[torch.arange(x.shape[0]), (x[:, 0] > 0).long() - 1],
+            x.view(-1, 3, 4)[torch.arange(x.shape[0])[:, None], :, (x[:, :2] > 0).long()].flatten(1)], 1),
         "largest few": lambda x: torch.cat([*x.topk(3), x.view(-1, 3, 4).topk(2, 1, largest=False)[0].flatten(1)], 1),
         "sorted": lambda x: x.sort(descending=True)[0] + (x * 2).round().sort(stable=True)[1] + x.argsort(),
         "rounded": lambda x: x * ((x * 4).round() + (x.detach() * 0 + torch.tensor([-1.5, -0.5, 0.5, 1.5] * 3)).round() + torch.floor(x * 3) - torch.ceil(-x)) + torch.frac(x * 1e9),
@@ -511,6 +514,7 @@ def test_what_is_not_there_names_the_line(_):
     place = "from_torch.py"
     refused(None, "side by side", place, **deep(lambda x: x[:, torch.tensor([0, 1]), :, torch.tensor([0, 1])]))
     refused(None, "mask.nonzero()", place, **deep(lambda x: x[..., torch.tensor([True, False, True, True])]))
+    refused(lambda x: x[:, (x[:, 0] > 0).long()], "by numbers that are data", "gather or x[torch.arange(len(x)), i]", place)
     refused(lambda x: x * x.max(1)[1][:, None], "result 1 of `aten.max.dim`", "argmax", place)
     refused(lambda x: F.max_pool1d(x[:, None], 2, return_indices=True)[1] * 1.0, "no result 1", place)
     refused(lambda x: x[:, 2:2], "no element", place)
@@ -551,6 +555,23 @@ def test_tables_of_one_input_have_as_many_rows(_):
     got = session(gacc.from_torch(net, columns, loss="mse", target="y", optimizer="sgd")).predict(columns)
     with torch.no_grad():
         expect(torch.allclose(torch.as_tensor(got), net(**columns)), "two tables of as many rows")
+
+
+def test_rows_of_a_tensor_are_those_of_a_table(_):
+    """A buffer and a parameter, by elements of an input, which is compared with the number of rows."""
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rows = nn.Parameter(torch.randn(7, 2, 3))
+            self.register_buffer("scale", torch.linspace(0.1, 0.9, 7))
+
+        def forward(self, t):
+            return self.rows[t] * self.scale[t][:, None, None] + self.rows.index_select(0, t)
+    torch.manual_seed(0)
+    t, net = torch.tensor([0, 6, 3, 3]), Net()
+    one_update("rows", net, {"t": t}, torch.randn(4, 2, 3))
+    run = session(gacc.from_torch(net, {"t": t}, loss="mse", target="y", optimizer=SGD))
+    raises(gacc.Error, '"t"', "it takes 0 to 6")(lambda: run.predict(t=t + 1))
 
 
 def test_positions_are_counted_without_the_padding(_):

@@ -1,13 +1,15 @@
 """Translations of ATen's operations that choose among elements, order them, or round them."""
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
+from .layers import embedding
 from .operations import filled, negative, vector_norm
 from .region import Region, row
-from .tensor import Tensor, Unsupported, known
+from .tensor import B, SAMPLES, Tensor, Unsupported, known, whole_constant
 
 aten = torch.ops.aten
 
@@ -35,6 +37,52 @@ def gather(r: Region, x: Tensor, dim: int, places: Tensor, **_: Any) -> Tensor:
         raise Unsupported("its places have other extents than its elements: slice the elements to them first")
     hot = r.each("equal", beside(places, -1), known(torch.arange(x.extent(-1))), dtype="i32")
     return r.permute(chosen(r, hot, x), back)
+
+
+@row(aten.index.Tensor)
+def index(r: Region, x: Tensor, indices: list) -> Tensor:
+    given = [(dim, i) for dim, i in enumerate(indices) if i is not None]
+    if given[0][1].operand == SAMPLES and x.axes[0] in ([(B, True)], [(B, False)]):
+        del given[0]  # each sample of its own row
+    if not given:
+        return r.view(x, r.sizes)
+    if any(i.constant is None for _, i in given):
+        return by_data(r, x, given, len(given) < len(indices) - indices.count(None))
+    first, count = given[0][0], len(given)
+    if [d for d, _ in given] != list(range(first, first + count)):
+        raise Unsupported("the axes it takes elements of do not lie side by side: permute them so, or take of one "
+                          "after the other")
+    # Several axes as one.
+    places = torch.zeros((), dtype=torch.int64)
+    for d, i in given:
+        at, n = whole_constant(i).to(torch.int64), x.extent(d)
+        places = places * n + torch.where(at < 0, at + n, at)
+    flat = Region.with_axes(x, [*x.axes[:first], [p for a in x.axes[first:first + count] for p in a],
+                                *x.axes[first + count:]])
+    return r.view(r.take(flat, first, places.reshape(-1).tolist()), r.sizes)
+
+
+@row(aten.index_select.default)
+def index_select(r: Region, x: Tensor, dim: int, i: Tensor) -> Tensor:
+    return index(r, x, [*[None] * (dim % x.rank), i])
+
+
+def by_data(r: Region, x: Tensor, given: list[tuple[int, Tensor]], own: bool) -> Tensor:
+    """Rows of a table; and of each sample those that it names, as in x[torch.arange(len(x)), lengths - 1]."""
+    (dim, places), others = given[0], x.rank - 1
+    if len(given) > 1 or own != x.batched() or not own and dim:
+        raise Unsupported("it takes elements by numbers that are data; gacc knows rows of a table, and those of each "
+                          "sample by gather or x[torch.arange(len(x)), i]")
+    if not own:
+        rows = r.view(r.cast(x, "f32"), [(x.extent(0), False), (math.prod(map(x.extent, range(1, x.rank))), False)])
+        return r.view(r.cast(embedding(r, rows, places), r.dtype), r.sizes)
+    count, (x, _) = x.extent(dim), r.last(x, [dim])
+    behind = r.each("mul", r.each("greater", 0, places, dtype="i32"), count, dtype="i32")
+    places = r.each("add", places, behind, dtype="i32")  # from the end where they are below 0
+    x = r.with_axes(x, [x.axes[0], *[[]] * (places.rank - 1), *x.axes[1:]])
+    places = r.with_axes(places, places.axes + [[]] * (others + 1))
+    hot = r.each("equal", places, known(torch.arange(count)), dtype="i32")
+    return r.view(chosen(r, hot, x), r.sizes)
 
 
 def sizes_of(x: Tensor) -> list[list]:

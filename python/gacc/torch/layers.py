@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .operations import by_repeating, mean
+from .operations import by_repeating, mean, pad
 from .region import LEAST, OPERATIONS, Region, literal, plain_sizes, row, truth
 from .tensor import B, Tensor, Unsupported, axes_of, in_memory, known
 
@@ -292,6 +292,9 @@ def pool(r: Region, op: str, x: Tensor, kernel: Any, stride: Any, padding: Any, 
                      else zeros[i])
     if ceil and op == "avg_pool2d" and after != zeros:
         raise Unsupported("an average with ceil_mode whose last windows are cut short")
+    if ceil and any(n > k // 2 for n, k in zip(after, kernel)):  # more than the op takes
+        x = pad(r, x, [n for i in (1, 0)[:axes] for n in (0, after[i] - zeros[i])], LEAST)
+        (images, _), after = as_image(r, x), zeros
     shape = [*images[:2], *size]
     y = r.emit(op, [r.shaped(x, images)], ("f32", shape), kernel=kernel, stride=stride, padding=[*zeros, *after])
     return reframed(Tensor([[(B, True)], *axes_of([shape[1], *size[2 - axes:]])], "f32", y, shape), first)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .region import OPERATIONS, Region, dropped, row, truth
-from .tensor import B, SAMPLES, Tensor, Unsupported, extents, known, numbers, whole_constant
+from .tensor import B, SAMPLES, Tensor, Unsupported, extents, known
 
 aten = torch.ops.aten
 
@@ -107,7 +107,6 @@ OPERATIONS.update({
     aten.split_with_sizes.default: lambda r, x, sizes, dim=0: [
         r.slice(x, dim, sum(sizes[:i]), n) for i, n in enumerate(sizes)],
     aten.flip.default: lambda r, x, dims: turned(r, x, dims),
-    aten.index_select.default: lambda r, x, dim, i: r.take(x, dim, numbers(i)),
     # sums and the like
     aten.sum.dim_IntList: lambda r, x, dims, keep=False, **_: r.rows("row_sum", r.cast(x, "f32"), dims, keep),
     aten.amax.default: lambda r, x, dims=(), keep=False: r.rows("row_max", x, dims, keep),
@@ -370,29 +369,6 @@ def sample_numbers(r: Region, begin: Any, end: Any, step: Any = 1, **_: Any) -> 
     if r.sizes != [(1, True)] or (begin, step) != (0, 1):
         raise Unsupported("it counts more or fewer than the samples of a batch")
     return Tensor([[(B, True)]], "i32", SAMPLES)
-
-
-@row(aten.index.Tensor)
-def index(r: Region, x: Tensor, indices: list) -> Tensor:
-    given = [(dim, i) for dim, i in enumerate(indices) if i is not None]
-    if given[0][1].operand == SAMPLES and x.axes[0] in ([(B, True)], [(B, False)]):
-        del given[0]  # each sample of its own row
-    if not given:
-        return r.view(x, r.sizes)
-    for _, i in given:
-        numbers(i)  # which refuses what is no constant
-    first, count = given[0][0], len(given)
-    if [d for d, _ in given] != list(range(first, first + count)):
-        raise Unsupported("the axes it takes elements of do not lie side by side: permute them so, or take of one "
-                          "after the other")
-    # Several axes as one.
-    places = torch.zeros((), dtype=torch.int64)
-    for d, i in given:
-        at, n = whole_constant(i).to(torch.int64), x.extent(d)
-        places = places * n + torch.where(at < 0, at + n, at)
-    flat = Region.with_axes(x, [*x.axes[:first], [p for a in x.axes[first:first + count] for p in a],
-                                *x.axes[first + count:]])
-    return r.view(r.take(flat, first, places.reshape(-1).tolist()), r.sizes)
 
 
 def largest(r: Region, x: Tensor, dim: int | None, keep: bool) -> Tensor:

@@ -176,9 +176,3 @@ def whole_constant(x: Tensor, samples: int = 0) -> torch.Tensor:
         raise Unsupported("a constant is repeated")
     return x.constant.reshape(there).expand(
         [math.prod(samples if n == B else n for n, _ in axis) for axis in x.axes])
-
-
-def numbers(x: Tensor) -> list[int]:
-    if x.constant is None:
-        raise Unsupported("it takes elements by numbers that are data; gacc knows `embedding`")
-    return whole_constant(x).reshape(-1).tolist()
