@@ -192,7 +192,7 @@ def check(export: Export, artifact: str, data: str, *, of: str | None, samples: 
     else:
         if ours.ndim != 3:
             raise Refused(f"the step's outputs are {list(ours.shape)}, and logits are [samples, tokens, vocabulary]")
-        tokens = windows(data, ours.shape[1], samples)
+        tokens = windows(data, ours.shape[1], len(ours))
         theirs = by_llama_cpp(export, tokens) if by == "llama.cpp" else by_transformers(export, tokens)
     return len(ours), difference(ours, theirs)
 

@@ -291,6 +291,9 @@ def test_a_check_follows_the_types_and_says_what_does_not_fit(folder):
     for samples, more in (2, []), (1, ["--samples", 1]), (2, ["--samples", 3]):
         expect(f": {samples} sample" in said(base, artifact, data + ",limit=2", *more), f"{samples} samples")
     expect("limit is a whole number" in said(base, artifact, data + ",limit=x", code=1), "the limit")
+    text = folder / "text"
+    text.write_bytes(bytes(i * i % 48 for i in range(16 * 20 + 1)))
+    expect(": 17 samples" in said(base, artifact, f"text:{text},split=train", "--samples", 20), "the first 90 %")
     for form in "probabilities", "class":
         compiled(base, folder / "other.ptx", "--set", f"predict.form={form}")
         expect("compile it with --set predict.form=logits" in said(base, folder / "other.ptx", data, code=1), form)
