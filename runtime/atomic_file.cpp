@@ -92,6 +92,10 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
+std::string file_in(const std::string& folder, std::string_view name) {
+  return (std::filesystem::path(folder) / name).string();
+}
+
 bool follow_links(std::string& path) {
   for (int i = 0; i < 40; ++i) {
     char folder[PATH_MAX];
@@ -315,5 +319,7 @@ Result<std::string> read_file(const std::string& path, int64_t limit) {
 Result<std::string> read_input(const std::string& path, int64_t limit) {
   return path == "-" ? read_descriptor(STDIN_FILENO, "standard input", limit) : read_file(path, limit);
 }
+
+Result<std::string> read_model(const std::string& path) { return read_input(path, int64_t{64} << 20); }
 
 }  // namespace gacc

@@ -73,6 +73,8 @@ std::string free_name(const std::string& name);
 
 // "a/b" -> "a", "b" -> ".", "/b" -> "/"
 std::string folder_of(const std::string& path);
+// Returns the path of a file in a folder, which may end in a slash.
+std::string file_in(const std::string& folder, std::string_view name);
 // Follows links until a name that is none. True when the path leads through /proc (as /dev/stdout and
 // /dev/fd/1 do): such names stand for open files, which must not be replaced.
 bool follow_links(std::string& path);
@@ -105,5 +107,7 @@ constexpr int64_t kMostStreamed = int64_t{1} << 30;
 Result<std::string> read_file(const std::string& path, int64_t limit = int64_t{1} << 36);
 // The same; "-" is standard input.
 Result<std::string> read_input(const std::string& path, int64_t limit = int64_t{1} << 36);
+// The same of a model file, which has at most 64 MiB.
+Result<std::string> read_model(const std::string& path);
 
 }  // namespace gacc

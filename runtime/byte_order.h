@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string_view>
+#include <type_traits>
 
 namespace gacc {
 
@@ -16,6 +18,17 @@ T read_little(const char* from) {
   T value;
   std::memcpy(&value, from, sizeof value);
   return value;
+}
+
+// Returns numbers as the bytes that they are in files.
+template <class T, size_t N>
+std::string_view bytes_of(std::span<T, N> numbers) {
+  return {reinterpret_cast<const char*>(numbers.data()), numbers.size_bytes()};
+}
+// Returns those of one.
+template <class T>
+requires std::is_trivially_copyable_v<T> std::string_view bytes_of(const T& number) {
+  return bytes_of(std::span(&number, 1));
 }
 
 // Turns the byte order of every element.

@@ -14,7 +14,6 @@
 #include "runtime/byte_order.h"
 #include "runtime/half.h"
 #include "runtime/json_text.h"
-#include "runtime/text.h"
 
 namespace gacc {
 namespace {
@@ -194,11 +193,9 @@ std::string json_of_one(GgufType type, std::string_view bytes) {
   return text + (real && text.find_first_of(".e") == text.npos ? ".0" : "");
 }
 
-void append(std::string& to, const auto& number) {
-  to.append(reinterpret_cast<const char*>(&number), sizeof number);
-}
+void append(std::string& to, const auto& number) { to += bytes_of(number); }
 void append_text(std::string& to, std::string_view text) {
-  append(to, static_cast<uint64_t>(text.size()));
+  append(to, uint64_t{text.size()});
   to += text;
 }
 

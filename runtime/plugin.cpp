@@ -1,6 +1,6 @@
-// Finds plug-ins.
 #include "runtime/plugin.h"
 
+#include <dlfcn.h>
 #include <sys/auxv.h>
 #include <unistd.h>
 
@@ -31,6 +31,17 @@ Result<std::string> find_plugin(const Plugin& plugin) {
                        plugin.what, plugin.file, home(), home(), plugin.package);
 }
 
+Result<LoadedPlugin> load_plugin(const Plugin& plugin, const char* entry, int flags) {
+  const std::string path = GACC_TRY(find_plugin(plugin));
+  void* library = dlopen(path.c_str(), RTLD_NOW | flags);
+  if (library == nullptr) return Status::error("cannot load {} {}: {}", plugin.what, path, dlerror());
+  return LoadedPlugin{path, dlsym(library, entry)};
+}
+
+Status LoadedPlugin::outdated() const {
+  return Status::error("{} was built for another version of gacc: rebuild or reinstall it", path);
+}
+
 std::string executable_path() {
   std::error_code error;
   std::filesystem::path file = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -39,6 +50,12 @@ std::string executable_path() {
     file = std::filesystem::canonical(called != nullptr ? called : "", error);
   }
   return error ? "" : file.string();
+}
+
+std::string host_name() {
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  return host;
 }
 
 std::string executable_folder() {

@@ -170,7 +170,7 @@ Status write_halves(const std::string& path, const NamedTensor& tensor, std::str
             "cannot write {}: tensor {} holds {} at {}, which is beyond {}; f32 has room for it", path,
             shown_name(tensor.name), some[i], index_text(tensor.shape, static_cast<int64_t>(first + i)),
             type == HalfType::f16 ? "f16" : "bf16");
-    GACC_TRY(write({reinterpret_cast<const char*>(halves.data()), halves.size() * sizeof(uint16_t)}));
+    GACC_TRY(write(bytes_of(std::span(halves))));
   }
   return {};
 }
@@ -202,17 +202,11 @@ Status write_safetensors(const std::string& path, const std::vector<NamedTensor>
   }
   header += "}";
   header.resize((header.size() + 7) / 8 * 8, ' ');
-  uint64_t length = header.size();
-  header.insert(0, reinterpret_cast<const char*>(&length), sizeof length);
+  header.insert(0, bytes_of(uint64_t{header.size()}));
   GACC_TRY(write(header));
   for (const NamedTensor* tensor : sorted) {
-    if (dtype != "F32") {
-      GACC_TRY(write_halves(path, *tensor, dtype, write));
-      continue;
-    }
-    const std::string_view bytes(reinterpret_cast<const char*>(tensor->data.data()),
-                                 tensor->data.size() * sizeof(float));
-    GACC_TRY(write(bytes));
+    GACC_TRY(dtype == "F32" ? write(bytes_of(std::span(tensor->data)))
+                            : write_halves(path, *tensor, dtype, write));
   }
   return {};
 }

@@ -11,7 +11,6 @@
 
 #include "runtime/cuda/libraries.h"
 #include "runtime/no_copy.h"
-#include "runtime/plan.h"
 
 namespace gacc::cuda {
 

@@ -55,11 +55,11 @@ class MpiCollective final : public Collective {
       return Status::error("the MPI library was built without threads (MPI_THREAD_SERIALIZED)");
     MPI_Comm_dup(MPI_COMM_WORLD, &data_);
     MPI_Comm_dup(MPI_COMM_WORLD, &control_);
-    char host[256] = "";
-    gethostname(host, sizeof host - 1);
-    std::vector<char> hosts(sizeof host * size_t(size_));
-    MPI_Allgather(host, sizeof host, MPI_CHAR, hosts.data(), sizeof host, MPI_CHAR, data_);
-    for (int r = 0; r < size_; ++r) peers_.push_back({&hosts[sizeof host * size_t(r)], Clock::now()});
+    char host[MPI_MAX_PROCESSOR_NAME] = "";
+    int length = 0;
+    MPI_Get_processor_name(host, &length);
+    const std::vector<std::string> hosts = GACC_TRY(all_gather(*this, host));
+    for (const std::string& each : hosts) peers_.push_back({each, Clock::now()});
     thread_ = std::jthread([this](const std::stop_token& quit) { attend(quit); });
     return {};
   }

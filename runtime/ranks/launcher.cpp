@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "runtime/atomic_file.h"
+#include "runtime/byte_order.h"
 #include "runtime/plugin.h"
 
 namespace gacc {
@@ -30,26 +31,20 @@ Launched launched() {
 }
 
 Result<std::unique_ptr<Collective>> load_mpi(const CollectiveOptions& options) {
-  const std::string path = GACC_TRY(find_plugin(kMpi));
-  // Global: MPI libraries load parts of their own that look for its names. Never closed.
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  if (library == nullptr) return Status::error("cannot load the MPI plug-in {}: {}", path, dlerror());
-  auto create = reinterpret_cast<gacc_create_collective_fn>(dlsym(library, "gacc_create_collective"));
+  // Global: MPI libraries load parts of their own that look for its names.
+  const LoadedPlugin plugin = GACC_TRY(load_plugin(kMpi, "gacc_create_collective", RTLD_GLOBAL));
+  const auto create = reinterpret_cast<gacc_create_collective_fn>(plugin.entry);
   std::string error;
   std::unique_ptr<Collective> ranks(create == nullptr ? nullptr : create(kCollectiveAbi, &options, &error));
   if (ranks) return ranks;
-  if (!error.empty()) return Status::error(std::move(error));
-  return Status::error("{} was built for another version of gacc: rebuild or reinstall it", path);
+  return error.empty() ? plugin.outdated() : Status::error(std::move(error));
 }
 
 // The same for all processes that share processors and GPUs, whatever they call their host.
 std::string machine() {
   std::string id;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
-  if (!id.empty()) return id;
-  char host[256] = "";
-  gethostname(host, sizeof host - 1);
-  return host;
+  return id.empty() ? host_name() : id;
 }
 
 }  // namespace
@@ -72,8 +67,7 @@ Result<RankPlace> find_place(Collective& ranks) {
   cpu_set_t mine;
   CPU_ZERO(&mine);
   sched_getaffinity(0, sizeof mine, &mine);
-  std::string text(reinterpret_cast<const char*>(&mine), sizeof mine);
-  text += machine();
+  const std::string text = std::string(bytes_of(mine)) + machine();
   const std::vector<std::string> all = GACC_TRY(all_gather(ranks, text));
   int sharing = 0;
   for (int r = 0; r < ranks.size(); ++r) {

@@ -1,4 +1,3 @@
-// The sums of nodes over ranks, by messages or by a link between devices.
 #include "runtime/ranks/rank_sums.h"
 
 #include <algorithm>
@@ -8,6 +7,8 @@
 #include <numeric>
 #include <optional>
 #include <utility>
+
+#include "runtime/byte_order.h"
 
 namespace gacc {
 namespace {
@@ -357,8 +358,7 @@ struct HostTransport {
 
 Result<LaneNodes> gather_nodes(Collective& ranks, std::span<const LaneRange> mine) {
   LaneNodes nodes;
-  const std::string_view text(reinterpret_cast<const char*>(mine.data()), mine.size_bytes());
-  const std::vector<std::string> texts = GACC_TRY(all_gather(ranks, text));
+  const std::vector<std::string> texts = GACC_TRY(all_gather(ranks, bytes_of(mine)));
   for (const std::string& one : texts) {
     const size_t held = one.size() / sizeof(LaneRange);
     nodes.held.push_back(static_cast<int64_t>(held));
@@ -521,10 +521,8 @@ Result<std::string> RankExchange::open_link() {
 Result<std::vector<LaneScalars>> RankExchange::gather(const std::vector<LaneScalars>& mine, size_t words) {
   const size_t bytes = words * sizeof(uint32_t), each = sizeof(LaneRange) + bytes;
   std::string own;
-  for (const LaneScalars& node : mine) {
-    own.append(reinterpret_cast<const char*>(&node.lanes), sizeof node.lanes);
-    own.append(reinterpret_cast<const char*>(node.words.data()), bytes);
-  }
+  for (const LaneScalars& node : mine)
+    own.append(bytes_of(node.lanes)).append(bytes_of(std::span(node.words)));
   const std::vector<std::string> all = GACC_TRY(all_gather(ranks_, own));
   std::vector<LaneScalars> nodes;
   for (const std::string& text : all)

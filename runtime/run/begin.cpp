@@ -1,4 +1,3 @@
-// Brings a session to its first state.
 #include "runtime/run/begin.h"
 
 namespace gacc {

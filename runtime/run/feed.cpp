@@ -1,4 +1,3 @@
-// Windows of epochs whose length is not known.
 #include "runtime/run/feed.h"
 
 #include "runtime/run/begin.h"

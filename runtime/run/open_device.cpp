@@ -1,4 +1,3 @@
-// The choice of a device. Devices but for GPUs are plug-ins, loaded with dlopen.
 #include "runtime/run/open_device.h"
 
 #include <dlfcn.h>
@@ -11,21 +10,14 @@
 namespace gacc {
 namespace {
 
-constexpr const char* kEntry = "gacc_create_device";
-
 constexpr Plugin kHost = {"the device plug-in", "libgacc-host.so", "gacc-cpu"};
 constexpr Plugin kEmulator = {"the emulator", "libgacc-emu.so", "gacc"};
 
-// Loads `path`, which stays loaded until the process ends, and asks it for a device.
-Result<std::unique_ptr<Device>> load_device(const std::string& path, const DeviceOptions& options) {
-  // Never closed: a device's code must outlive every object it made, and LLVM does not like to be unloaded.
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library) return Status::error("cannot load the device plug-in {}: {}", path, dlerror());
-  auto create = reinterpret_cast<gacc_create_device_fn>(dlsym(library, kEntry));
-  if (!create) return Status::error("{} is not a gacc device plug-in: it has no {}", path, kEntry);
-  std::unique_ptr<Device> device(create(kDeviceAbi, &options));
-  if (!device)
-    return Status::error("{} was built for another version of gacc: rebuild or reinstall it", path);
+Result<std::unique_ptr<Device>> open_host(const DeviceOptions& options) {
+  const LoadedPlugin plugin = GACC_TRY(load_plugin(kHost, "gacc_create_device", RTLD_LOCAL));
+  const auto create = reinterpret_cast<gacc_create_device_fn>(plugin.entry);
+  std::unique_ptr<Device> device(create == nullptr ? nullptr : create(kDeviceAbi, &options));
+  if (!device) return plugin.outdated();
   return device;
 }
 
@@ -49,7 +41,7 @@ Result<std::unique_ptr<Device>> open_device(std::string_view choice, const Devic
     if (choice != "auto") return status;
     if (note != nullptr) *note = status.text() + ": using the CPU";
   }
-  return load_device(GACC_TRY(find_plugin(kHost)), options);
+  return open_host(options);
 }
 
 }  // namespace gacc

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "runtime/atomic_file.h"
+#include "runtime/byte_order.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/philox.h"
 #include "runtime/session/answers.h"
@@ -28,9 +29,7 @@ std::string npy_header(int64_t samples, const std::vector<int64_t>& shape) {
   constexpr size_t kBefore = 10, kMultiple = 64;
   text.append((kMultiple - (kBefore + text.size() + 1) % kMultiple) % kMultiple, ' ');
   text += '\n';
-  const auto size = static_cast<unsigned>(text.size());
-  return std::string("\x93NUMPY\x01\0", 8) + static_cast<char>(size & 0xff) +
-         static_cast<char>(size >> 8 & 0xff) + text;
+  return std::string("\x93NUMPY\x01\0", 8).append(bytes_of(static_cast<uint16_t>(text.size()))) + text;
 }
 
 // The input that the loss compares with, where it is one of numbers that were normalised by their data.
@@ -328,8 +327,7 @@ Status predict(Session& session, const Plan& plan, const Dataset& data, const st
       if (!std::isfinite(some[i]) && wrong++ == 0) first_wrong = (first + static_cast<int64_t>(i)) / each;
     const std::span<float> answers = some.first(some.size() / static_cast<size_t>(merged));
     make_answers(plan.predict, some, answers);
-    const std::string_view bytes{reinterpret_cast<const char*>(answers.data()), answers.size_bytes()};
-    GACC_TRY(table ? file.write(csv_text(form, first / merged, answers)) : file.write(bytes));
+    GACC_TRY(file.write(table ? csv_text(form, first / merged, answers) : bytes_of(answers)));
     interrupted = asked_to_end();
     return !interrupted;
   };

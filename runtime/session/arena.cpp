@@ -1,4 +1,3 @@
-// Reads and writes of the arena, the large ones block by block.
 #include "runtime/session/arena.h"
 
 #include <algorithm>

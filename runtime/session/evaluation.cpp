@@ -1,4 +1,3 @@
-// The sums of an evaluation, and the metrics that follow from them.
 #include "runtime/session/evaluation.h"
 
 #include <algorithm>

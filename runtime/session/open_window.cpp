@@ -1,4 +1,3 @@
-// The sums of an open window, as `close` and the tree over lanes leave them.
 #include "runtime/session/open_window.h"
 
 namespace gacc {

@@ -1,4 +1,3 @@
-// The verbs of a session: what a training step asks of the window, the update and the arena, in which order.
 #include "runtime/session/session.h"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// The order of the update's programs and of the exchanges between them.
 #include "runtime/session/sharded_update.h"
 
 #include <algorithm>

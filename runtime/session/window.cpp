@@ -1,4 +1,3 @@
-// The rules of windows and tails (train.tail).
 #include "runtime/session/window.h"
 
 #include <algorithm>

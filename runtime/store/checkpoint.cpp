@@ -29,15 +29,6 @@ using Json = nlohmann::json;
 constexpr int64_t kHeadBytes = 24, kFootBytes = 24;
 constexpr int64_t kMostTable = int64_t{1} << 30;
 
-template <class T>
-void append(std::string& to, T value) {
-  to.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-
-std::string_view text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 // Fails where a number of parameters or moments is not finite: no file takes the place of a good one then. Sums of an
 // open window may be infinite, where a loss scale is too large; so may what follows from them.
 Status check_numbers(const PlanBuffer& buffer, std::string_view bytes, const std::string& path) {
@@ -141,9 +132,7 @@ void each_field(State& state, Visit visit) {
   visit.later("best.worse", state.best.worse);
 }
 
-std::string checkpoint_in(const std::string& folder) {
-  return folder + (folder.ends_with('/') ? "" : "/") + "checkpoint";
-}
+std::string checkpoint_in(const std::string& folder) { return file_in(folder, "checkpoint"); }
 
 std::string old_of(std::string checkpoint) {
   follow_links(checkpoint);
@@ -202,20 +191,21 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
   AtomicFile file;
   GACC_TRY(file.open(path));
   std::string head(kCheckpointMagic);
-  append(head, kCheckpointVersion);
-  append(head, crc32_of(head));
+  head += bytes_of(kCheckpointVersion);
+  head += bytes_of(crc32_of(head));
   GACC_TRY(file.write(head));
 
   Json tensors = Json::array();
   auto size = static_cast<int64_t>(head.size());
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_kept(buffer)) continue;
-    const std::vector<std::byte> bytes = GACC_TRY(session.read_for_checkpoint(buffer));
-    GACC_TRY(check_numbers(buffer, text_of(bytes), path));
-    GACC_TRY(file.write(text_of(bytes)));
+    const std::vector<std::byte> read = GACC_TRY(session.read_for_checkpoint(buffer));
+    const std::string_view bytes = bytes_of(std::span(read));
+    GACC_TRY(check_numbers(buffer, bytes, path));
+    GACC_TRY(file.write(bytes));
     tensors.push_back(CheckpointEntry{buffer.name, std::string(kind_text(buffer.kind())),
                                       std::string(dtype_text(buffer.dtype)), whole_shape(buffer),
-                                      whole_bytes(buffer), crc32_of(text_of(bytes))});
+                                      whole_bytes(buffer), crc32_of(bytes)});
     size += whole_bytes(buffer);
   }
 
@@ -235,11 +225,10 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
                      {"data", checkpoint.data},
                      {"best", {{"bytes", checkpoint.best.size()}, {"crc32", crc32_of(checkpoint.best)}}},
                      {"tensors", tensors}});
-  std::string foot;
-  append(foot, static_cast<uint64_t>(table.size()));
-  append(foot, static_cast<uint64_t>(size + static_cast<int64_t>(table.size()) + kFootBytes));
-  append(foot, crc32_of(table));
-  append(foot, crc32_of(foot));
+  std::string foot(bytes_of(uint64_t{table.size()}));
+  foot += bytes_of(size + static_cast<int64_t>(table.size()) + kFootBytes);
+  foot += bytes_of(crc32_of(table));
+  foot += bytes_of(crc32_of(foot));
   GACC_TRY(file.write(table));
   GACC_TRY(file.write(foot));
   return file.commit(keep);
@@ -407,7 +396,7 @@ Status CheckpointReader::restore(const Plan& plan, Session& session) const {
     if (!buffer || whole_bytes(*buffer) != entry.bytes) return damaged(entry.name);
     bytes.resize(static_cast<size_t>(entry.bytes));
     file.read(reinterpret_cast<char*>(bytes.data()), entry.bytes);
-    if (!file || crc32_of(text_of(bytes)) != entry.crc32)
+    if (!file || crc32_of(bytes_of(std::span(bytes))) != entry.crc32)
       return damaged(fmt::format("tensor {} has changed since it was checked", entry.name));
     GACC_TRY(session.write_buffer(*buffer, bytes));
   }

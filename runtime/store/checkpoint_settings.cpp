@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "runtime/atomic_file.h"
+#include "runtime/byte_order.h"
 #include "runtime/store/checkpoint.h"
 
 namespace gacc {
@@ -39,7 +40,7 @@ uint32_t fingerprint(const Dataset& data, size_t index) {
       if (!column.file->read(column.first + first, to)) return 0;  // reading samples says why
       some = to;
     }
-    crc = crc32_of({reinterpret_cast<const char*>(some.data()), some.size()}, crc);
+    crc = crc32_of(bytes_of(some), crc);
   }
   return crc;
 }

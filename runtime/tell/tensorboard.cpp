@@ -13,6 +13,8 @@
 #include <system_error>
 
 #include "runtime/atomic_file.h"
+#include "runtime/byte_order.h"
+#include "runtime/plugin.h"
 
 namespace gacc {
 namespace {
@@ -32,16 +34,14 @@ std::string varint(uint64_t value) {
   return bytes + static_cast<char>(value);
 }
 
-// The bytes of a number, on a little-endian machine.
-template <class T>
-std::string little(T value) {
-  return {reinterpret_cast<const char*>(&value), sizeof value};
-}
-
 // A field of a message: its number and wire type, then the value.
 std::string field(uint64_t number, uint64_t value) { return varint(number << 3 | kVarint) + varint(value); }
-std::string field(uint64_t number, double value) { return varint(number << 3 | kFixed64) + little(value); }
-std::string field(uint64_t number, float value) { return varint(number << 3 | kFixed32) + little(value); }
+std::string field(uint64_t number, double value) {
+  return varint(number << 3 | kFixed64).append(bytes_of(value));
+}
+std::string field(uint64_t number, float value) {
+  return varint(number << 3 | kFixed32).append(bytes_of(value));
+}
 std::string field(uint64_t number, std::string_view bytes) {
   return (varint(number << 3 | kBytes) + varint(bytes.size())).append(bytes);
 }
@@ -82,8 +82,6 @@ EventFile::~EventFile() {
 Status EventFile::open(const std::string& folder, std::optional<int64_t> resume) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  char host[256] = "";
-  gethostname(host, sizeof host - 1);
   const std::time_t seconds = std::time(nullptr);
   // TensorBoard reads a folder's files in the order of their names, so a resumed run's must come last. Two
   // runs within a second are told apart by the number at the end.
@@ -95,7 +93,7 @@ Status EventFile::open(const std::string& folder, std::optional<int64_t> resume)
   for (int number = 0; fd_ < 0; ++number) {
     const std::string begin = fmt::format("{}{:010}", kName, seconds + number);
     if (last.substr(0, begin.size()) >= begin && number < 1000) continue;
-    path_ = fmt::format("{}/{}.{}.{}.{}", folder, begin, host, getpid(), number);
+    path_ = fmt::format("{}/{}.{}.{}.{}", folder, begin, host_name(), getpid(), number);
     fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
     if (fd_ < 0 && (errno != EEXIST || number >= 1000))
       return Status::error("cannot write TensorBoard events to {}: {}", folder,
@@ -120,9 +118,9 @@ Status EventFile::write(int64_t step, std::span<const Scalar> scalars) {
 }
 
 Status EventFile::write_event(std::string_view event) {
-  std::string record = little(static_cast<uint64_t>(event.size()));
-  record += little(masked(crc32c(record)));
-  record.append(event) += little(masked(crc32c(event)));
+  std::string record(bytes_of(uint64_t{event.size()}));
+  record += bytes_of(masked(crc32c(record)));
+  record.append(event) += bytes_of(masked(crc32c(event)));
   if (!write_all(fd_, record)) {
     const int error = errno;
     (void)!ftruncate(fd_, bytes_);

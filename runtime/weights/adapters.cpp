@@ -384,8 +384,7 @@ AdapterFiles adapter_files(const std::string& path) {
   const std::string folder = path.substr(0, path.rfind('/') + 1), name = path.substr(folder.size());
   if (name == kTensors) return {path, folder + std::string(kConfiguration)};
   if (!is_folder(path)) return {path, ""};
-  const std::string inside = path + (path.ends_with('/') ? "" : "/");
-  return {inside + std::string(kTensors), inside + std::string(kConfiguration)};
+  return {file_in(path, kTensors), file_in(path, kConfiguration)};
 }
 
 bool is_adapter(const std::string& path) {

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/atomic_file.h"
-#include "runtime/text.h"
 #include "runtime/weights/weights.h"
 
 namespace gacc {
@@ -303,9 +302,7 @@ class Comparison {
   std::vector<std::string> problems_;
 };
 
-std::string config_of(const std::string& folder) {
-  return folder + (folder.ends_with('/') ? "" : "/") + "config.json";
-}
+std::string config_of(const std::string& folder) { return file_in(folder, "config.json"); }
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "runtime/atomic_file.h"
+#include "runtime/byte_order.h"
 #include "runtime/weights/adapters.h"
 #include "runtime/weights/config.h"
 #include "runtime/weights/gguf_template.h"
@@ -46,7 +47,7 @@ Status write_folder(const SaveForm& form, const Plan& plan, const Weights& loade
   const std::string config = GACC_TRY(config_for(loaded.folder(), plan, form.dtype));
   GACC_TRY(folder.named(write_file_atomically(folder.file(kConfiguration), config)));
   for (const std::string_view name : kBeside)
-    if (const std::string from = loaded.folder() + "/" + std::string(name); is_there(from))
+    if (const std::string from = file_in(loaded.folder(), name); is_there(from))
       GACC_TRY(
           folder.named(write_file_atomically(folder.file(name), GACC_TRY(read_file(from, kMostBeside)))));
   GACC_TRY(folder.named(write(folder.file(kWeights))));
@@ -103,7 +104,7 @@ Status check_adapter(const SaveForm& form, const Plan& plan, const Weights& load
     return Status::error("{}: {}", form.option, status.text());
   if (kind == FileKind::gguf) return check_gguf(form, plan, loaded);
   if (!form.path.ends_with(".safetensors") && !is_there(form.path)) return AtomicFile().open(form.path);
-  if (is_there(form.path + "/" + std::string(kConfiguration)))
+  if (is_there(file_in(form.path, kConfiguration)))
     return Status::error(
         "{} {}: the folder holds a model, of which the adapter would become a part: name another",
         form.option, form.path);
@@ -123,7 +124,7 @@ Status check_folder(const SaveForm& form, const Plan& plan, const Weights& loade
     return refuse(
         "a folder has config.json and the tokenizer's files of the folder that was loaded, and there "
         "is none: load the folder of the published model, not a file of weights");
-  if (!is_there(loaded.folder() + "/" + std::string(kConfiguration)))
+  if (!is_there(file_in(loaded.folder(), kConfiguration)))
     return refuse(fmt::format("{} was loaded, and has no config.json", loaded.folder()));
   if (const Status status = loaded.check_same_model(plan); !status) return refuse(status.text());
   GACC_TRY(config_for(loaded.folder(), plan, form.dtype).status());
@@ -168,9 +169,8 @@ Status check_save(const SaveForm& form, const Plan& plan, const Weights& loaded)
 Status save_parameters(const SaveForm& form, const Plan& plan, const Weights& loaded,
                        std::vector<NamedTensor>& tensors, Metadata metadata, std::string* kept) {
   for (const NamedTensor& tensor : tensors) {
-    const auto bytes = std::as_bytes(std::span(tensor.data));
-    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    GACC_TRY(check_finite({tensor.name, "F32", tensor.shape, text}, form.path + " is not written"));
+    const std::string_view bytes = bytes_of(std::span(tensor.data));
+    GACC_TRY(check_finite({tensor.name, "F32", tensor.shape, bytes}, form.path + " is not written"));
   }
   if (is_gguf(form.path)) {
     if (form.merge) merge_adapters(plan, tensors);

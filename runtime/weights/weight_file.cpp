@@ -1,4 +1,3 @@
-// The files of weights: see WeightFile.
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -139,11 +138,10 @@ Status WeightFile::open(const std::string& path) {
   path_ = path;
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
-    const std::string folder = path + (path.ends_with('/') ? "" : "/");
     path_.clear();
     // As transformers: an index may be what an earlier, larger model of the folder left.
     for (const char* name : {"model.safetensors", "model.safetensors.index.json"})
-      if (path_.empty() && std::filesystem::exists(folder + name, ignored)) path_ = folder + name;
+      if (path_.empty() && std::filesystem::exists(file_in(path, name), ignored)) path_ = file_in(path, name);
     if (path_.empty())
       return Status::error("{}: has neither model.safetensors nor model.safetensors.index.json{}", path,
                            others_in(path));

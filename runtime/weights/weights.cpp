@@ -380,10 +380,6 @@ std::vector<RowRun> take_rows(std::span<const RowRun>& runs, int64_t& done, int6
   return some;
 }
 
-}  // namespace
-
-namespace {
-
 // Returns the format of a tensor whose blocks follow each other in the parameter, too; null for other tensors.
 const BlockFormat* whole_blocks(const WeightSource& source, const StoredTensor& tensor) {
   const std::vector<int64_t>& ours = source.buffer->shape;
