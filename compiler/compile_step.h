@@ -13,6 +13,7 @@
 
 #include "frontend/frontend.h"
 #include "passes/pipeline.h"
+#include "runtime/no_copy.h"
 
 namespace gacc {
 
@@ -34,7 +35,7 @@ std::string bug_text(std::string_view what);
 // KEY=VALUE of --set; nothing when it is not of that form.
 std::optional<Override> parse_override(const std::string& text);
 
-class StepCompiler {
+class StepCompiler : NoCopy {
  public:
   // `file` is what messages call the model.
   StepCompiler(std::string text, std::string file, std::vector<Override> overrides)
@@ -42,8 +43,6 @@ class StepCompiler {
         file_(std::move(file)),
         overrides_(std::move(overrides)),
         diag_(file_, text_) {}
-  StepCompiler(const StepCompiler&) = delete;
-  StepCompiler& operator=(const StepCompiler&) = delete;
 
   // Makes errors of the frontend's warnings.
   bool strict = false;

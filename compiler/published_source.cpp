@@ -149,4 +149,9 @@ std::optional<CompileTrouble> read_published(const std::string& path, const std:
   return {};
 }
 
+void add_adapters(const ModelSource& source, int64_t rank, std::vector<Override>& overrides) {
+  const std::vector<Override> adapters = adapters_of_blocks(source.text, rank);
+  overrides.insert(overrides.begin(), adapters.begin(), adapters.end());
+}
+
 }  // namespace gacc

@@ -18,5 +18,7 @@ struct ModelSource {
 // more of them, or "".
 std::optional<CompileTrouble> read_published(const std::string& path, const std::string& families,
                                              PublishedOptions options, ModelSource& source);
+// Puts adapters of that rank (adapters_of_blocks) before the overrides of a model file.
+void add_adapters(const ModelSource& source, int64_t rank, std::vector<Override>& overrides);
 
 }  // namespace gacc

@@ -1,4 +1,3 @@
-// The plug-in libgacc-compiler.so.
 #include "library/compiler_plugin.h"
 
 #include <exception>
@@ -38,10 +37,7 @@ CompileTrouble compile(const CompilerRequest& request, std::string& artifact, st
     if (options.context || options.pack)
       return {false, fmt::format("{} goes with a published model\n", options.context ? "context" : "pack")};
     source = {request.text, request.file};
-    if (options.lora) {
-      const std::vector<Override> adapters = adapters_of_blocks(source.text, *options.lora);
-      overrides.insert(overrides.begin(), adapters.begin(), adapters.end());
-    }
+    if (options.lora) add_adapters(source, *options.lora, overrides);
   }
   StepCompiler compiler(source.text, source.file, overrides);
   compiler.on_note = [&](std::string_view note) {

@@ -76,8 +76,6 @@ struct gacc_session {
 
 namespace {
 
-constexpr int64_t kModelLimit = int64_t{64} << 20;  // bytes of a model file
-
 // ---- errors
 
 // The answer of a function of the interface; as a Status, for GACC_TRY.
@@ -175,10 +173,9 @@ Answer compile(const std::optional<std::string>& text, const std::string& name,
   if (text && text->find('\0') != std::string::npos)
     return Status::error("{}: a model file is text, and this has a byte 0", name);
   look_from_here();
-  const std::string path = GACC_TRY(find_plugin({"the compiler", "libgacc-compiler.so", "gacc-compiler"}));
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed, as devices are not
-  if (library == nullptr) return Status::error("cannot load the compiler {}: {}", path, dlerror());
-  auto compile_step = reinterpret_cast<gacc_compile_step_fn>(dlsym(library, kCompilerEntry));
+  constexpr Plugin kCompiler = {"the compiler", "libgacc-compiler.so", "gacc-compiler"};
+  const LoadedPlugin plugin = GACC_TRY(load_plugin(kCompiler, kCompilerEntry, RTLD_LOCAL));
+  const auto compile_step = reinterpret_cast<gacc_compile_step_fn>(plugin.entry);
   CompilerAnswer answer;
   const CompilerRequest request = {text ? text->c_str() : nullptr, name.c_str(), given};
   const int ended = compile_step == nullptr ? -1 : compile_step(kCompilerAbi, &request, take_answer, &answer);
@@ -186,8 +183,7 @@ Answer compile(const std::optional<std::string>& text, const std::string& name,
     GACC_TRY(make_step(std::move(answer.artifact), name, to));
     return {GACC_OK, answer.warnings};
   }
-  if (ended < 0)
-    return Status::error("{} was built for another version of gacc: rebuild or reinstall it", path);
+  if (ended < 0) return plugin.outdated();
   Answer error(ended == 1 ? GACC_FAILED : GACC_BUG, answer.trouble);
   find_place(answer.trouble, name, error);
   return error;
@@ -306,7 +302,7 @@ gacc_error gacc_compile_file(const char* path, const gacc_compile_options* optio
     const bool published =
         file.ends_with(".json") || file.ends_with(".gguf") || std::filesystem::is_directory(path, ignored);
     if (published) return compile(std::nullopt, path, options, step);
-    return compile(GACC_TRY(read_input(path, kModelLimit)), path, options, step);
+    return compile(GACC_TRY(read_model(path)), path, options, step);
   });
 }
 

@@ -28,7 +28,6 @@
 #include "passes/pass.h"
 #include "passes/pipeline.h"
 #include "passes/recompute.h"
-#include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"
 #include "tools/command_line.h"
@@ -189,6 +188,18 @@ Exit status:
                                                                           : "MODEL is required"));
 }
 
+passes::PipelineOptions pipeline_of(const Arguments& given) {
+  passes::PipelineOptions pipeline;
+  pipeline.options.target = given.target;
+  pipeline.print_after = given.print_after;
+  pipeline.stop_after =
+      given.emit == "graph" ? std::string(passes::pass_before("recompute")) : given.stop_after;
+  pipeline.time_passes = given.times;
+  pipeline.print_locations = given.locations;
+  pipeline.sink = to_stderr;
+  return pipeline;
+}
+
 // Returns the error that the option parser cannot see and no model file can make right; "" when the command line is
 // valid. Adds the overrides of the model file to `overrides`: --set, and the options that are short for one.
 std::string wrong_command(const Arguments& given, std::vector<Override>& overrides) {
@@ -254,16 +265,11 @@ std::string wrong_command(const Arguments& given, std::vector<Override>& overrid
   }
   if (given.documents) overrides.push_back({"train.documents", fmt::to_string(*given.documents)});
   if (!given.launch.empty()) overrides.push_back({"launch.mode", toml_string(given.launch)});
-  passes::PipelineOptions pipeline;
-  pipeline.print_after = given.print_after;
-  pipeline.stop_after = given.stop_after;
-  if (const std::string unknown = passes::unknown_pass(pipeline); !unknown.empty()) return unknown;
+  if (const std::string unknown = passes::unknown_pass(pipeline_of(given)); !unknown.empty()) return unknown;
   Diag diag("--target", "");
   if (!codegen::check_target(given.target, diag)) return diag.reports().front().text;
   return "";
 }
-
-constexpr int64_t kModelLimit = int64_t{64} << 20;  // bytes of a model file
 
 // Only of regular files: a pipe can be read once.
 bool is_artifact(const std::string& path) {
@@ -388,7 +394,7 @@ class Compilation {
     if (const std::string wrong = wrong_command(arguments_, overrides_); !wrong.empty())
       return fail(kWrongCommand, wrong);
     if (!is_published(arguments_.model)) {
-      Result<std::string> text = read_input(arguments_.model, kModelLimit);
+      Result<std::string> text = read_model(arguments_.model);
       if (!text) return exit_status(text.status());
       file_ = {text.take(), arguments_.model == "-" ? "<stdin>" : arguments_.model};
     }
@@ -421,9 +427,7 @@ class Compilation {
       return read_published(arguments_.model, arguments_.families, std::move(all), source);
     }
     source = file_;
-    if (!options.lora) return {};
-    const std::vector<Override> adapters = adapters_of_blocks(source.text, *options.lora);
-    overrides.insert(overrides.begin(), adapters.begin(), adapters.end());
+    if (options.lora) add_adapters(source, *options.lora, overrides);
     return {};
   }
 
@@ -448,15 +452,7 @@ class Compilation {
 
   // The passes, after micro-batch and recompute are chosen where the model leaves that open.
   Ended transform() {
-    passes::PipelineOptions pipeline;
-    pipeline.options.target = arguments_.target;
-    pipeline.print_after = arguments_.print_after;
-    pipeline.stop_after =
-        arguments_.emit == "graph" ? std::string(passes::pass_before("recompute")) : arguments_.stop_after;
-    pipeline.time_passes = arguments_.times;
-    pipeline.print_locations = arguments_.locations;
-    pipeline.sink = to_stderr;
-    if (const std::optional<CompileTrouble> trouble = compiler_->transform(pipeline)) return report(*trouble);
+    if (const auto trouble = compiler_->transform(pipeline_of(arguments_))) return report(*trouble);
     return {};
   }
 
