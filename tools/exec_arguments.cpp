@@ -23,7 +23,7 @@ namespace {
 
 // ---- what may be written for a value
 
-OptionForm any(std::string type) { return {std::move(type), std::nullopt}; }
+OptionForm any(std::string type) { return {std::move(type), std::nullopt, {}}; }
 
 // A number of decimal digits from `low` to `high`. The option parser's own reading takes 010 for 8, and for a
 // number past the largest one the largest.
@@ -37,7 +37,7 @@ OptionForm count(int64_t low, int64_t high = std::numeric_limits<int64_t>::max()
     text = fmt::format("{}", value);
     return "";
   };
-  return {"N", CLI::Validator(check, "")};
+  return {"N", CLI::Validator(check, ""), {}};
 }
 
 // Reads a number; NaN of any other text.
@@ -55,7 +55,7 @@ OptionForm number() {
     if (value > 0 && used == 0) return "is 0 in f32, in which it is used";
     return std::isfinite(used) && value >= 0 ? "" : "expected a number of at least 0";
   };
-  return {"X", CLI::Validator(check, "")};
+  return {"X", CLI::Validator(check, ""), {}};
 }
 
 // A share of one, which is not zero.
@@ -64,10 +64,10 @@ OptionForm share() {
     const double value = number_of(text);
     return value > 0 && value <= 1 ? "" : "expected a number above 0, up to 1";
   };
-  return {"X", CLI::Validator(check, "")};
+  return {"X", CLI::Validator(check, ""), {}};
 }
 
-OptionForm words(const std::vector<std::string>& list) { return {"NAME", CLI::IsMember(list)}; }
+OptionForm words(const std::vector<std::string>& list) { return {"NAME", CLI::IsMember(list), {}}; }
 
 OptionForm device() {
   const auto check = [](const std::string& text) -> std::string {
@@ -76,7 +76,7 @@ OptionForm device() {
     const bool known = text == "auto" || text == "cpu" || text == "cuda" || text == "emulate";
     return known || numbered ? "" : fmt::format("{}: expected auto, cpu, cuda, cuda:N or emulate", text);
   };
-  return {"auto|cpu|cuda[:N]|emulate", CLI::Validator(check, "")};
+  return {"auto|cpu|cuda[:N]|emulate", CLI::Validator(check, ""), {}};
 }
 
 // ---- files
@@ -98,7 +98,9 @@ std::vector<std::string> the_adapter(const std::string& path) {
 using Endings = std::vector<std::string_view>;
 using FilesOf = std::vector<std::string> (*)(const std::string&);
 
-OptionFiles no_file() { return {std::nullopt, nullptr, "", {}}; }
+OptionForm path(std::string type, OptionFiles files) {
+  return {std::move(type), std::nullopt, std::move(files)};
+}
 OptionFiles reads(FilesOf of) { return {FileUse::reads, of, "", {}}; }
 OptionFiles writes(FilesOf of, Endings endings = {}, std::string_view in_place_of = "") {
   return {FileUse::writes, of, in_place_of, std::move(endings)};
@@ -146,9 +148,10 @@ std::string value_text(const OptionTarget& target) {
 std::vector<FileOption> file_options(Arguments& given) {
   std::vector<FileOption> options;
   for (const OptionRow& row : option_table(given))
-    if (row.files.use)
-      options.push_back({row.name, *row.files.use, row.files.of(*std::get<std::string*>(row.target)),
-                         row.files.in_place_of, row.files.of == the_saved});
+    if (row.form.files.use)
+      options.push_back({row.name, *row.form.files.use,
+                         row.form.files.of(*std::get<std::string*>(row.target)), row.form.files.in_place_of,
+                         row.form.files.of == the_saved});
   return options;
 }
 
@@ -170,7 +173,8 @@ std::string wrong_files(Arguments& given) {
   if (std::string wrong = wrong_outputs(files); !wrong.empty()) return wrong;
   for (const OptionRow& row : option_table(given))
     if (row.writes())
-      if (std::string wrong = wrong_ending(row.name, *std::get<std::string*>(row.target), row.files.endings);
+      if (std::string wrong =
+              wrong_ending(row.name, *std::get<std::string*>(row.target), row.form.files.endings);
           !wrong.empty())
         return wrong;
   return "";
@@ -331,145 +335,125 @@ std::vector<OptionRow> option_table(Arguments& to) {
   const Modes starts = {train, init_only}, gives_parameters = {train, init_only, evaluate, predict, generate};
   const Endings parameters = {".safetensors"}, models = {".safetensors", ".gguf"};
   const OptionForm flag = any("");
+  const OptionFiles state = to.resume ? updates(checkpoint_files) : writes(checkpoint_files);
   // clang-format off
   return {
-      {"", "ARTIFACT", &to.artifact, any(""), "what gaccc wrote (step.ptx), or - for standard input",
-       reads(the_source), compared, {}, always},
+      {"", "ARTIFACT", &to.artifact, path("", reads(the_source)),
+       "what gaccc wrote (step.ptx), or - for standard input", compared, {}, always},
 
-      {"Data", "--data", &to.data, any("SPEC"), "training data",
-       reads(data_files), compared, {}, {train, init_only, predict, verify}},
-      {"Data", "--eval", &to.eval, any("SPEC"),
+      {"Data", "--data", &to.data, path("SPEC", reads(data_files)), "training data", compared, {},
+       {train, init_only, predict, verify}},
+      {"Data", "--eval", &to.eval, path("SPEC", reads(data_files)),
        "data evaluated after every epoch and at the end;\nwithout --data: evaluates once and ends",
-       reads(data_files), compared, {}, {train, evaluate}},
+       compared, {}, {train, evaluate}},
       {"Data", "--no-shuffle", &to.no_shuffle, flag, "take the samples in file order",
-       no_file(), compared, {}, {train, init_only, verify}},
+       compared, {}, {train, init_only, verify}},
 
       {"Run", "--epochs", &to.train.epochs, count(0),
-       "stop after N epochs; default: the model's,\nunless another limit is given",
-       no_file(), same, {}, starts},
-      {"Run", "--updates", &to.train.updates, count(0), "stop after N updates", no_file(), same, {}, starts},
-      {"Run", "--launches", &to.train.launches, count(0), "stop after N launches", no_file(), same, {}, starts},
+       "stop after N epochs; default: the model's,\nunless another limit is given", same, {}, starts},
+      {"Run", "--updates", &to.train.updates, count(0), "stop after N updates", same, {}, starts},
+      {"Run", "--launches", &to.train.launches, count(0), "stop after N launches", same, {}, starts},
       {"Run", "--pause-at", &to.train.pause_at, count(0),
-       "end after N updates, in the middle of the run: its other\nlimits say how long it is",
-       no_file(), same, {}, starts},
+       "end after N updates, in the middle of the run: its other\nlimits say how long it is", same, {}, starts},
       {"Run", "--eval-every", &to.train.eval_every, count(1), "evaluate after every N updates, too",
-       no_file(), same, {"--eval"}, {train}},
+       same, {"--eval"}, {train}},
       {"Run", "--patience", &to.train.patience, count(1),
-       "stop after N evaluations in a row without a better one", no_file(), same, {"--eval"}, {train}},
-      {"Run", "--best", &to.train.best, any("NAME"),
-       "which is better: by loss (default) or a metric of the model",
-       no_file(), same, {"--save-best", "--save-best-adapter", "--patience"}, {train}},
-      {"Run", "--seed", &to.seed, count(0), "replaces model.seed; also of --generate",
-       no_file(), compared, {}, always},
-      {"Run", "--lr", &to.lr, number(), "replaces optimizer.lr",
-       no_file(), compared, {}, {train, init_only, verify}},
-      {"Run", "--init-only", &to.init_only, flag, "initialise (and --save), launch nothing",
-       no_file(), same, {}, {init_only}},
+       "stop after N evaluations in a row without a better one", same, {"--eval"}, {train}},
+      {"Run", "--best", &to.train.best, any("NAME"), "which is better: by loss (default) or a metric of the model",
+       same, {"--save-best", "--save-best-adapter", "--patience"}, {train}},
+      {"Run", "--seed", &to.seed, count(0), "replaces model.seed; also of --generate", compared, {}, always},
+      {"Run", "--lr", &to.lr, number(), "replaces optimizer.lr", compared, {}, {train, init_only, verify}},
+      {"Run", "--init-only", &to.init_only, flag, "initialise (and --save), launch nothing", same, {}, {init_only}},
       {"Run", "--recheck", &to.recheck, count(1),
-       "make every N-th launch and every N-th update twice, and\ncompare all bits that they leave",
-       no_file(), same, {}, {train}},
+       "make every N-th launch and every N-th update twice, and\ncompare all bits that they leave", same, {}, {train}},
       {"Run", "--verify", &to.verify, flag, "self-test of the artifact on this data; trains and writes nothing",
-       no_file(), same, {"--data"}, {verify}},
+       same, {"--data"}, {verify}},
 
-      {"Predictions", "--predict", &to.predict, any("FILE"),
+      {"Predictions", "--predict", &to.predict, path("FILE", writes(the_file, {".npy", ".csv"})),
        "write the outputs for every sample of --data, in file\norder (npy, f32; FILE.csv: a table; - is standard "
-       "output);\ntrains nothing",
-       writes(the_file, {".npy", ".csv"}), same, {"--data"}, {predict}},
+       "output);\ntrains nothing", same, {"--data"}, {predict}},
       {"Predictions", "--generate", &to.generate, count(0),
-       "print N tokens that follow the prompt; models of tokens", no_file(), same, {}, {generate}},
+       "print N tokens that follow the prompt; models of tokens", same, {}, {generate}},
       {"Predictions", "--prompt", &to.text.prompt, any("TEXT"),
        "what they follow; default: a newline. Of a vocabulary\nabove 256: numbers with spaces between them (words: "
-       "python3\n-m gacc.generate)",
-       no_file(), own, {}, {generate}},
-      {"Predictions", "--prompts", &to.prompts, any("FILE"),
-       "a prompt a line; prints a line for each, with \\n for a newline",
-       reads(the_file), own, {}, {generate}},
+       "python3\n-m gacc.generate)", own, {}, {generate}},
+      {"Predictions", "--prompts", &to.prompts, path("FILE", reads(the_file)),
+       "a prompt a line; prints a line for each, with \\n for a newline", own, {}, {generate}},
       {"Predictions", "--stop", &to.text.stop, any("TEXT"),
-       "end before this text; of a vocabulary above 256: before\nthis number", no_file(), own, {}, {generate}},
+       "end before this text; of a vocabulary above 256: before\nthis number", own, {}, {generate}},
       {"Predictions", "--temperature", &to.text.temperature, number(),
-       "divides the logits; default 1; 0: the most likely token", no_file(), own, {}, {generate}},
+       "divides the logits; default 1; 0: the most likely token", own, {}, {generate}},
       {"Predictions", "--top-k", &to.text.top_k, count(1), "choose among the N most likely tokens",
-       no_file(), own, {}, {generate}},
+       own, {}, {generate}},
       {"Predictions", "--top-p", &to.text.top_p, share(),
-       "choose among the fewest tokens whose probabilities make X", no_file(), own, {}, {generate}},
+       "choose among the fewest tokens whose probabilities make X", own, {}, {generate}},
 
-      {"Parameters", "--load", &to.load, any("FILE"),
+      {"Parameters", "--load", &to.load, path("FILE", reads(the_file)),
        "parameters to begin with: safetensors, a GGUF, an index of\nshards, or a folder that has one",
-       reads(the_file), compared, {}, always},
-      {"Parameters", "--save", &to.save, any("FILE"),
+       compared, {}, always},
+      {"Parameters", "--save", &to.save, path("FILE", writes(the_saved, models, "--load")),
        "write the parameters at the end (safetensors); FOLDER/: with\nconfig.json and the tokenizer's files of the "
-       "folder of --load;\nFILE.gguf: with all that --like has",
-       writes(the_saved, models, "--load"), given, {}, starts},
-      {"Parameters", "--like", &to.like, any("BASE.gguf"),
+       "folder of --load;\nFILE.gguf: with all that --like has", given, {}, starts},
+      {"Parameters", "--like", &to.like, path("BASE.gguf", reads(the_file)),
        "the GGUF whose metadata, names and types of tensors those\nget that --save writes; the base of an adapter",
-       reads(the_file), own, {"--save", "--save-adapter"}, starts},
+       own, {"--save", "--save-adapter"}, starts},
       {"Parameters", "--check", &to.check, count(1),
        "compare what the written files compute with the run's\nparameters, on the first N samples of --eval or --data; "
        "exit 1\nbeyond 1e-6, in half precision 2^-7, of the largest output",
-       no_file(), same, {"--save", "--save-adapter"}, {train}},
+       same, {"--save", "--save-adapter"}, {train}},
       {"Parameters", "--save-as", &to.save_as, words({"published"}),
        "names and layout of --save and --save-best: those of [load]\nin the model file, as in every FOLDER/",
-       no_file(), own, {"--save", "--save-best"}, starts},
+       own, {"--save", "--save-best"}, starts},
       {"Parameters", "--save-type", &to.save_type, words({"f32", "bf16", "f16"}),
        "of the numbers that --save and --save-best write: f32\n(default), bf16 or f16",
-       no_file(), own, {"--save", "--save-best"}, starts},
+       own, {"--save", "--save-best"}, starts},
       {"Parameters", "--merge", &to.merge, flag,
        "add the adapters (lora) to the weights that --save and\n--save-best write",
-       no_file(), own, {"--save", "--save-best"}, starts},
-      {"Parameters", "--load-adapter", &to.load_adapter, any("FOLDER"),
+       own, {"--save", "--save-best"}, starts},
+      {"Parameters", "--load-adapter", &to.load_adapter, path("FOLDER", reads(the_adapter)),
        "adapters to begin with, as PEFT writes them; also a file\nof their tensors, NAME.safetensors, or llama.cpp's, "
-       "NAME.gguf",
-       reads(the_adapter), compared, {}, gives_parameters},
-      {"Parameters", "--save-adapter", &to.save_adapter, any("FOLDER"),
-       "write the adapters at the end, as PEFT reads them; NAME.gguf:\nas llama.cpp does",
-       writes(the_adapter, models, "--load-adapter"), given, {}, starts},
-      {"Parameters", "--save-best", &to.save_best, any("FILE"),
-       "write the parameters of the best evaluation so far; also a\nFOLDER/, as --save",
-       writes(the_saved, parameters), given, {"--eval"}, {train}},
-      {"Parameters", "--save-best-adapter", &to.save_best_adapter, any("FOLDER"),
-       "write the adapters of the best evaluation so far",
-       writes(the_adapter, parameters), given, {"--eval"}, {train}},
-      {"Parameters", "--dump-grads", &to.dump_grads, any("FILE"),
-       "write the mean gradient of the last window (safetensors, f32)",
-       writes(the_file, parameters), given, {}, {train}},
+       "NAME.gguf", compared, {}, gives_parameters},
+      {"Parameters", "--save-adapter", &to.save_adapter, path("FOLDER", writes(the_adapter, models, "--load-adapter")),
+       "write the adapters at the end, as PEFT reads them; NAME.gguf:\nas llama.cpp does", given, {}, starts},
+      {"Parameters", "--save-best", &to.save_best, path("FILE", writes(the_saved, parameters)),
+       "write the parameters of the best evaluation so far; also a\nFOLDER/, as --save", given, {"--eval"}, {train}},
+      {"Parameters", "--save-best-adapter", &to.save_best_adapter, path("FOLDER", writes(the_adapter, parameters)),
+       "write the adapters of the best evaluation so far", given, {"--eval"}, {train}},
+      {"Parameters", "--dump-grads", &to.dump_grads, path("FILE", writes(the_file, parameters)),
+       "write the mean gradient of the last window (safetensors, f32)", given, {}, {train}},
 
-      {"Checkpoints", "--checkpoint", &to.checkpoint, any("FOLDER"),
-       "folder for the full state of the run, written after every\nepoch, at the end and on Ctrl-C",
-       to.resume ? updates(checkpoint_files) : writes(checkpoint_files), given, {},
+      {"Checkpoints", "--checkpoint", &to.checkpoint, path("FOLDER", state),
+       "folder for the full state of the run, written after every\nepoch, at the end and on Ctrl-C", given, {},
        {train, evaluate, predict, generate}},
       {"Checkpoints", "--checkpoint-every", &to.train.checkpoint_every, count(1),
-       "write it after every N updates instead of epochs", no_file(), same, {"--checkpoint"}, {train}},
+       "write it after every N updates instead of epochs", same, {"--checkpoint"}, {train}},
       {"Checkpoints", "--resume", &to.resume, flag,
        "go on, bit for bit, from the checkpoint in that folder,\nif there is one",
-       no_file(), compared, {"--checkpoint"}, {train, evaluate, predict, generate}},
+       compared, {"--checkpoint"}, {train, evaluate, predict, generate}},
 
-      {"Output", "--log", &to.log, any("FILE"), "write one JSON object a line",
-       writes(log_files), own, {}, {train, init_only, evaluate}},
+      {"Output", "--log", &to.log, path("FILE", writes(log_files)), "write one JSON object a line",
+       own, {}, {train, init_only, evaluate}},
       {"Output", "--log-hash", &to.log_hash, flag,
-       "with each update's line a SHA-256 of the weights, for\nscripts/compare-logs",
-       no_file(), same, {"--log"}, {train}},
-      {"Output", "--tensorboard", &to.tensorboard, any("FOLDER"),
-       "write the log's figures for TensorBoard into this folder", writes(the_events), own, {}, {train}},
-      {"Output", "--profile", &to.profile, any("FILE"),
-       "measure every launch, and write a Chrome trace of them\n(launches then run one by one)",
-       writes(the_file), own, {}, {train}},
-      {"Output", "--quiet", &to.quiet, flag, "show results alone, and no progress", no_file(), own, {}, always},
+       "with each update's line a SHA-256 of the weights, for\nscripts/compare-logs", same, {"--log"}, {train}},
+      {"Output", "--tensorboard", &to.tensorboard, path("FOLDER", writes(the_events)),
+       "write the log's figures for TensorBoard into this folder", own, {}, {train}},
+      {"Output", "--profile", &to.profile, path("FILE", writes(the_file)),
+       "measure every launch, and write a Chrome trace of them\n(launches then run one by one)", own, {}, {train}},
+      {"Output", "--quiet", &to.quiet, flag, "show results alone, and no progress", own, {}, always},
 
       {"Device", "--device", &to.device, device(), "auto (default): the first GPU that can, else the CPU",
-       no_file(), compared, {}, always},
-      {"Device", "--threads", &to.threads, count(1, 4096), "on a CPU; default: all cores",
-       no_file(), own, {}, always},
+       compared, {}, always},
+      {"Device", "--threads", &to.threads, count(1, 4096), "on a CPU; default: all cores", own, {}, always},
       {"Device", "--gemm", &to.gemm, words({"auto", "cublas", "builtin"}), "on a GPU: auto, cublas or builtin",
-       no_file(), same, {}, always},
-      {"Device", "--tune-gemm", &to.tune_gemm, any("FILE"),
+       same, {}, always},
+      {"Device", "--tune-gemm", &to.tune_gemm, path("FILE", updates(the_file)),
        "on a GPU: measure cuBLASLt's algorithms for every matrix\nproduct and keep the fastest ones in "
-       "FILE, which later\nruns read",
-       updates(the_file), given, {}, gives_parameters},
+       "FILE, which later\nruns read", given, {}, gives_parameters},
 
       {"Ranks", "--ranks", &to.ranks, count(1),
-       "train with N processes on this machine, started by mpirun;\ndocs/ranks.md", no_file(), own, {}, always},
+       "train with N processes on this machine, started by mpirun;\ndocs/ranks.md", own, {}, always},
       {"Ranks", "--rank-timeout", &to.rank_timeout, count(1),
-       "seconds without a sign of life of another rank that are\nborne; default 60", no_file(), own, {}, always},
+       "seconds without a sign of life of another rank that are\nborne; default 60", own, {}, always},
   };
   // clang-format on
 }

@@ -53,12 +53,6 @@ struct Arguments {
 using OptionTarget = std::variant<std::string*, bool*, int*, int64_t*, double*, std::optional<int64_t>*,
                                   std::optional<double>*>;
 
-// The form of a value: "N", "FILE" for --help, and a check that may rewrite it.
-struct OptionForm {
-  std::string type;
-  std::optional<CLI::Validator> check;
-};
-
 // The files that the option names.
 struct OptionFiles {
   std::optional<FileUse> use;
@@ -67,6 +61,13 @@ struct OptionFiles {
   // The endings of its format, the first one to be offered; a file that ends as another format does is refused. Empty:
   // any will do.
   std::vector<std::string_view> endings;
+};
+
+// The form of a value: "N", "FILE" for --help, a check that may rewrite it, and the files that it names.
+struct OptionForm {
+  std::string type;
+  std::optional<CLI::Validator> check;
+  OptionFiles files;
 };
 
 // The agreement that an option needs among ranks' command lines. The first rank alone writes what `first` writes.
@@ -93,12 +94,11 @@ struct OptionRow {
   OptionTarget target;
   OptionForm form;
   std::string_view help;
-  OptionFiles files;
   AmongRanks ranks;
   std::vector<std::string_view> needs;  // it makes no sense without one of these
   Modes modes;                          // those that it may stand in
 
-  bool writes() const { return files.use && *files.use != FileUse::reads; }
+  bool writes() const { return form.files.use && *form.files.use != FileUse::reads; }
 };
 
 static_assert(!std::is_default_constructible_v<Modes>, "a row without its last column would compile");

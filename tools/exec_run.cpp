@@ -11,7 +11,6 @@
 #include "runtime/run/begin.h"
 #include "runtime/run/open_device.h"
 #include "runtime/run/rates.h"
-#include "runtime/run/self_check.h"
 #include "runtime/text.h"
 
 namespace gacc {
