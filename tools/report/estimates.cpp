@@ -9,7 +9,6 @@
 #include "compiler/plan/show.h"
 #include "ir/row_pitch.h"
 #include "ir/text/size_text.h"
-#include "kernels/gemm.h"
 #include "runtime/ranks/lanes.h"
 #include "tools/report/report.h"
 

@@ -12,7 +12,6 @@
 #include "ir/cost.h"
 #include "ir/kernel.h"
 #include "ir/liveness.h"
-#include "passes/plan_memory.h"
 
 namespace gacc::report {
 
@@ -27,11 +26,9 @@ Category category_of(const Buffer& buffer) {
   return half ? Category::half_weights : Category::optimizer;
 }
 
-std::string shape_text(const Type& type) {
-  std::string text;
-  for (const int64_t extent : type.shape)
-    text += fmt::format("{}{}", text.empty() ? "" : ",", extent == kBatch ? "B" : std::to_string(extent));
-  return fmt::format("{}[{}]", dtype_text(type.dtype), text);
+// Leaves out the pitch, which is no matter of the reader's.
+std::string plain_text(const Type& type) {
+  return fmt::format("{}{}", dtype_text(type.dtype), shape_text(type.shape));
 }
 
 // By value: the op that makes it, or null.
@@ -144,13 +141,13 @@ RegionMap region_map(const Module& module, RegionKind kind, const ByCategory& al
   for (const LiveRange& range : live_ranges(module, region, all, times)) {
     const Value& value = region[range.value];
     const Op* maker = made_by[static_cast<size_t>(range.value.index)];
-    map.values.push_back({value.name, shape_text(value.type), maker ? layers.of(*maker) : "",
+    map.values.push_back({value.name, plain_text(value.type), maker ? layers.of(*maker) : "",
                           category_of(maker), value.offset.value_or(0), range.bytes, range.first,
                           range.last});
   }
   for (const SlotRange& slot : slot_ranges(module, all, times)) {
     const Buffer& buffer = module[slot.buffer];
-    map.values.push_back({buffer.name, shape_text(buffer.type), "", Category::optimizer,
+    map.values.push_back({buffer.name, plain_text(buffer.type), "", Category::optimizer,
                           buffer.offset.value_or(0), slot.bytes, slot.first, slot.last});
   }
   bool backward = false;
@@ -191,7 +188,7 @@ MemoryMap memory_map(const Module& module) {
     if (storage_of(module, id) != id) continue;  // in another's place
     if (buffer.host || buffer.role == BufferRole::slot) continue;
     const int64_t bytes = type_bytes(buffer.type, module.micro_batch());
-    map.buffers.push_back({buffer.name, shape_text(buffer.type), "", category_of(buffer),
+    map.buffers.push_back({buffer.name, plain_text(buffer.type), "", category_of(buffer),
                            buffer.offset.value_or(0), bytes, 0, 0});
     map.always[static_cast<size_t>(map.buffers.back().category)] += bytes;
     map.buffers_end = std::max(map.buffers_end, aligned(buffer.offset.value_or(0) + bytes));

@@ -12,6 +12,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+Json holding_json(const Holding& value) {
+  return {{"name", value.name},     {"type", value.type},
+          {"layer", value.layer},   {"category", category_text(value.category)},
+          {"offset", value.offset}, {"bytes", value.bytes},
+          {"first", value.first},   {"last", value.last}};
+}
+
 Json region_json(const RegionMap& region) {
   constexpr std::string_view kRoles[] = {"forward", "backward", "made again", ""};  // in the order of Role
   Json kernels = Json::array(), values = Json::array();
@@ -22,15 +29,7 @@ Json region_json(const RegionMap& region) {
                        {"flops", row.flops},
                        {"live", row.live},
                        {"value_bytes", row.live_bytes}});
-  for (const Holding& value : region.values)
-    values.push_back({{"name", value.name},
-                      {"type", value.type},
-                      {"layer", value.layer},
-                      {"category", category_text(value.category)},
-                      {"offset", value.offset},
-                      {"bytes", value.bytes},
-                      {"first", value.first},
-                      {"last", value.last}});
+  for (const Holding& value : region.values) values.push_back(holding_json(value));
   return {{"name", ir::region_text(region.kind)},
           {"title", region_name(region.kind)},
           {"layers", region.layers},
@@ -45,12 +44,7 @@ Json memory_json(const MemoryMap& map) {
     categories.push_back(
         {{"name", category_text(category)}, {"stays", stays(category)}, {"bytes", map.always[c]}});
   }
-  for (const Holding& buffer : map.buffers)
-    buffers.push_back({{"name", buffer.name},
-                       {"type", buffer.type},
-                       {"category", category_text(buffer.category)},
-                       {"offset", buffer.offset},
-                       {"bytes", buffer.bytes}});
+  for (const Holding& buffer : map.buffers) buffers.push_back(holding_json(buffer));
   for (const RegionMap& region : map.regions) regions.push_back(region_json(region));
   Json peak = {{"region", map.peak_region}, {"kernel", map.peak_kernel}};
   peak["alive"] = map.empty() ? std::vector<size_t>() : map.peak().held;
