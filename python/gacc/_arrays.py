@@ -70,8 +70,14 @@ def fits(given: Sequence[int], wanted: Sequence[int]) -> bool:
     return given == wanted or (flat and np.prod(given, dtype=object) == np.prod(wanted, dtype=object))
 
 
-def _read_header(file: BinaryIO) -> dict[str, Any]:
+def _header_of(file: BinaryIO) -> dict[str, Any]:
     return json.loads(file.read(int.from_bytes(file.read(8), "little")))
+
+
+def read_header(path: str | os.PathLike) -> dict[str, Any]:
+    """The header of a safetensors file: its tensors by name, and `__metadata__`."""
+    with open(path, "rb") as file:
+        return _header_of(file)
 
 
 def _write_header(file: BinaryIO, header: dict[str, Any]) -> None:
@@ -82,7 +88,7 @@ def _write_header(file: BinaryIO, header: dict[str, Any]) -> None:
 
 def read_safetensors(path: str | os.PathLike) -> dict[str, np.ndarray]:
     with open(path, "rb") as file:
-        header, data = _read_header(file), file.read()
+        header, data = _header_of(file), file.read()
     header.pop("__metadata__", None)
     return {name: np.frombuffer(data, np.float32, (t["data_offsets"][1] - t["data_offsets"][0]) // 4,
                                 t["data_offsets"][0]).reshape(t["shape"]).copy() for name, t in header.items()}
@@ -104,15 +110,14 @@ def write_safetensors(path: str | os.PathLike, tensors: Mapping[str, Any]) -> No
 
 def read_columns(path: str | os.PathLike, inputs: Iterable[str]) -> dict[str, list[str]]:
     """The columns of the table that an input was trained on, as the safetensors file of its parameters has them."""
-    with open(path, "rb") as file:
-        said = _read_header(file).get("__metadata__", {})
+    said = read_header(path).get("__metadata__", {})
     return {name: json.loads(said[COLUMNS.format(name)]) for name in inputs if COLUMNS.format(name) in said}
 
 
 def write_columns(path: str | os.PathLike, columns: Mapping[str, list[Any]]) -> None:
     """Adds them to such a file."""
     with open(path, "rb") as old, whole(path) as file:
-        header = _read_header(old)
+        header = _header_of(old)
         said = {COLUMNS.format(name): json.dumps(list(map(str, each))) for name, each in columns.items()}
         _write_header(file, header | {"__metadata__": header.get("__metadata__", {}) | said})
         shutil.copyfileobj(old, file)

@@ -96,7 +96,6 @@ FUNCTIONS = {
     "session_evaluated": [c_void_p, c_void_p, c_char_p, c_void_p, c_void_p],
     "session_predict": [c_void_p, c_void_p, c_size_t, c_int64, c_void_p, c_size_t],
     "session_read": [c_void_p, c_char_p, c_void_p, c_size_t],
-    "session_write": [c_void_p, c_char_p, c_void_p, c_size_t],
     "session_save": [c_void_p, c_char_p],
     "session_save_as": [c_void_p, c_char_p, c_void_p],
     "session_checkpoint": [c_void_p, c_char_p],
@@ -136,10 +135,7 @@ def _load() -> ctypes.CDLL:
     except OSError as error:
         raise ImportError(f"gacc: cannot load libgacc.so.0 ({error}): install the package libgacc0, or let "
                           "GACC_LIBRARY name the file") from None
-    for short, arguments in FUNCTIONS.items():
-        function = getattr(library, "gacc_" + short)
-        function.argtypes, function.restype = arguments, CError
-    for short, (arguments, result) in OTHERS.items():
+    for short, (arguments, result) in {**OTHERS, **{f: (given, CError) for f, given in FUNCTIONS.items()}}.items():
         function = getattr(library, "gacc_" + short)
         function.argtypes, function.restype = arguments, result
     return library

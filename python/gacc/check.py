@@ -26,6 +26,7 @@ import numpy as np
 
 from . import Error, program
 from . import open as open_step
+from ._arrays import read_header
 from ._gguf import Unreadable, read_metadata
 from .tokens import Refused
 
@@ -46,14 +47,8 @@ def in_halves(path: pathlib.Path) -> bool:
     files = [path]
     if path.is_dir() or path.name.endswith(".index.json"):
         files = sorted((path if path.is_dir() else path.parent).glob("*.safetensors"))
-    return any(tensor["dtype"] in HALVES for file in files for name, tensor in header_of(file).items()
+    return any(tensor["dtype"] in HALVES for file in files for name, tensor in read_header(file).items()
                if name != "__metadata__")
-
-
-def header_of(path: pathlib.Path) -> dict[str, Any]:
-    """The tensors of a safetensors file, by name."""
-    with open(path, "rb") as file:
-        return json.loads(file.read(int.from_bytes(file.read(8), "little")))
 
 
 def form_of(artifact: str) -> str:
@@ -115,8 +110,8 @@ def limited(data: str) -> tuple[str, int | None]:
 def windows(data: str, length: int, most: int) -> np.ndarray:
     """The tokens of the first samples, [samples, length]."""
     kind, _, rest = data.partition(":")
-    file, *said = rest.split(",")
-    options = dict(each.partition("=")[::2] for each in said)
+    file, *_ = rest.split(",")
+    options = dict(each.partition("=")[::2] for each in rest.split(","))
     if kind in ("tokens", "text"):
         stored = "u8" if kind == "text" else options.get("dtype", "u16")
         all_tokens = np.fromfile(file, {"u8": "u1", "u16": "<u2", "u32": "<u4"}[stored])
@@ -128,7 +123,7 @@ def windows(data: str, length: int, most: int) -> np.ndarray:
         with np.load(file) as arrays:
             found = arrays["tokens"][:most]
     elif kind == "npy":
-        found = np.load(dict(each.partition("=")[::2] for each in rest.split(","))["tokens"])[:most]
+        found = np.load(options["tokens"])[:most]
     else:
         raise Refused(f"{data}: only tokens:, text:, npz: and npy: are windows of tokens")
     return found.astype(np.int64)
