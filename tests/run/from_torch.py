@@ -134,6 +134,7 @@ def test_the_state_is_the_module_s(_):
     step = gacc.from_torch(net, {"tokens": tokens}, loss="cross_entropy", target="next", optimizer={"type": "sgd", "lr": 0.1})
     expect("head.weight" not in step.source and "unused" not in step.source, step.source)
     run = session(step)
+    expect(run.parameters()._metadata == net.state_dict()._metadata, "the versions of the modules are lost")
     before = {n: x.clone() for n, x in net.state_dict().items()}
     expect(all(torch.equal(before[n], x) for n, x in run.parameters().items()), "a session starts from other values")
     run.step(tokens=tokens, next=tokens)

@@ -5,6 +5,7 @@ accumulation, recompute and memory are gacc's.
 """
 from __future__ import annotations
 
+import collections
 import copy
 import inspect
 import itertools
@@ -304,12 +305,16 @@ class ModuleState:
         self.values = {name: value.detach().cpu().clone() for name, value in buffers.values.items()}
         self.rest = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()
                      if owners.get(name, name) not in self.values}
-        self.names = list(module.state_dict())
+        self.names = list(state := module.state_dict())
+        self.versions = state._metadata  # of the modules, by which they load
 
     def of_step(self, arrays: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """Returns what load_state_dict(strict=True) takes."""
-        return {name: self.rest[name] if name in self.rest else torch.as_tensor(arrays[self.owners.get(name, name)])
-                for name in self.names}
+        state = collections.OrderedDict(
+            (name, self.rest[name] if name in self.rest else torch.as_tensor(arrays[self.owners.get(name, name)]))
+            for name in self.names)
+        state._metadata = self.versions
+        return state
 
     def to_step(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters that a session has, of a state_dict()."""
