@@ -250,6 +250,19 @@ TEST(Published, WhatAFileOfGptNeoXSaysTwiceAgrees) {
   }
 }
 
+// transformers 5 writes it among the positions and beside them.
+TEST(Published, WhatAFileOfPhi3SaysTwiceAgrees) {
+  Json config = config_of("phi-3-mini");
+  for (const char* key : {"rope_theta", "rope_scaling"}) config.erase(key);
+  config["rope_parameters"] = {
+      {"rope_type", "default"}, {"rope_theta", 10000.0}, {"partial_rotary_factor", 0.75}};
+  config["partial_rotary_factor"] = 0.75;
+  std::string problems;
+  EXPECT_TRUE(read(config, problems, named())) << problems;
+  config["partial_rotary_factor"] = 0.5;
+  EXPECT_NE(problems_of(config, named()).find("`partial_rotary_factor`"), std::string::npos);
+}
+
 TEST(Published, WhatAFamilyCannotExpressIsNamedWithItsValue) {
   const auto with = [](const char* name, const char* key, const Json& value) {
     Json config = config_of(name);
