@@ -5,13 +5,27 @@ namespace gacc::frontend {
 
 namespace {
 
-// y[..] = weight[token]; weight [vocab, features]
+// y[..] = weight[token]; weight [vocab, features]. Where the token is `padding` no gradient flows.
 Layer lower_embedding(LayerContext& l) {
   const int64_t vocab = l.keys.integer("vocab"), features = l.keys.integer("features");
   l.choose_rows(vocab, l.keys.at("vocab"));
   const ir::BufferId weight =
       l.parameter("weight", {vocab, features}, Parameters::Standard::normal, {features, vocab}, "vocab");
-  return {{l.b.make("embedding", l.path, {l.x(), weight})}, weight};
+  const ir::ValueId y = l.b.make("embedding", l.path, {l.x(), weight});
+  if (!l.keys.has("padding")) return {{y}, weight};
+  const int64_t padding = l.keys.integer("padding");
+  if (padding >= vocab)
+    l.refuse(Kind::out_of_range, l.keys.at("padding"), "`padding` is {}, and layer `{}` has {} vectors",
+             padding, l.spec.name, vocab);
+  if (!l.training() || !l.trains()) return {{y}, weight};
+  const ir::Shape shape = l.b.type(y).shape;
+  ir::Shape row = shape;
+  row.back() = 1;
+  const ir::ValueId token = l.b.make("reshape", l.path + ".token", {l.x()}, {{"shape", row}});
+  const ir::ValueId pads = l.b.make("equal", l.path + ".pads", {token, static_cast<double>(padding)});
+  const ir::ValueId ended =
+      l.b.make("reshape", l.path + ".ended", {y}, {{"shape", shape}, {"detached", true}});
+  return {{l.b.make("select", l.path + ".padded", {pads, ended, y})}, weight};
 }
 
 // y = x + weight, x [B, positions, features], weight [positions, features] or with more rows; in documents, x +
@@ -40,7 +54,11 @@ Layer lower_position_embedding(LayerContext& l) {
 const LayerType layers::embedding{
     .schema = {.name = "embedding",
                .says = "A learned vector for each number of an i32 input; weight [vocab, features].",
-               .keys = {{"vocab", Form::integer, required, "how many vectors", extent}, features_key},
+               .keys = {{"vocab", Form::integer, required, "how many vectors", extent},
+                        features_key,
+                        {"padding", Form::integer, no_default,
+                         "a number whose vector gets no gradient, as PyTorch's padding_idx",
+                         count_from_zero}},
                .example = "vocab = 100\nfeatures = 16"},
     .weight = true,
     .tokens = true,

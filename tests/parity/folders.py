@@ -20,7 +20,7 @@ import warnings
 BIN = pathlib.Path(os.environ.get("GACC_BIN", pathlib.Path(__file__).resolve().parents[2] / "build/bin"))
 UPDATES, WINDOW, BATCH = 10, 24, 2
 SMALL = dict(vocab_size=97, max_position_embeddings=64, hidden_size=48, intermediate_size=80, num_hidden_layers=2,
-             num_attention_heads=6, bos_token_id=0, eos_token_id=1, pad_token_id=None)
+             num_attention_heads=6, bos_token_id=0, eos_token_id=1, pad_token_id=2)
 # Windows are longer than what scaled positions were first trained on.
 ROPES = {"default": None, "linear": dict(factor=4.0),
          "llama3": dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16),

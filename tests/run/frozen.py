@@ -52,6 +52,19 @@ def is_matrix(name, model=MODEL):
     return name.endswith("weight") and "lora" not in name and not name.startswith("norm") and ".ln." not in name
 
 
+def test_the_vector_of_the_padding_gets_no_gradient(folder):
+    """Except the head's, where that is tied."""
+    def gradient(name, model, **settings):
+        artifact = build(folder, name, model, "", **settings)
+        run("gacc-exec", artifact, "--data", adapted.data(folder), "--updates", 1, "--dump-grads", folder / name, "--device", "cpu", "--no-shuffle")
+        (rows, width), values = harness.read_safetensors(folder / name)["embed.weight"]
+        return [values[i * width:(i + 1) * width] for i in range(rows)]
+    plain, padded = gradient("plain", MODEL), gradient("padded", MODEL, layers__embed__padding=3)
+    expect(any(plain[3]) and not any(padded[3]) and plain[:3] + plain[4:] == padded[:3] + padded[4:], f"{plain[3]}\n{padded[3]}")
+    expect(any(gradient("tied", TIED, layers__embed__padding=3)[3]), "the head's gradient is lost")
+    harness.one_error(run("gaccc", folder / "plain.toml", "--set", "layers.embed.padding=29", code=1), "`padding` is 29", "has 29 vectors")
+
+
 def test_numbers_are_those_of_ggml(folder):
     """The blocks that `init` writes, on the CPU and by PTX, are what a load of the same numbers writes; embeddings are in q8_0, vectors as they were."""
     whole = initial(folder, build(folder, "plain"))
