@@ -382,11 +382,15 @@ def test_samples_are_dropped_whole_and_in_place(_):
         noise = torch.empty([x.shape[0], 1]).bernoulli_(0.75)
         return x * noise.div_(0.75)
 
+    def drop_path(x):  # transformers'
+        noise = 0.75 + torch.rand((x.shape[0], 1), dtype=x.dtype)
+        return x.div(0.75) * noise.floor_()
+
     class Drops(One):
         def forward(self, x):
             x = x * self.weight
             return (stochastic_depth(x) if self.function is None else self.function(x)) if self.training else x
-    for function in (None, nn.Dropout(0.25, inplace=True)):
+    for function in (None, drop_path, nn.Dropout(0.25, inplace=True)):
         net, x = Drops(function), torch.rand(512, 4) + 1
         run = session(gacc.from_torch(net, {"x": x}, loss="l1", target="y", optimizer={"type": "sgd", "lr": 1.0}))
         expect(np.array_equal(run.predict(x=x), x.numpy()), "eval() drops something")

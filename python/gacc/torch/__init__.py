@@ -52,6 +52,7 @@ class Lowering:
         self.region = Region(buffers)
         self.inputs: dict[str, Tensor] = {}
         graph = program.graph
+        draw_by_chance(graph)
         results = next(n for n in graph.nodes if n.op == "output").args[0]
         specs = program.graph_signature.output_specs
         output = next(n for n, spec in zip(results, specs) if spec.kind.name == "USER_OUTPUT")
@@ -252,6 +253,19 @@ class Lowering:
         if operand in (given.operand for given in self.inputs.values()):
             operand = region.emit("mul", [operand, "1.0"], ("f32", shape))
         return operand, shape
+
+
+def draw_by_chance(graph: fx.Graph) -> None:
+    """floor(p + rand) is 1 with the chance p: so the drop paths of transformers say it."""
+    for node in graph.nodes:
+        total = node.args[0] if node.target is aten.floor.default else None
+        drawn, chance = total.args[:2] if total is not None and total.target is aten.add.Tensor else (None, None)
+        if isinstance(drawn, fx.Node) and drawn.target is aten.rand.default and (
+                isinstance(chance, float) and 0 <= chance <= 1):
+            with graph.inserting_before(drawn):
+                like = graph.call_function(aten.empty.memory_format, drawn.args)
+            like.meta = drawn.meta
+            node.target, node.args = aten.bernoulli.p, (like, chance)
 
 
 def applied(node: fx.Node, number: Callable[[fx.Node], torch.Tensor]) -> Any:
