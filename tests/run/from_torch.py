@@ -596,7 +596,11 @@ def test_positions_are_counted_without_the_padding(_):
     half = session(gacc.from_torch(net, {"tokens": tokens}, loss="mse", target="y", optimizer=SGD, precision="bf16"))
     with torch.no_grad():
         expect(torch.allclose(torch.as_tensor(half.predict(tokens=tokens)), net(tokens), rtol=2 ** -7, atol=1e-3), "bf16 takes other rows")
-    refused(None, "may lie beyond the table", "cumsum(1)", x=tokens, module=nn.Sequential(Net(301)))
+    class Offsets(Tables):  # columns that share a table
+        def forward(self, columns):
+            return self.tables[0]((columns + torch.tensor([0, 5])).clamp(0, 8))
+    one_update("offsets", Offsets(9), {"columns": torch.tensor([[4, 2], [3, 3]])}, torch.randn(2, 2, 4))
+    refused(None, "may lie beyond the table", "cumsum(1)", "clamp(0, 300)", x=tokens, module=nn.Sequential(Net(301)))
 
 
 def test_a_target_that_the_forward_takes_for_nothing_is_told(_):

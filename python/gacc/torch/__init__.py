@@ -207,6 +207,8 @@ class Lowering:
         """Returns what the whole numbers of a result lie between, where those of its operands are known to."""
         if self.region.boolean:
             return 0, 1
+        if node.target is aten.clamp.default and len(node.args) == 3 and all(isinstance(n, int) for n in node.args[1:]):
+            return node.args[1:]
         nodes = node.all_input_nodes
         given = [getattr(self.values[n], "bounds", None) for n in nodes]
         if node.target not in BOUNDED or None in given or self.region.dtype != "i32":

@@ -30,7 +30,8 @@ def embedding(r: Region, table: Tensor, which: Tensor, padding: int = -1, by_fre
     source = r.numbers.get(operand)
     if source is None and (which.bounds is None or which.bounds[0] < 0 or which.bounds[1] >= count):
         raise Unsupported("it takes rows by numbers that are computed, and may lie beyond the table; gacc takes the "
-                          "elements of an input, which it checks, and positions such as a mask's cumsum(1)")
+                          "elements of an input, which it checks, positions such as a mask's cumsum(1), and what "
+                          f"clamp(0, {count - 1}) gives")
     if source is not None and (other := r.buffers.ranges.setdefault(source, count)) != count:
         raise Unsupported(f"the input `{source}` chooses rows of tables of {other} and of {count} rows, and gacc "
                           "checks the elements of an input against one number: give the columns as separate inputs")
