@@ -11,6 +11,8 @@ WORDS = {"int": "a whole number", "float": "a number", "bool": "True or False", 
          "Mapping": "a dict", "Iterable": "an iterable", "Callable": "a function", "NoneType": "None",
          "Step": "a Step, which gacc.compile(model) or gacc.open(artifact) gives"}
 
+OWN = {"loss": "cross_entropy", "optimizer": "adamw"}  # arguments that name something of gacc's, and such a name
+
 
 def _kinds(hint: Any) -> list[Any]:
     """The classes that a type is a union of, without what is in their brackets."""
@@ -38,4 +40,5 @@ def check(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
         if name in given and not any(_fits(given[name], kind) for kind in kinds):
             words = [WORDS.get(kind.__name__, f"a {kind.__name__}") for kind in kinds]
             raise TypeError(f"{function.__qualname__.removesuffix('.__init__')}(): {name} is {given[name]!r:.60}, and "
-                            f"takes {', '.join(words[:-1])}{' or ' if words[:-1] else ''}{words[-1]}")
+                            f"takes {', '.join(words[:-1])}{' or ' if words[:-1] else ''}{words[-1]}"
+                            + (f'; gacc has its own, by name, such as "{OWN[name]}"' if name in OWN else ""))

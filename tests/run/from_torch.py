@@ -455,6 +455,9 @@ def test_wrong_arguments_are_told(_):
     error_of(TypeError, nn.Linear(4, 4), {}, "by the names")
     error_of(TypeError, nn.Linear(4, 4), {"input": "abc"}, "`input`", "no array")
     error_of(gacc.Error, nn.Bilinear(4, 4, 2), {"a": x}, "the forward takes input1, input2, and there are a")
+    for name, given, such in (("loss", F.mse_loss, "cross_entropy"), ("optimizer", torch.optim.Adam, "adamw")):
+        raises(TypeError, f"{name} is", "a dict", f'by name, such as "{such}"')(
+            lambda: gacc.from_torch(nn.Linear(4, 4), {"input": x}, **({"loss": "mse", "target": "y", "optimizer": "sgd"} | {name: given})))
     for dtype in (torch.float64, torch.float16, torch.int16, torch.uint8, torch.complex64):
         error_of(gacc.Error, nn.Linear(4, 4), {"input": x.to(dtype)}, "`input`", str(dtype).split(".")[1], "float32")
     for dtype in (torch.float64, torch.float16, torch.bfloat16):
