@@ -358,7 +358,13 @@ def test_gradients_end_where_pytorch_ends_them(_):
         y[:, 1:3] = 0.5
         y[:, 0] *= x[:, 1]
         return y
-    functions = {"detach": lambda x: x * x.detach().tanh() + torch.detach(x) * 0.1, "data": lambda x: x * x.data, "no_grad": no_grad, "written": written,
+
+    def masked(x):
+        y, z = x * 2, x.view(-1, 3, 4).tanh() + 1
+        y[y < -0.5] = 0.1
+        z[z[..., 0] > 1] = z.new_tensor([1.0, 2.0, 3.0, 4.0])
+        return y + z.flatten(1)
+    functions = {"masked": masked, "detach": lambda x: x * x.detach().tanh() + torch.detach(x) * 0.1, "data": lambda x: x * x.data, "no_grad": no_grad, "written": written,
                  "checkpoint": lambda x: checkpoint(torch.tanh, x, use_reentrant=True) + checkpoint(torch.exp, x, use_reentrant=False),
                  "straight through": lambda x: x + ((x > 0) * 2.0 - x).detach()}
     for name, function in functions.items():
@@ -525,6 +531,7 @@ def test_what_is_not_there_names_the_line(_):
     refused(lambda x: x[:, (x[:, 0] > 0).long()], "by numbers that are data", "gather or x[torch.arange(len(x)), i]", place)
     refused(lambda x: x * x.max(1)[1][:, None], "result 1 of `aten.max.dim`", "argmax", place)
     refused(lambda x: F.max_pool1d(x[:, None], 2, return_indices=True)[1] * 1.0, "no result 1", place)
+    refused(lambda x: x.index_put(((x[:, 0] > 0).long(),), torch.ones(4)), "index_put", "torch.where(mask, a, b)", place)
     refused(lambda x: x[:, 2:2], "no element", place)
     refused(lambda x: x[:, torch.zeros(0).long()], "no element", place)
     refused(lambda x: x + x.argmax(), "argmax(-1)", place)

@@ -53,6 +53,7 @@ class Lowering:
         self.inputs: dict[str, Tensor] = {}
         graph = program.graph
         draw_by_chance(graph)
+        choose_by_masks(graph)
         results = next(n for n in graph.nodes if n.op == "output").args[0]
         specs = program.graph_signature.output_specs
         output = next(n for n, spec in zip(results, specs) if spec.kind.name == "USER_OUTPUT")
@@ -162,7 +163,8 @@ class Lowering:
         build = OPERATIONS.get(node.target)
         if build is None:
             more = ("; what is drawn outside of dropout is an input, as eps in mean + eps * std"
-                    if node.target in RANDOM else "")
+                    if node.target in RANDOM else "; torch.where(mask, a, b) and gather say what is chosen"
+                    if node.target is aten.index_put.default else "")
             raise refusal(node, f"gacc has no `{node.target}`{more}")
         region = self.region
         region.hint, region.dtype, region.boolean = node.name, TYPES[first.dtype], first.dtype is torch.bool
@@ -268,6 +270,23 @@ def draw_by_chance(graph: fx.Graph) -> None:
                 like = graph.call_function(aten.empty.memory_format, drawn.args)
             like.meta = drawn.meta
             node.target, node.args = aten.bernoulli.p, (like, chance)
+
+
+def choose_by_masks(graph: fx.Graph) -> None:
+    """x[mask] = value, of as many axes as follow the mask's, is where(mask, value, x)."""
+    for node in graph.nodes:
+        if node.target is not aten.index_put.default or len(node.args) > 3 or len(node.args[1]) > 1:
+            continue
+        x, (mask,), value = node.args
+        more = x.meta["val"].dim() - mask.meta["val"].dim()
+        if mask.meta["val"].dtype is not torch.bool or value.meta["val"].dim() > more:
+            continue
+        with graph.inserting_before(node):
+            for _ in range(more):
+                wider = graph.call_function(aten.unsqueeze.default, (mask, -1))
+                wider.meta = {**node.meta, "val": mask.meta["val"].unsqueeze(-1)}
+                mask = wider
+        node.target, node.args = aten.where.self, (mask, value, x)
 
 
 def applied(node: fx.Node, number: Callable[[fx.Node], torch.Tensor]) -> Any:
