@@ -34,8 +34,17 @@ const char* const kFakes[] = {GACC_FAKE_CUBLAS};
 class CublasLt : public testing::Test {
  protected:
   void SetUp() override { open(); }
-  // Another engine.
   void open() { ASSERT_EQ(open_cublas_lt(kFakes, 80, engine).text(), ""); }
+  // The product adds no bias: C is that of the one without.
+  void expect_plain() {
+    EXPECT_FALSE(engine->adds_bias(product));
+    ASSERT_EQ(engine->launch(product, nullptr).text(), "");
+    product.bias = 0;
+    product.c = pointer(again);
+    ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
+    ASSERT_EQ(engine->launch(product, nullptr).text(), "");
+    EXPECT_EQ(c, again);
+  }
 
   std::unique_ptr<GemmEngine> engine;
   const std::vector<float> workspace = std::vector<float>(kDemand / 4), a = fill(kM * kK, 1),
@@ -102,13 +111,7 @@ TEST_F(CublasLt, TheAlgorithmIsNotChangedForABias) {
   ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
   EXPECT_EQ(calls, 2 * 3) << "two rounds";
   EXPECT_EQ(engine->workspace_bytes(product), 0);
-  EXPECT_FALSE(engine->adds_bias(product));
-  ASSERT_EQ(engine->launch(product, nullptr).text(), "");
-  product.bias = 0;
-  product.c = pointer(again);
-  ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
-  ASSERT_EQ(engine->launch(product, nullptr).text(), "");
-  EXPECT_EQ(c, again);
+  expect_plain();
 }
 
 // A bias that the library does not add after all is a launch of its own, and the product is as it would be.
@@ -120,13 +123,7 @@ TEST_F(CublasLt, ABiasThatFailsIsLeftToItsLaunch) {
   fake<int (*)(int)>("fake_refuse_biases")(1);
   EXPECT_EQ(engine->warm_up(product, nullptr).text(), "");
   fake<int (*)(int)>("fake_refuse_biases")(0);
-  EXPECT_FALSE(engine->adds_bias(product));
-  ASSERT_EQ(engine->launch(product, nullptr).text(), "");
-  product.bias = 0;
-  product.c = pointer(again);
-  ASSERT_EQ(engine->prepare(product, nullptr).text(), "");
-  ASSERT_EQ(engine->launch(product, nullptr).text(), "");
-  EXPECT_EQ(c, again);
+  expect_plain();
 }
 
 TEST_F(CublasLt, AnAlgorithmIsWarmedUpOnce) {

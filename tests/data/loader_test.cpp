@@ -1,5 +1,4 @@
-// The loader, on a thread of its own and on a device's: the right samples in the right order, and an end at any
-// moment.
+// The loader, on a thread of its own and on a device's: the right samples in order, and an end at any moment.
 #include "runtime/data/loader.h"
 
 #include <chrono>
@@ -10,15 +9,6 @@
 
 namespace gacc::test {
 namespace {
-
-class CoresDevice final : public FakeDevice {
- public:
-  CoresDevice(const Plan& plan, bool every_core) : FakeDevice(plan), every_core_(every_core) {}
-  bool takes_every_core() const override { return every_core_; }
-
- private:
-  bool every_core_;
-};
 
 class LoaderTest : public testing::TestWithParam<bool> {
  protected:
@@ -60,7 +50,7 @@ class LoaderTest : public testing::TestWithParam<bool> {
 
   Plan plan_;
   Dataset data_;
-  CoresDevice device_{plan_, GetParam()};
+  FakeDevice device_{plan_, GetParam()};
 };
 
 INSTANTIATE_TEST_SUITE_P(EveryCore, LoaderTest, testing::Bool());

@@ -29,8 +29,7 @@ std::vector<uint16_t> random_halves(int64_t count, uint32_t seed, DType type) {
   return values;
 }
 
-// By conversions, or by the CPU's own instructions, where it has them for the type: as on this CPU, or with copies of
-// what has gaps.
+// By conversions, or by the CPU's own instructions: as on this CPU, or with copies of what has gaps.
 enum class How : uint8_t { converted, native, copied };
 
 struct Product {

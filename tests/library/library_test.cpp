@@ -60,6 +60,14 @@ class LibraryTest : public testing::Test {
     good(gacc_session_open(step_, "cpu", &one, &session));
     return session;
   }
+  // Opens run_ on a step with these settings.
+  void open_with(const std::vector<const char*>& sets) {
+    gacc_step* step = nullptr;
+    const gacc_compile_options options = {sets.data(), sets.size(), nullptr, 0, 0, nullptr, 0};
+    good(gacc_compile_text(kModel, "m", &options, &step));
+    good(gacc_session_open(step, "cpu", nullptr, &run_));
+    gacc_step_free(step);  // a session keeps what it needs
+  }
   gacc_session* begin() {
     run_ = open();
     good(gacc_session_init(run_, 7, 0));
@@ -293,12 +301,7 @@ TEST_F(LibraryTest, Init) {
 }
 
 TEST_F(LibraryTest, SchedulesInEpochsNeedTheirLength) {
-  gacc_step* step = nullptr;
-  const char* const sets[] = {"schedule.type=cosine", "schedule.unit=epochs", "schedule.total=2"};
-  const gacc_compile_options options = {sets, 3, nullptr, 0, 0, nullptr, 0};
-  good(gacc_compile_text(kModel, "m", &options, &step));
-  good(gacc_session_open(step, "cpu", nullptr, &run_));
-  gacc_step_free(step);  // a session keeps what it needs
+  open_with({"schedule.type=cosine", "schedule.unit=epochs", "schedule.total=2"});
   wrong(gacc_session_init(run_, 1, 0), "counts epochs");
   good(gacc_session_init(run_, 1, 16));
   window(run_);
@@ -338,12 +341,7 @@ TEST_F(LibraryTest, SchedulesOfTheRunNeedItsLength) {
 }
 
 TEST_F(LibraryTest, ASchedulesOtherLengthIsRemarkedOn) {
-  gacc_step* step = nullptr;
-  const char* const sets[] = {"schedule.type=linear", "schedule.total=9"};
-  const gacc_compile_options options = {sets, 2, nullptr, 0, 0, nullptr, 0};
-  good(gacc_compile_text(kModel, "m", &options, &step));
-  good(gacc_session_open(step, "cpu", nullptr, &run_));
-  gacc_step_free(step);
+  open_with({"schedule.type=linear", "schedule.total=9"});
   good(gacc_session_init(run_, 1, 0));
   char remark[200];
   good(gacc_session_expect(run_, 9, remark, sizeof remark));
@@ -569,12 +567,7 @@ TEST_F(LibraryTest, ReadAndWrite) {
 
 // With half copies of the parameters the step computes with what was written.
 TEST_F(LibraryTest, WritingAParameterWritesItsHalfCopy) {
-  gacc_step* step = nullptr;
-  const char* const sets[] = {"precision.compute=f16"};
-  const gacc_compile_options options = {sets, 1, nullptr, 0, 0, nullptr, 0};
-  good(gacc_compile_text(kModel, "m", &options, &step));
-  good(gacc_session_open(step, "cpu", nullptr, &run_));
-  gacc_step_free(step);
+  open_with({"precision.compute=f16"});
   good(gacc_session_init(run_, 7, 0));
   const auto loss = [&] {
     gacc_evaluation evaluation;

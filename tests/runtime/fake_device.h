@@ -76,11 +76,12 @@ inline void scale_dynamically(Plan& plan, int64_t elements) {
 
 class FakeDevice : public Device {
  public:
-  explicit FakeDevice(const Plan& plan) : plan_(plan) {}
+  explicit FakeDevice(const Plan& plan, bool every_core = false) : plan_(plan), every_core_(every_core) {}
 
   std::vector<std::string> calls;  // "step 4", "update", "eval 3"; writes and reads are not recorded
 
   std::string name() const override { return "fake"; }
+  bool takes_every_core() const override { return every_core_; }
   Status load(const Artifact&) override {
     arena_.assign(static_cast<size_t>(plan_.arena_bytes), std::byte{0});
     return {};
@@ -192,6 +193,7 @@ class FakeDevice : public Device {
   }
 
   const Plan& plan_;
+  bool every_core_;
   std::vector<std::byte> arena_;
 };
 
