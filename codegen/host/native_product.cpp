@@ -67,12 +67,17 @@ bool NativeProduct::add_parts(const Gemm& gemm, bool copies, int threads) {
   return true;
 }
 
+const NativeProduct::Part* NativeProduct::find(int64_t rows, int64_t columns, int64_t terms,
+                                               bool adds) const {
+  const auto part = std::ranges::find_if(parts_, [&](const Part& one) {
+    return one.rows == rows && one.columns == columns && one.terms == terms && one.adds == adds;
+  });
+  return part == parts_.end() ? nullptr : &*part;
+}
+
 bool NativeProduct::add_part(const Gemm& gemm, int64_t rows, int64_t columns, int64_t terms, bool adds,
                              int threads) {
-  const auto same = [&](const Part& part) {
-    return part.rows == rows && part.columns == columns && part.terms == terms && part.adds == adds;
-  };
-  if (std::ranges::any_of(parts_, same)) return true;
+  if (find(rows, columns, terms, adds) != nullptr) return true;
   using Kind = dnnl::memory::data_type;
   dnnl::primitive_attr attributes = shared_attributes();
   dnnl::post_ops sum;
@@ -124,11 +129,8 @@ bool NativeProduct::run(const Gemm& gemm, const void* a, const void* b, void* c,
     const char* const right = gemm.transpose_b
                                   ? part_of(b, gemm.b_row(), j, p, columns, terms, copies_b_, own + b_place_)
                                   : part_of(b, gemm.b_row(), p, j, terms, columns, copies_b_, own + b_place_);
-    const bool adds = gemm.accumulate || p > 0;
-    const auto part = std::ranges::find_if(parts_, [&](const Part& one) {
-      return one.rows == rows && one.columns == columns && one.terms == terms && one.adds == adds;
-    });
-    if (part == parts_.end() || !part->product.run(thread.number, {left, right, sums, own + library_place_}))
+    const Part* const part = find(rows, columns, terms, gemm.accumulate || p > 0);
+    if (part == nullptr || !part->product.run(thread.number, {left, right, sums, own + library_place_}))
       return false;
   }
   if (copies_c_) copy_rows(sums, width, rows, width, place, c_step);

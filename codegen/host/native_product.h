@@ -29,6 +29,7 @@ class NativeProduct {
     bool adds;
     Primitive product;
   };
+  const Part* find(int64_t rows, int64_t columns, int64_t terms, bool adds) const;  // null: there is none
   bool add_parts(const Gemm& gemm, bool copies, int threads);
   bool add_part(const Gemm& gemm, int64_t rows, int64_t columns, int64_t terms, bool adds, int threads);
 

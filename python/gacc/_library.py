@@ -135,7 +135,10 @@ def _load() -> ctypes.CDLL:
     except OSError as error:
         raise ImportError(f"gacc: cannot load libgacc.so.0 ({error}): install the package libgacc0, or let "
                           "GACC_LIBRARY name the file") from None
-    for short, (arguments, result) in {**OTHERS, **{f: (given, CError) for f, given in FUNCTIONS.items()}}.items():
+    for short, arguments in FUNCTIONS.items():
+        function = getattr(library, "gacc_" + short)
+        function.argtypes, function.restype = arguments, CError
+    for short, (arguments, result) in OTHERS.items():
         function = getattr(library, "gacc_" + short)
         function.argtypes, function.restype = arguments, result
     return library
