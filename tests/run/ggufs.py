@@ -39,8 +39,8 @@ def difference(ours, theirs):
 
 def test_a_gguf_is_the_model_of_its_folder(folder):
     for config in LLAMA, GPT2, QWEN2, QWEN3, WIDE | dict(tie_word_embeddings=True, num_key_value_heads=4, rope_theta=500000.0, model_type="llama"):
-        (folder / f"{config['model_type']}{len(list(folder.iterdir()))}").mkdir()
-        here = max(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        here = folder / f"{config['model_type']}{len(list(folder.iterdir()))}"
+        here.mkdir()
         base, artifact, path, *_ = gguf_of(here, config)
         own = compiled(path, here / "own.ptx")
         # Dropouts are of training, and no GGUF has them. It says how wide a head is where a config.json need not.
