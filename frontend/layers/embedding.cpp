@@ -11,21 +11,11 @@ Layer lower_embedding(LayerContext& l) {
   l.choose_rows(vocab, l.keys.at("vocab"));
   const ir::BufferId weight =
       l.parameter("weight", {vocab, features}, Parameters::Standard::normal, {features, vocab}, "vocab");
-  const ir::ValueId y = l.b.make("embedding", l.path, {l.x(), weight});
-  if (!l.keys.has("padding")) return {{y}, weight};
-  const int64_t padding = l.keys.integer("padding");
+  const int64_t padding = l.keys.has("padding") ? l.keys.integer("padding") : -1;
   if (padding >= vocab)
     l.refuse(Kind::out_of_range, l.keys.at("padding"), "`padding` is {}, and layer `{}` has {} vectors",
              padding, l.spec.name, vocab);
-  if (!l.training() || !l.trains()) return {{y}, weight};
-  const ir::Shape shape = l.b.type(y).shape;
-  ir::Shape row = shape;
-  row.back() = 1;
-  const ir::ValueId token = l.b.make("reshape", l.path + ".token", {l.x()}, {{"shape", row}});
-  const ir::ValueId pads = l.b.make("equal", l.path + ".pads", {token, static_cast<double>(padding)});
-  const ir::ValueId ended =
-      l.b.make("reshape", l.path + ".ended", {y}, {{"shape", shape}, {"detached", true}});
-  return {{l.b.make("select", l.path + ".padded", {pads, ended, y})}, weight};
+  return {{l.b.make("embedding", l.path, {l.x(), weight}, {{"padding", padding}})}, weight};
 }
 
 // y = x + weight, x [B, positions, features], weight [positions, features] or with more rows; in documents, x +

@@ -15,6 +15,13 @@ void expect_tokens(const OpView& op, size_t tokens) {
   expect_dtype(op, tokens, DType::i32);
 }
 
+// Refuses a `padding` that is no row of a table of so many rows; -1 is none.
+void expect_padding(const OpView& op, int64_t rows) {
+  const int64_t padding = op.integer("padding");
+  if (padding < -1 || padding >= rows)
+    refuse(op, Kind::out_of_range, "`padding` is {}, and the table has {} rows", padding, rows);
+}
+
 Types infer_embedding(const OpView& op) {
   expect_tokens(op, 0);
   expect_float(op, 1);
@@ -25,6 +32,7 @@ Types infer_embedding(const OpView& op) {
   shape.push_back(table.shape.back());
   if (!is_blocks(table.dtype) && op.op.attrs.contains("to"))
     refuse(op, Kind::type_mismatch, {1}, "`to` is for a table in blocks");
+  expect_padding(op, table.shape.front());
   return {{is_blocks(table.dtype) ? read_as(op) : table.dtype, std::move(shape)}};
 }
 
@@ -47,13 +55,16 @@ void embedding_reference(EvalView& view) {
     to = std::copy_n(table.data.begin() + static_cast<int64_t>(token) * columns, columns, to);
 }
 
-// result[token] += dy; the evaluator clears a fresh result, and a buffer holds what it held.
+// result[token] += dy where the token is not `padding`; the evaluator clears a fresh result, and a buffer holds what it
+// held.
 void scatter(EvalView& view, size_t tokens) {
   const Tensor& dy = view.operand(tokens + 1);
-  const int64_t columns = column_count(dy);
+  const int64_t columns = column_count(dy), padding = view.op.integer("padding");
   for (int64_t row = 0; row < row_count(dy); ++row) {
-    const auto to = static_cast<int64_t>(view.operand(tokens).data[row]) * columns;
-    for (int64_t c = 0; c < columns; ++c) view.result().data[to + c] += dy.data[row * columns + c];
+    const auto token = static_cast<int64_t>(view.operand(tokens).data[row]);
+    if (token == padding) continue;
+    for (int64_t c = 0; c < columns; ++c)
+      view.result().data[token * columns + c] += dy.data[row * columns + c];
   }
 }
 
@@ -76,22 +87,22 @@ extern const OpInfo op_embedding{
     .summary =
         "row token of a table [rows, C] for every token: [..] to [.., C]; operands: tokens i32, table. "
         "Tokens outside of 0 .. rows - 1 must not occur: the runtime checks the data. Of a table in "
-        "blocks the rows are read as `to`",
+        "blocks the rows are read as `to`. No gradient reaches the row `padding`",
     .operands = 2,
     .blocks = operand_bits({1}),
     .local = true,
     .numbers = 0,
     .numbered = [](const OpView& op) { return op.operand(1).shape.front(); },
-    .attrs = {{"to", std::string("f32")}},
+    .attrs = {{"to", std::string("f32")}, {"padding", int64_t{-1}}},
     .infer = infer_embedding,
     .lowering = Lowering::handwritten,
-    // d_table[r] = sum of dy over the tokens that are r
+    // d_table[r] = sum of dy over the tokens that are r; of the row `padding` 0
     .gradient =
         [](GradBuilder& g) {
           const int64_t rows = g.b.type(g.operand(1)).shape.front();
           if (g.wanted(1))
-            g.add(1,
-                  g.b.make("embedding.grad", g.d_name(1), {g.operand(0), *g.d_result()}, {{"rows", rows}}));
+            g.add(1, g.b.make("embedding.grad", g.d_name(1), {g.operand(0), *g.d_result()},
+                              {{"rows", rows}, {"padding", g.view().integer("padding")}}));
         },
     .reference = embedding_reference,
     .cost =
@@ -110,16 +121,17 @@ extern const OpInfo op_embedding_grad{
     .name = "embedding.grad",
     .summary =
         "f32 [rows, C]: row r is the sum of dy over the tokens that are r, in their order; operands: tokens "
-        "i32 [..], dy [.., C]",
+        "i32 [..], dy [.., C]. The row `padding` is 0",
     .operands = 2,
     .numbers = 0,
     .numbered = table_rows,
-    .attrs = {{"rows", int64_t{1}}},
+    .attrs = {{"rows", int64_t{1}}, {"padding", int64_t{-1}}},
     .infer = [](const OpView& op) -> Types {
       expect_rows(op, 1);
       const int64_t rows = op.integer("rows");
       Shape shape{rows, op.operand(1).shape.back()};
       if (rows < 1 || !fits(shape, 1)) refuse(op, Kind::out_of_range, "a table has no {} rows", rows);
+      expect_padding(op, rows);
       return {{DType::f32, std::move(shape)}};
     },
     .lowering = Lowering::handwritten,
@@ -133,18 +145,19 @@ extern const OpInfo op_embedding_grad_acc{
     .name = "embedding.grad.acc",
     .summary =
         "row r of a buffer [rows, C] += dy of the tokens that are r, one after the other; operands: buffer, "
-        "tokens i32 [..], dy [.., C]",
+        "tokens i32 [..], dy [.., C]. The row `padding` stays",
     .operands = 3,
     .writes = operand_bits({0}),
     .numbers = 1,
     .numbered = table_rows,
-    .attrs = {{"rows", int64_t{1}}},
+    .attrs = {{"rows", int64_t{1}}, {"padding", int64_t{-1}}},
     .infer = [](const OpView& op) -> Types {
       expect_rows(op, 2);
       expect_dtype(op, 0, DType::f32);
       const Shape shape{op.integer("rows"), op.operand(2).shape.back()};
       if (op.operand(0).shape != shape)
         refuse(op, Kind::shape_mismatch, {0}, "the sums are {}", shape_text(shape));
+      expect_padding(op, shape.front());
       return {};
     },
     .lowering = Lowering::handwritten,

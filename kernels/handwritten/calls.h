@@ -143,6 +143,7 @@ struct EmbeddingGradientShape {
   int64_t columns;  // of the table
   int64_t
       cleared;  // rows that the kernel sets to 0 first: all of the table, or none where it adds to a buffer
+  int64_t padding;         // the row to which nothing is added, or -1
   int64_t by_columns = 0;  // 1: a work item owns columns of the whole table (host), else rows (device)
   int64_t lanes = 0;       // device: columns of a lane
   int64_t ranges = 0;      // device: a power of two; a warp has the rows that leave one remainder by it

@@ -151,7 +151,8 @@ Specialisation describe_embedding_gradient(const ir::OpView& op, Purpose purpose
   const size_t tokens = fresh ? 0 : 1;
   const Extent count = extent_of(op.operand(tokens).shape);
   const int64_t columns = op.operand(tokens + 1).shape.back(), rows = op.integer("rows");
-  EmbeddingGradientShape shape{.columns = columns, .cleared = fresh ? rows : 0};
+  EmbeddingGradientShape shape{
+      .columns = columns, .cleared = fresh ? rows : 0, .padding = op.integer("padding")};
   Specialisation made;
   if (purpose == Purpose::host) {
     // The same number of columns for each task.

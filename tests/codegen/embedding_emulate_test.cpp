@@ -11,18 +11,19 @@ namespace {
 
 constexpr int64_t kBatch = 6;
 
-ir::Module gradient(const std::string& dtype, int64_t length, int64_t rows, int64_t columns) {
+ir::Module gradient(const std::string& dtype, int64_t length, int64_t rows, int64_t columns,
+                    int64_t padding = -1) {
   const std::string table = fmt::format("f32[{},{}]", rows, columns);
-  ir::Module module = ir::parse_module(fmt::format(R"(set train.micro_batch = {}
+  ir::Module module = ir::parse_module(
+      fmt::format(R"(set train.micro_batch = {}
     accum @g : {table}
     eval(%x : i32[B,{length}], %d : {dtype}[B,{length},{columns}]) {{
-      %f = embedding.grad %x, %d : {table} {{rows = {rows}}}
-      embedding.grad.acc @g, %x, %d {{rows = {rows}}}
+      %f = embedding.grad %x, %d : {table} {{rows = {rows}, padding = {padding}}}
+      embedding.grad.acc @g, %x, %d {{rows = {rows}, padding = {padding}}}
       yield metric f %f
     }})",
-                                                   kBatch, fmt::arg("table", table),
-                                                   fmt::arg("length", length), fmt::arg("dtype", dtype),
-                                                   fmt::arg("columns", columns), fmt::arg("rows", rows)));
+                  kBatch, fmt::arg("table", table), fmt::arg("length", length), fmt::arg("dtype", dtype),
+                  fmt::arg("columns", columns), fmt::arg("rows", rows), fmt::arg("padding", padding)));
   group_ops(module, module.eval);
   return module;
 }
@@ -59,12 +60,12 @@ class Both {
 
 TEST(EmbeddingEmulated, TheHostsBits) {
   // A row of its own for every warp, and several; lanes of one and four columns, and idle ones; a list that
-  // is added up before all tokens were seen.
-  for (const auto& [length, rows, columns] :
-       {std::array<int64_t, 3>{1, 3, 4}, {1, 5, 7}, {90, 9, 132}, {20, 300, 33}}) {
+  // is added up before all tokens were seen. With and without a row that gets nothing.
+  for (const auto& [length, rows, columns, padding] :
+       {std::array<int64_t, 4>{1, 3, 4, -1}, {1, 5, 7, 4}, {90, 9, 132, 0}, {20, 300, 33, -1}}) {
     for (const char* dtype : {"f32", "f16"}) {
       SCOPED_TRACE(fmt::format("T = {}, table {} x {}, {}", length, rows, columns, dtype));
-      Both both(gradient(dtype, length, rows, columns));
+      Both both(gradient(dtype, length, rows, columns, padding));
       for (const int64_t batch : {int64_t{1}, kBatch - 1, kBatch}) {
         SCOPED_TRACE(batch);
         const int64_t table = rows;  // lambdas do not take bindings

@@ -27,6 +27,7 @@ class EmbeddingGradient {
  private:
   Value* count() { return t_.extents.back(); }  // of the tokens
   Value* token(Value* n) { return t_.load_one(tokens_, n); }
+  Value* trained(Value* row) { return b_.CreateICmpNE(row, b_.getInt32(static_cast<uint32_t>(s_.padding))); }
   Value* index(Value* word) { return b_.CreateZExtOrTrunc(word, t_.index_type); }
 
   // Host: a task owns some columns of the whole table and walks all tokens.
@@ -41,9 +42,13 @@ class EmbeddingGradient {
                           [&](Value* row) { t_.store(sums_, at(row), t_.real(0), point); });
                 }
                 t_.each(t_.index(0), count(), t_.index(1), [&](Value* n) {
-                  Value* place = at(index(token(n)));
+                  Value* row = token(n);
+                  Value* place = at(index(row));
                   Value* dy = t_.load(tokens_ + 1, at(n), point);
-                  t_.store(sums_, place, b_.CreateFAdd(t_.load(sums_, place, point), dy), point);
+                  Value* before = t_.load(sums_, place, point);
+                  Value* sum = b_.CreateFAdd(before, dy);
+                  t_.store(sums_, place, s_.padding < 0 ? sum : b_.CreateSelect(trained(row), sum, before),
+                           point);
                 });
               });
   }
@@ -102,6 +107,7 @@ class EmbeddingGradient {
     for (size_t k = 0; k < rows.size(); ++k) {
       Value* left = b_.CreateAnd(rows[k], b_.getInt32(static_cast<uint32_t>(s_.ranges - 1)));
       Value* mine = b_.CreateAnd(there[k], b_.CreateICmpEQ(left, remainder));
+      if (s_.padding >= 0) mine = b_.CreateAnd(mine, trained(rows[k]));
       Value* votes = t_.threads().ballot(b_, mine);
       Value* entry = b_.CreateAdd(held, bits(b_.CreateAnd(votes, before)));
       t_.branch(mine, [&] {

@@ -35,18 +35,16 @@ def embedding(r: Region, table: Tensor, which: Tensor, padding: int = -1, by_fre
     if source is not None and (other := r.buffers.ranges.setdefault(source, count)) != count:
         raise Unsupported(f"the input `{source}` chooses rows of tables of {other} and of {count} rows, and gacc "
                           "checks the elements of an input against one number: give the columns as separate inputs")
-    each = r.with_axes(which, [*which.axes, []])
     if source is None:  # R17 wants elements of an input, so these choose by a product
-        y = r.matrix(r.cast(r.each("equal", each, known(torch.arange(count)), dtype="i32"), "f32"), table, False)
-    else:
-        shape = [*in_memory(which.axes), table.extent(1)]
-        features = [(shape[-1], True)] if shape[-1] > 1 else []
-        y = Tensor([*which.axes, features], "f32",
-                   r.emit("embedding", [operand, r.shaped(table, [count, shape[-1]])], ("f32", shape)), shape)
-    if padding == -1:
-        return y
-    padded = r.each("equal", each, padding, dtype="i32")
-    return r.select(padded, r.detached(y), y, "f32")
+        each = r.with_axes(which, [*which.axes, []])
+        chosen = r.cast(r.each("equal", each, known(torch.arange(count)), dtype="i32"), "f32")
+        y = r.matrix(chosen, table, False)
+        return y if padding == -1 else r.select(r.each("equal", each, padding, dtype="i32"), r.detached(y), y, "f32")
+    shape = [*in_memory(which.axes), table.extent(1)]
+    features = [(shape[-1], True)] if shape[-1] > 1 else []
+    y = r.emit("embedding", [operand, r.shaped(table, [count, shape[-1]])], ("f32", shape),
+               padding=padding if padding != -1 else False)
+    return Tensor([*which.axes, features], "f32", y, shape)
 
 
 @row(aten.native_dropout.default)
