@@ -11,14 +11,14 @@
 namespace gacc {
 namespace {
 
-constexpr std::string_view kMagic = "// gacc artifact ";
 constexpr std::string_view kIrLine = "//ir ";
 constexpr std::string_view kEndLine = "//end";
 constexpr std::string_view kSetsLine = "//sets ";
 constexpr std::string_view kModelLine = "//model ";
 
 std::string header(std::string_view body) {
-  return fmt::format("{}{} bytes={} crc32={:08x}\n", kMagic, kArtifactVersion, body.size(), crc32_of(body));
+  return fmt::format("{}{} bytes={} crc32={:08x}\n", kArtifactMagic, kArtifactVersion, body.size(),
+                     crc32_of(body));
 }
 
 // Takes the next line off `text`, without its end; false when none is left.
@@ -57,11 +57,11 @@ std::string_view guess(std::string_view text) {
 
 // Checks the first line (magic, version, byte count, checksum), and returns what follows it.
 Result<std::string_view> check_header(std::string_view text, std::string_view name) {
-  if (text.substr(0, kMagic.size()) != kMagic)
+  if (text.substr(0, kArtifactMagic.size()) != kArtifactMagic)
     return Status::error("{}: not a gacc artifact: {}", name, guess(text));
   std::string_view rest = text, line;
   if (!take_line(rest, line)) return Status::error("{}: the artifact is cut off in its first line", name);
-  std::string_view fields = line.substr(kMagic.size());
+  std::string_view fields = line.substr(kArtifactMagic.size());
   int64_t version = 0, bytes = 0;
   const auto damaged = [&] { return Status::error("{}: the artifact's first line is damaged", name); };
   if (!take_number(fields, version)) return damaged();

@@ -18,6 +18,8 @@
 
 namespace gacc {
 
+constexpr std::string_view kArtifactMagic = "// gacc artifact ";  // the file's first bytes
+
 struct Artifact {
   Plan plan{};        // is in no file: who opens an artifact makes it of the IR (compiler/open_artifact.h)
   std::string ir{};   // the scheduled module's text

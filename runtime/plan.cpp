@@ -56,6 +56,12 @@ bool Plan::needs(Program program) const {
   return true;
 }
 
+Status Plan::check_samples(int64_t samples, Program program) const {
+  const int64_t most = most_samples(program);
+  if (samples >= 1 && samples <= most) return {};
+  return Status::error("a launch takes 1 to {} samples, {} were given", most, samples);
+}
+
 const PlanBuffer* Plan::find(BufferRole role, std::string_view buffer) const {
   for (const PlanBuffer& candidate : buffers)
     if (candidate.role == role && candidate.of == buffer) return &candidate;

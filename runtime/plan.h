@@ -380,6 +380,8 @@ struct Plan {
   int64_t most_samples(Program program) const {
     return program == Program::decode ? 1 : predicts(program) ? predict.batch : micro_batch;
   }
+  // Refuses a number of samples that no run of the program takes.
+  Status check_samples(int64_t samples, Program program) const;
 };
 
 int64_t elements_of(const std::vector<int64_t>& shape);

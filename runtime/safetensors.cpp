@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
 #include "runtime/blocks.h"
 #include "runtime/byte_order.h"
@@ -124,7 +125,7 @@ constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
     {"PK\x03\x04", kTorch},
     {"\x80\x02\x8a\x0a", kTorch},
     {kCheckpointMagic, "a checkpoint, not parameters alone; go on from it with --checkpoint FOLDER --resume"},
-    {"// gacc artifact", "an artifact; it is gacc-exec's first argument"},
+    {kArtifactMagic, "an artifact; it is gacc-exec's first argument"},
     {"\x93NUMPY", "a NumPy array; parameters are safetensors"},
     {"\x89HDF\r\n", "an HDF5 file; parameters are safetensors"},
     {"\x1f\x8b", "compressed with gzip; unpack it first"},

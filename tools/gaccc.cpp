@@ -28,6 +28,7 @@
 #include "passes/pass.h"
 #include "passes/pipeline.h"
 #include "passes/recompute.h"
+#include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"
 #include "tools/command_line.h"
@@ -275,7 +276,6 @@ std::string wrong_command(const Arguments& given, std::vector<Override>& overrid
 bool is_artifact(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return false;
-  constexpr std::string_view kArtifactMagic = "// gacc artifact ";
   std::string first(kArtifactMagic.size(), '\0');
   std::ifstream(path, std::ios::binary).read(first.data(), static_cast<std::streamsize>(first.size()));
   return first == kArtifactMagic;

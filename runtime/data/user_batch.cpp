@@ -9,9 +9,7 @@ namespace gacc {
 
 Status UserBatch::fill(std::span<const UserArray> arrays, int64_t samples, const DataFacts& facts,
                        Program program, int64_t first) {
-  const int64_t most = plan_.most_samples(program);
-  if (samples < 1 || samples > most)
-    return Status::error("a launch takes 1 to {} samples, {} were given", most, samples);
+  GACC_TRY(plan_.check_samples(samples, program));
   std::vector<std::string> names;
   for (const PlanInput& input : plan_.inputs) names.push_back(input.name);
   for (const UserArray& array : arrays) {

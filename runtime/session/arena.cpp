@@ -49,9 +49,7 @@ Status Arena::write_inputs(InputBytes inputs, int64_t samples, Program program) 
   if (inputs.size() != plan_.inputs.size())
     return Status::error("the step takes {}, {} were given", counted(plan_.inputs.size(), "input"),
                          inputs.size());
-  const int64_t most = plan_.most_samples(program);
-  if (samples < 1 || samples > most)
-    return Status::error("a launch takes 1 to {} samples, {} were given", most, samples);
+  GACC_TRY(plan_.check_samples(samples, program));
   inputs_.clear();
   halves_.resize(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
