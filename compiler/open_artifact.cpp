@@ -3,7 +3,7 @@
 #include "codegen/plan_launches.h"
 #include "compiler/plan/plan_of.h"
 #include "ir/text/text.h"
-#include "ir/verify.h"
+#include "ir/verify/verify.h"
 #include "passes/analysis/check_plan.h"
 #include "passes/schedule/launches.h"
 

@@ -10,7 +10,7 @@
 #include "ir/op_info.h"
 #include "ir/positions.h"
 #include "ir/text/text.h"
-#include "ir/verify.h"
+#include "ir/verify/verify.h"
 
 namespace gacc::frontend {
 

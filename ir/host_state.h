@@ -1,10 +1,9 @@
 // State in the host's memory (memory.host), which is copied through the arena while `update` works with it: the copies
-// in a region, and the rules about them (docs/ir.md R33).
+// in a region. docs/ir.md R33 has the rules about them.
 #pragma once
 #include <optional>
 
 #include "ir/op_info.h"
-#include "ir/schedule/verify_schedule.h"
 
 namespace gacc::ir {
 
@@ -24,9 +23,5 @@ struct StateSection {
 };
 std::optional<StateSection> section_of_ops(const Region& region);
 std::optional<StateSection> section_of_launches(const Region& region);
-
-// Checks R33: of buffers before regions.
-void verify_host_buffers(const Module& module, const Broken& broken);
-void verify_host_state(const Module& module, const Region& region, const Broken& broken);
 
 }  // namespace gacc::ir

@@ -7,7 +7,7 @@
 
 #include "ir/text/size_text.h"
 #include "ir/text/text.h"
-#include "ir/verify.h"
+#include "ir/verify/verify.h"
 #include "passes/analysis/check_plan.h"
 #include "passes/schedule/launches.h"
 

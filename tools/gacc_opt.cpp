@@ -10,7 +10,7 @@
 #include "compiler/compile_step.h"
 #include "ir/op_info.h"
 #include "ir/text/text.h"
-#include "ir/verify.h"
+#include "ir/verify/verify.h"
 #include "passes/analysis/check_plan.h"
 #include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"

@@ -9,7 +9,7 @@
 
 #include "frontend/frontend.h"
 #include "ir/text/text.h"
-#include "ir/verify.h"
+#include "ir/verify/verify.h"
 
 namespace gacc {
 namespace {

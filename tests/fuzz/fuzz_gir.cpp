@@ -2,7 +2,7 @@
 // printed text reads back as the same text. The two halves of a golden are texts of their own.
 #include "ir/diag.h"
 #include "ir/text/text.h"
-#include "ir/verify.h"
+#include "ir/verify/verify.h"
 #include "tests/fuzz/check.h"
 
 namespace {

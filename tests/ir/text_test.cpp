@@ -5,7 +5,7 @@
 
 #include "ir/builder.h"
 #include "ir/text/text.h"
-#include "ir/verify.h"
+#include "ir/verify/verify.h"
 
 namespace gacc::ir {
 namespace {

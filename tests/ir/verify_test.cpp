@@ -1,6 +1,6 @@
 // The verifier on modules that no text can describe: ids that lead nowhere, names and definitions twice,
 // attributes of another type. What text can describe has goldens (tests/golden/verify).
-#include "ir/verify.h"
+#include "ir/verify/verify.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "ir/text/text.h"
-#include "ir/verify.h"
+#include "ir/verify/verify.h"
 #include "tests/numeric/examples.h"
 
 namespace gacc::ir {

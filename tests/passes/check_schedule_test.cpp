@@ -6,7 +6,7 @@
 #include "ir/liveness.h"
 #include "ir/region_facts.h"
 #include "ir/schedule/launch_order.h"
-#include "ir/verify.h"
+#include "ir/verify/verify.h"
 #include "passes/schedule/launches.h"
 #include "tests/passes/models.h"
 

@@ -3,7 +3,7 @@
 #include "passes/recompute.h"
 #include "passes/plan_memory.h"
 
-#include "ir/verify.h"
+#include "ir/verify/verify.h"
 #include "passes/analysis/check_plan.h"
 #include "passes/analysis/rematerialize.h"
 #include "tests/passes/models.h"

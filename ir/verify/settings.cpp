@@ -1,14 +1,11 @@
-#include "ir/schema/verify_settings.h"
-
-#include <fmt/format.h>
-
+// R28: the settings of a planned module are such that the runtime can follow them.
 #include <algorithm>
 #include <bit>
 #include <limits>
 
 #include "ir/contains.h"
-#include "ir/op_info.h"
 #include "ir/schema/rate_schedule.h"
+#include "ir/verify/rules.h"
 
 namespace gacc::ir {
 
@@ -16,9 +13,9 @@ namespace {
 
 constexpr int64_t kMostInt = std::numeric_limits<int32_t>::max();
 
-class SettingsVerifier {
+class SettingRules {
  public:
-  SettingsVerifier(const Module& module, const Broken& broken) : module_(module), broken_(broken) {}
+  SettingRules(const Module& module, const Broken& broken) : module_(module), broken_(broken) {}
 
   void run() {
     windows();
@@ -41,7 +38,7 @@ class SettingsVerifier {
  private:
   template <class... A>
   void broken(fmt::format_string<A...> format, A&&... args) {
-    broken_("R28", {}, fmt::format(format, std::forward<A>(args)...));
+    broken_("R28", {}, format, std::forward<A>(args)...);
   }
   void between(std::string_view key, int64_t value, int64_t low, int64_t high) {
     if (value < low || value > high) broken("{} is {}, not {} to {}", key, value, low, high);
@@ -233,6 +230,6 @@ class SettingsVerifier {
 
 }  // namespace
 
-void verify_settings(const Module& module, const Broken& broken) { SettingsVerifier(module, broken).run(); }
+void verify_settings(const Module& module, const Broken& broken) { SettingRules(module, broken).run(); }
 
 }  // namespace gacc::ir

@@ -1,7 +1,4 @@
-#include "ir/schedule/verify_schedule.h"
-
-#include <fmt/format.h>
-
+// The rules of the schedule.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -13,6 +10,7 @@
 #include "ir/region_facts.h"
 #include "ir/row_pitch.h"
 #include "ir/schedule/launch_order.h"
+#include "ir/verify/rules.h"
 
 namespace gacc::ir {
 
@@ -20,13 +18,11 @@ namespace {
 
 constexpr int64_t kMostThreads = 1024;  // of a block
 
-class ScheduleVerifier {
+class ScheduleRules : RegionRules {
  public:
-  ScheduleVerifier(const Module& module, const Region& region, const Broken& broken)
-      : module_(module),
-        region_(region),
+  ScheduleRules(const Module& module, const Region& region, const Broken& broken)
+      : RegionRules{module, region, broken},
         schedule_(*region.schedule),
-        broken_(broken),
         facts_(facts(module, region)),
         lines_(calls(schedule_)) {}
 
@@ -34,10 +30,10 @@ class ScheduleVerifier {
     if (!every_kernel_once()) return;
     for (size_t line = 0; line < lines_.size(); ++line) call(*lines_[line]);
     signatures();
-    if (bad_) return;
-    Dependence dependence(module_, region_, facts_->kernels);
+    if (!broken.none()) return;
+    Dependence dependence(module, region, facts_->kernels);
     for (const CallSite* line : lines_) done_in_product(*line, dependence);
-    if (bad_) return;
+    if (!broken.none()) return;
     order(dependence);
     workspaces();
     merged();
@@ -45,16 +41,10 @@ class ScheduleVerifier {
   }
 
  private:
-  template <class... A>
-  void broken(std::string_view rule, const Location& at, fmt::format_string<A...> format, A&&... args) {
-    bad_ = true;
-    broken_(rule, at, fmt::format(format, std::forward<A>(args)...));
-  }
-  const Op& op_of(const Kernel& kernel) const { return region_.ops[kernel.members.front().op]; }
+  const Op& op_of(const Kernel& kernel) const { return region.ops[kernel.members.front().op]; }
   const Kernel& kernel_of(const CallSite& call) const {
     return facts_->kernels[facts_->numbers[call.kernel]];
   }
-  std::string text(const Operand& operand) const { return operand_text(module_, region_, operand); }
 
   // R18
   bool every_kernel_once() {
@@ -62,7 +52,7 @@ class ScheduleVerifier {
       const CallSite& call = *lines_[line];
       const std::optional<size_t> known = facts_->numbers.find(call.kernel);
       if (!known) {
-        broken("R18", call.at, "there is no kernel {} in {}", call.kernel, region_text(region_.kind));
+        broken("R18", call.at, "there is no kernel {} in {}", call.kernel, region_text(region.kind));
       } else if (!line_of_.emplace(*known, line).second) {
         broken("R18", call.at, "kernel {} stands in two calls", call.kernel);
       } else if (facts_->kernels[*known].form == KernelForm::alias ||
@@ -76,10 +66,10 @@ class ScheduleVerifier {
     }
     for (size_t k = 0; k < facts_->kernels.size(); ++k) {
       if (facts_->kernels[k].form != KernelForm::alias && !line_of_.contains(k))
-        broken("R18", region_.at, "kernel {} of {} stands in no call", facts_->kernels[k].number,
-               region_text(region_.kind));
+        broken("R18", region.at, "kernel {} of {} stands in no call", facts_->kernels[k].number,
+               region_text(region.kind));
     }
-    return !bad_;
+    return broken.none();
   }
 
   // R19: what follows from the kernel
@@ -87,7 +77,7 @@ class ScheduleVerifier {
     if (const CopyCall* copy = as_copy(call)) {
       const Op& op = op_of(kernel_of(call));
       if (*copy != CopyCall{op.operands[0], op.operands[1],
-                            type_bytes(operand_type(module_, region_, op.operands[0]), 1)})
+                            type_bytes(operand_type(module, region, op.operands[0]), 1)})
         broken("R19", call.at, "the operands or bytes are not those of copy {}", call.kernel);
       return;
     }
@@ -118,7 +108,7 @@ class ScheduleVerifier {
   void product_call(const CallSite& call, const ProductCall& given) {
     if (given.tile_m < 1 || given.tile_n < 1 || given.slices < 1)
       return broken("R19", call.at, "the tile of product {} is empty", call.kernel);
-    const ProductCall right = product_of(module_, region_, op_of(kernel_of(call)));
+    const ProductCall right = product_of(module, region, op_of(kernel_of(call)));
     if (std::tie(given.a, given.b, given.c) != std::tie(right.a, right.b, right.c) ||
         std::tie(given.m, given.n, given.k, given.pitch) != std::tie(right.m, right.n, right.k, right.pitch))
       broken("R19", call.at, "the operands or extents are not those of product {}", call.kernel);
@@ -129,13 +119,13 @@ class ScheduleVerifier {
       const KernelCall* kernel = as_kernel(*line);
       if (kernel == nullptr) continue;
       const KernelCall& other = *first.emplace(kernel->function, kernel).first->second;
-      const bool same = kernel->operands.size() == other.operands.size() &&
-                        kernel->extents.size() == other.extents.size() &&
-                        std::equal(kernel->operands.begin(), kernel->operands.end(), other.operands.begin(),
-                                   [&](const Operand& a, const Operand& b) {
-                                     return operand_type(module_, region_, a).dtype ==
-                                            operand_type(module_, region_, b).dtype;
-                                   });
+      const bool same =
+          kernel->operands.size() == other.operands.size() &&
+          kernel->extents.size() == other.extents.size() &&
+          std::equal(kernel->operands.begin(), kernel->operands.end(), other.operands.begin(),
+                     [&](const Operand& a, const Operand& b) {
+                       return operand_type(module, region, a).dtype == operand_type(module, region, b).dtype;
+                     });
       if (!same)
         broken("R19", line->at, "the calls of `{}` have different operands or extents", kernel->function);
     }
@@ -165,7 +155,7 @@ class ScheduleVerifier {
     const auto slot = static_cast<size_t>(product->then->slot);
     const bool reads_it =
         slot < kernel->operands.size() && facts_->root(kernel->operands[slot]) == result && slots == 1;
-    const Readers readers = facts_->readers(region_, from, result);
+    const Readers readers = facts_->readers(region, from, result);
     if (op_of(facts_->kernels[from]).results.empty() || !reads_it || readers.first != k)
       return broken("R21", other.at, "kernel {} is not the first to read product {}, element by element",
                     other.kernel, call.kernel);
@@ -181,14 +171,14 @@ class ScheduleVerifier {
     const Bias& bias = *product.bias;
     const auto fail = [&] {
       broken("R22", call.at, "kernel {} is not the one addition of @{} to product {} in place", bias.kernel,
-             module_[bias.vector].name, call.kernel);
+             module[bias.vector].name, call.kernel);
     };
     if (!product.then || product.then->kernel != bias.kernel || product.then->keeps) return fail();
     const std::optional<size_t> k = facts_->numbers.find(bias.kernel);
     if (!k || facts_->kernels[*k].members.size() != 1) return fail();
     const std::optional<BufferId> vector =
-        bias_of(module_, region_, op_of(facts_->kernels[*k]), facts_->root, product.c);
-    if (vector != bias.vector || operand_type(module_, region_, product.a).dtype != DType::f32) fail();
+        bias_of(module, region, op_of(facts_->kernels[*k]), facts_->root, product.c);
+    if (vector != bias.vector || operand_type(module, region, product.a).dtype != DType::f32) fail();
   }
 
   // R20
@@ -217,7 +207,7 @@ class ScheduleVerifier {
       const ProductCall* product = as_product(*line);
       if (product == nullptr || !product->workspace) continue;
       const Bytes& bytes = *product->workspace;
-      const int64_t end = module_.arena_bytes.value_or(0);
+      const int64_t end = module.arena_bytes.value_or(0);
       if (bytes.offset < 0 || bytes.offset % kWorkspaceAlignment != 0 || bytes.size < 1 ||
           bytes.size > kMostWorkspace || bytes.size > end || bytes.offset > end - bytes.size) {
         broken("R23", line->at, "the workspace of product {} is misaligned, too large or outside the arena",
@@ -232,14 +222,14 @@ class ScheduleVerifier {
   // Buffers, and values that live while kernel k runs.
   std::vector<std::pair<std::string, Bytes>> taken_while(size_t k) {
     std::vector<std::pair<std::string, Bytes>> taken;
-    for (const Buffer& buffer : module_.buffers)
+    for (const Buffer& buffer : module.buffers)
       if (buffer.role != BufferRole::slot)
         taken.emplace_back("@" + buffer.name, Bytes{buffer.offset.value_or(0), room_bytes(buffer)});
-    if (ranges_.empty()) ranges_ = live_ranges(module_, region_, facts_->kernels);
+    if (ranges_.empty()) ranges_ = live_ranges(module, region, facts_->kernels);
     for (const LiveRange& range : ranges_) {
       if (range.first <= static_cast<int>(k) && static_cast<int>(k) <= range.last)
-        taken.emplace_back("%" + region_[range.value].name,
-                           Bytes{region_[range.value].offset.value_or(0), range.bytes});
+        taken.emplace_back("%" + region[range.value].name,
+                           Bytes{region[range.value].offset.value_or(0), range.bytes});
     }
     return taken;
   }
@@ -252,10 +242,10 @@ class ScheduleVerifier {
                     merged_block(levels));
     for (const Calls& level : levels) {
       for (const CallSite* call : level)
-        if (places(*call, block) < 1 || !countable(*call, module_.micro_batch()))
+        if (places(*call, block) < 1 || !countable(*call, module.micro_batch()))
           return broken("R24", call->at, "kernel {} cannot be a part of `{}`", call->kernel, function);
     }
-    const int64_t right = merged_blocks(levels, block, module_.micro_batch());
+    const int64_t right = merged_blocks(levels, block, module.micro_batch());
     if (grid != right) broken("R24", at, "`{}` has {} blocks; its parts need {}", function, grid, right);
   }
   void merged() {
@@ -273,8 +263,8 @@ class ScheduleVerifier {
     }
     if (!schedule_.persistent) return;
     const Persistent& persistent = *schedule_.persistent;
-    if (region_.kind != RegionKind::step && region_.kind != RegionKind::update)
-      return broken("R24", persistent.at, "{} has no persistent kernel", region_text(region_.kind));
+    if (region.kind != RegionKind::step && region.kind != RegionKind::update)
+      return broken("R24", persistent.at, "{} has no persistent kernel", region_text(region.kind));
     shared_kernel(persistent.at, persistent.function, by_level(schedule_), persistent.block,
                   persistent.blocks);
   }
@@ -286,7 +276,7 @@ class ScheduleVerifier {
     };
     const LaunchOrder order(schedule_);
     const std::vector<Launch>& launches = schedule_.launches;
-    const bool passes = passes_state(region_);  // state from the host and back
+    const bool passes = passes_state(region);  // state from the host and back
     const int32_t most = passes ? static_cast<int32_t>(kStreams) : 2;
     bool several = false;
     for (size_t i = 0; i < launches.size(); ++i) {
@@ -312,13 +302,13 @@ class ScheduleVerifier {
     }
     if (!several) return;
     for (size_t i = 0; passes && i < launches.size(); ++i)
-      if (ir::branch(launches[i]).stream != stream_of_state(region_, launches[i]))
+      if (ir::branch(launches[i]).stream != stream_of_state(region, launches[i]))
         return broken("R27", place(launches[i]), "kernel {} belongs on stream {}",
-                      calls(launches[i]).front()->kernel, stream_of_state(region_, launches[i]));
-    if ((region_.kind != RegionKind::step && !passes) || schedule_.persistent)
-      return broken("R27", region_.at,
+                      calls(launches[i]).front()->kernel, stream_of_state(region, launches[i]));
+    if ((region.kind != RegionKind::step && !passes) || schedule_.persistent)
+      return broken("R27", region.at,
                     "only a step that is a graph, and copies of state, have several streams");
-    const std::vector<Touched> touched = launch_touched(module_, region_, facts_->kernels);
+    const std::vector<Touched> touched = launch_touched(module, region, facts_->kernels);
     for (size_t b = 0; b < launches.size(); ++b) {
       for (size_t a = 0; a < b; ++a)
         if (order.concurrent(a, b) && conflict(touched[a], touched[b]))
@@ -328,23 +318,19 @@ class ScheduleVerifier {
     }
   }
 
-  const Module& module_;
-  const Region& region_;
   const Schedule& schedule_;
-  const Broken& broken_;
   const Facts facts_;
   const Calls lines_;
   std::map<size_t, size_t> line_of_;                           // of a kernel: its call
   std::set<size_t> joined_;                                    // kernels that a product does
   std::map<std::string, std::vector<std::string>> functions_;  // of the parts of a merged launch
   std::vector<LiveRange> ranges_;
-  bool bad_ = false;
 };
 
 }  // namespace
 
 void verify_schedule(const Module& module, const Region& region, const Broken& broken) {
-  ScheduleVerifier(module, region, broken).run();
+  ScheduleRules(module, region, broken).run();
 }
 
 }  // namespace gacc::ir
