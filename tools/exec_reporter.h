@@ -50,12 +50,12 @@ class Reporter final : public TrainObserver {
     if (window.applied) last_loss_ = window.loss;
     if (to_.events.is_open()) {
       // The loss and norm of a skipped window are of no use in a curve.
-      const Scalar scalars[] = {{"loss_scale", window.scale},
+      const Figure figures[] = {{"loss_scale", window.scale},
                                 {"skipped", static_cast<double>(report.update - updates_)},
                                 {"lr", window.lr},
                                 {"loss", window.loss},
                                 {"grad_norm", window.norm}};
-      auto shown = std::span<const Scalar>(scalars).first(window.applied ? 5 : 2);
+      auto shown = std::span<const Figure>(figures).first(window.applied ? 5 : 2);
       GACC_TRY(to_.events.write(updates_, shown));
     }
     const std::string hash = to_.hash ? GACC_TRY(to_.hash()) : "";
@@ -64,12 +64,12 @@ class Reporter final : public TrainObserver {
 
   Status epoch_done(const EpochReport& report) override {
     to_.progress.say(epoch_text(report));
-    const Scalar scalars[] = {
+    const Figure figures[] = {
         {"epoch/loss", report.loss},
         {"epoch/epoch", static_cast<double>(report.epoch)},
         {"epoch/samples_per_second",
          report.seconds > 0 ? static_cast<double>(report.samples) / report.seconds : 0}};
-    GACC_TRY(to_.events.write(updates_, scalars));
+    GACC_TRY(to_.events.write(updates_, figures));
     return to_.log.write(epoch_line(report));
   }
 
@@ -79,10 +79,10 @@ class Reporter final : public TrainObserver {
     to_.progress.say(evaluation_text(report, to_.plan));
     std::vector<std::string> tags = {"eval/loss"};
     for (const std::string& metric : to_.plan.metrics) tags.push_back("eval/" + metric);
-    std::vector<Scalar> scalars = {{tags[0], report.result.loss}};
+    std::vector<Figure> figures = {{tags[0], report.result.loss}};
     for (size_t i = 0; i < report.result.metrics.size(); ++i)
-      scalars.push_back({tags[i + 1], report.result.metrics[i]});
-    GACC_TRY(to_.events.write(report.updates, scalars));
+      figures.push_back({tags[i + 1], report.result.metrics[i]});
+    GACC_TRY(to_.events.write(report.updates, figures));
     return to_.log.write(eval_line(report, to_.plan, keeps_best_));
   }
 

@@ -41,7 +41,7 @@ std::string one_line(std::string_view text) {
 
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(const Options& options) : options_(options) {}
+  explicit CudaDevice(const CudaOptions& options) : options_(options) {}
   ~CudaDevice() override { close(); }
 
   Status open(const Artifact& artifact) {
@@ -431,7 +431,7 @@ class CudaDevice final : public Device {
   int64_t workspace_bytes() const { return workspace_bytes_[0] + workspace_bytes_[1]; }
   int64_t needed_bytes() const { return arena_bytes_ + workspace_bytes(); }
 
-  Options options_;
+  CudaOptions options_;
   Driver driver_;
   Gpu gpu_;
   EmulatorLink emulator_;
@@ -465,7 +465,7 @@ class CudaDevice final : public Device {
 
 }  // namespace
 
-Status open_device(const Options& options, const Artifact& artifact, std::unique_ptr<Device>& device) {
+Status open_device(const CudaOptions& options, const Artifact& artifact, std::unique_ptr<Device>& device) {
   auto opened = std::make_unique<CudaDevice>(options);
   GACC_TRY(opened->open(artifact));
   device = std::move(opened);

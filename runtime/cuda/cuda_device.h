@@ -11,7 +11,7 @@
 
 namespace gacc::cuda {
 
-struct Options : DeviceOptions {
+struct CudaOptions : DeviceOptions {
   std::string driver = "libcuda.so.1";  // the library with the driver's functions
   int ordinal =
       -1;  // which GPU; -1: the first that can run the artifact, or `local_rank` GPUs after it that can
@@ -22,6 +22,6 @@ struct Options : DeviceOptions {
 // A device for this artifact. An error is one sentence and says why no GPU (or not this one) can run it: no
 // driver, driver too old, no such GPU, GPU below the artifact's target, too little memory, no matrix
 // products. `artifact` is only looked at here; `load` gets it again.
-Status open_device(const Options& options, const Artifact& artifact, std::unique_ptr<Device>& device);
+Status open_device(const CudaOptions& options, const Artifact& artifact, std::unique_ptr<Device>& device);
 
 }  // namespace gacc::cuda

@@ -18,7 +18,7 @@ Status EmulatorLink::open(const Driver& driver) {
 }
 
 void EmulatorLink::declare_live(const Plan& plan, Pointer arena) const {
-  for (const LiveRange& range : live_ranges(plan))
+  for (const NamedBytes& range : named_bytes(plan))
     declare_live(arena, range.offset, range.bytes, range.name.c_str());
 }
 
@@ -40,15 +40,15 @@ int64_t EmulatorLink::reports(std::string& text) const {
   return static_cast<int64_t>(count);
 }
 
-std::vector<LiveRange> live_ranges(const Plan& plan) {
+std::vector<NamedBytes> named_bytes(const Plan& plan) {
   // 1. Buffers, and the gaps between them.
-  std::vector<LiveRange> ranges, gaps;
+  std::vector<NamedBytes> ranges, gaps;
   for (const PlanBuffer& buffer : plan.buffers)
     if (buffer.bytes > 0 && buffer.in.empty() && buffer.offset < plan.arena_bytes)
       ranges.push_back({buffer.offset, buffer.room, buffer.name});
-  std::ranges::sort(ranges, {}, &LiveRange::offset);
+  std::ranges::sort(ranges, {}, &NamedBytes::offset);
   int64_t end = 0;
-  for (const LiveRange& range : ranges) {
+  for (const NamedBytes& range : ranges) {
     if (range.offset > end) gaps.push_back({end, range.offset - end, "values"});
     end = range.offset + range.bytes;
   }
@@ -66,14 +66,14 @@ std::vector<LiveRange> live_ranges(const Plan& plan) {
         if (argument.kind == PlanArgument::Kind::address) used.push_back(argument.offset);
     }
   std::ranges::sort(used);
-  for (LiveRange& gap : gaps) {
+  for (NamedBytes& gap : gaps) {
     const auto first = std::ranges::lower_bound(used, gap.offset);
     if (first == used.end() || *first >= gap.offset + gap.bytes) continue;
     gap.bytes -= *first - gap.offset;
     gap.offset = *first;
     ranges.push_back(gap);
   }
-  std::ranges::sort(ranges, {}, &LiveRange::offset);
+  std::ranges::sort(ranges, {}, &NamedBytes::offset);
   return ranges;
 }
 

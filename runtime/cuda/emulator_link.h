@@ -37,12 +37,12 @@ class EmulatorLink {
 };
 
 // A part of the arena and what it is called in a report.
-struct LiveRange {
+struct NamedBytes {
   int64_t offset = 0, bytes = 0;
   std::string name;
 };
 // The parts that a plan uses, in order of their offsets, without overlaps. Values that are not buffers share
 // one range, because at different times different ones lie there.
-std::vector<LiveRange> live_ranges(const Plan& plan);
+std::vector<NamedBytes> named_bytes(const Plan& plan);
 
 }  // namespace gacc::cuda

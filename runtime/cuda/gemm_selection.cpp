@@ -63,7 +63,7 @@ double product_flops(const Plan& plan) {
 
 }  // namespace
 
-Status choose_gemm(const Options& options, const Driver& driver, const Gpu& gpu, const Plan& plan,
+Status choose_gemm(const CudaOptions& options, const Driver& driver, const Gpu& gpu, const Plan& plan,
                    std::unique_ptr<GemmEngine>& gemm, std::string& note) {
   // 1. What the plan has.
   bool products = false, all_builtin = true;
@@ -103,7 +103,7 @@ Status choose_gemm(const Options& options, const Driver& driver, const Gpu& gpu,
   return {};
 }
 
-Status use_gemm_choices(const Options& options, const Gpu& gpu, GemmEngine& gemm, GemmTuning& tuning,
+Status use_gemm_choices(const CudaOptions& options, const Gpu& gpu, GemmEngine& gemm, GemmTuning& tuning,
                         std::string& note) {
   if (options.gemm_choices.empty() && !options.tune_gemm) return {};
   if (!gemm.tune(tuning)) return {};

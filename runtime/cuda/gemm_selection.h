@@ -16,12 +16,12 @@ namespace gacc::cuda {
 
 // Leaves `gemm` null when the plan has no products. `note` says why a large step, for which nobody asked for built-in
 // products, has them. `driver` must outlive the engine.
-Status choose_gemm(const Options& options, const Driver& driver, const Gpu& gpu, const Plan& plan,
+Status choose_gemm(const CudaOptions& options, const Driver& driver, const Gpu& gpu, const Plan& plan,
                    std::unique_ptr<GemmEngine>& gemm, std::string& note);
 
 // Takes the algorithms that the options bring along, unless they are another machine's: with --tune-gemm an
 // error, else said in `note`. `tuning` must outlive the engine.
-Status use_gemm_choices(const Options& options, const Gpu& gpu, GemmEngine& gemm, GemmTuning& tuning,
+Status use_gemm_choices(const CudaOptions& options, const Gpu& gpu, GemmEngine& gemm, GemmTuning& tuning,
                         std::string& note);
 
 // Bytes of random numbers of a type, from 1/4 to 1 and of either sign: sums of products of them stay far from

@@ -25,7 +25,7 @@ Result<std::unique_ptr<Device>> open_host(const DeviceOptions& options) {
 
 Result<std::unique_ptr<Device>> open_device(std::string_view choice, const DeviceOptions& options,
                                             const Artifact& artifact, std::string* note) {
-  cuda::Options gpu{options};
+  cuda::CudaOptions gpu{options};
   gpu.emulated = choice == "emulate";
   if (gpu.emulated) gpu.driver = GACC_TRY(find_plugin(kEmulator));
   if (choice.starts_with("cuda:")) {

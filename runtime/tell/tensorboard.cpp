@@ -106,12 +106,12 @@ Status EventFile::open(const std::string& folder, std::optional<int64_t> resume)
                      field(kEventSessionLog, field(kSessionStatus, kSessionStart)));
 }
 
-Status EventFile::write(int64_t step, std::span<const Scalar> scalars) {
-  if (fd_ < 0 || scalars.empty()) return {};
+Status EventFile::write(int64_t step, std::span<const Figure> figures) {
+  if (fd_ < 0 || figures.empty()) return {};
   std::string summary;
-  for (const Scalar& scalar : scalars)
+  for (const Figure& figure : figures)
     summary += field(kSummaryValue,
-                     field(kValueTag, scalar.tag) + field(kValueSimple, static_cast<float>(scalar.value)));
+                     field(kValueTag, figure.tag) + field(kValueSimple, static_cast<float>(figure.value)));
   Status status = write_event(begin_event(step) + field(kEventSummary, summary));
   shows_ = shows_ || status.ok();
   return status;

@@ -12,7 +12,7 @@
 
 namespace gacc {
 
-struct Scalar {
+struct Figure {
   std::string_view tag;
   double value = 0;
 };
@@ -28,7 +28,7 @@ class EventFile : NoCopy {
   Status open(const std::string& folder, std::optional<int64_t> resume = {});
   bool is_open() const { return fd_ >= 0; }
   // One event with all these figures; does nothing when not open.
-  Status write(int64_t step, std::span<const Scalar> scalars);
+  Status write(int64_t step, std::span<const Figure> figures);
   Status close();  // to disk
 
  private:

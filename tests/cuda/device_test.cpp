@@ -58,7 +58,7 @@ class CudaDeviceTest : public testing::Test {
   int waits() const { return fake_->count("cuStreamSynchronize") + fake_->count("cuEventSynchronize"); }
 
   FakeDriver* fake_ = nullptr;
-  cuda::Options options_;
+  cuda::CudaOptions options_;
   std::unique_ptr<Device> device_;
 };
 
@@ -582,7 +582,7 @@ TEST(CudaParts, LiveRangesLeavePaddingOut) {
   launch.arguments = {{PlanArgument::Kind::address, 512}, {PlanArgument::Kind::address, 256}};
   plan.programs.push_back({"step", {launch}});
   std::string text;
-  for (const cuda::LiveRange& range : cuda::live_ranges(plan))
+  for (const cuda::NamedBytes& range : cuda::named_bytes(plan))
     text += fmt::format("{} {}+{} ", range.name, range.offset, range.bytes);
   EXPECT_EQ(text, "lr 0+4 w 256+40 values 512+7680 ");
 }

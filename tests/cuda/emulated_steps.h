@@ -144,7 +144,7 @@ class EmulatedSteps : public testing::Test {
     }
   }
 
-  cuda::Options options_;
+  cuda::CudaOptions options_;
   bool faulty_ = false;  // reports are expected
   std::string reports_;
 };

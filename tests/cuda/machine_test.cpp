@@ -27,7 +27,7 @@ class Machine : public testing::Test {
     if (access(GACC_EMULATOR, F_OK) != 0) GTEST_SKIP() << GACC_EMULATOR << " is not built";
 #endif
   }
-  cuda::Options options_;
+  cuda::CudaOptions options_;
 };
 
 std::vector<float> losses_of(Device& device, const Artifact& artifact, std::vector<NamedTensor>& parameters) {

@@ -97,11 +97,11 @@ TEST(EventFile, what_is_written_reads_back) {
   {
     EventFile events;
     EXPECT_FALSE(events.is_open());
-    const Scalar one[] = {{"loss", 0.5}};
+    const Figure one[] = {{"loss", 0.5}};
     ASSERT_TRUE(events.write(1, one));  // nothing to do
     ASSERT_TRUE(events.open(folder));
     ASSERT_TRUE(events.write(1, one));
-    const Scalar two[] = {{"loss", std::numeric_limits<double>::quiet_NaN()}, {"eval/accuracy", 0.25}};
+    const Figure two[] = {{"loss", std::numeric_limits<double>::quiet_NaN()}, {"eval/accuracy", 0.25}};
     ASSERT_TRUE(events.write(300, two));
     ASSERT_TRUE(events.close());
     EventFile resumed;
