@@ -114,15 +114,14 @@ void Pool::serve(size_t self) {
   go_to_core(self);
   current_thread = static_cast<int>(self);
   uint32_t seen = 0;
-  while (wait_for_launch(seen)) {
-    seen = launch_.load(std::memory_order_acquire);
-    work(self);
-  }
+  while (wait_for_launch(seen)) work(self);
 }
 
-// Until launch_ differs from `seen`; false when the pool is being destroyed.
-bool Pool::wait_for_launch(uint32_t seen) {
-  for (int attempt = 0; launch_.load(std::memory_order_acquire) == seen; ++attempt) {
+// Waits until launch_ differs from `seen`, which becomes the same; false when the pool is being destroyed. A later
+// look at launch_ could be the destructor's, and `seen` would never differ from it again.
+bool Pool::wait_for_launch(uint32_t& seen) {
+  uint32_t now = 0;
+  for (int attempt = 0; (now = launch_.load(std::memory_order_acquire)) == seen; ++attempt) {
     if (attempt < spins_)
       pause();
     else if (attempt < spins_ + kYields)
@@ -130,6 +129,7 @@ bool Pool::wait_for_launch(uint32_t seen) {
     else
       launch_.wait(seen);
   }
+  seen = now;
   return !stop_.load(std::memory_order_acquire);
 }
 

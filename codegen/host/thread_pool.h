@@ -45,7 +45,7 @@ class Pool {
 
   void work(size_t self);
   void serve(size_t self);
-  bool wait_for_launch(uint32_t seen);
+  bool wait_for_launch(uint32_t& seen);
 
   std::vector<Slot> slots_;
   std::vector<std::thread> workers_;

@@ -45,8 +45,8 @@ TEST(Pool, WakesSleepingWorkers) {
   }
 }
 
-TEST(Pool, StartsAndStopsWithoutWork) {
-  for (int round = 0; round < 20; ++round) Pool pool(4);
+TEST(Pool, StopsWithoutWorkAndRightAfterALaunch) {
+  for (int round = 0; round < 5000; ++round) Pool(4).run(round % 2 * 4, [](int64_t) {});
 }
 
 TEST(Pool, DefaultIsEveryUsableCore) { EXPECT_EQ(Pool().threads(), usable_cores()); }
