@@ -31,13 +31,24 @@ using TensorWriter = std::function<Status(const std::string&)>;
 
 Status write_adapter(const SaveForm& form, const Plan& plan, const Weights& loaded,
                      const TensorWriter& write) {
-  const AdapterFiles files = adapter_files(form.path);
   const std::string text = GACC_TRY(adapter_configuration(plan, loaded));
-  std::error_code error;
-  if (!form.path.ends_with(".safetensors") && !std::filesystem::create_directory(form.path, error) && error)
-    return Status::error("cannot make the folder {}: {}", form.path, error.message());
-  if (!files.configuration.empty()) GACC_TRY(write_file_atomically(files.configuration, text));
-  return write(files.tensors);
+  AtomicFolder folder;  // of a path that is not there: it comes with both files, or not at all
+  std::string path = form.path;
+  const bool is_new = !path.ends_with(".safetensors") && !is_there(path);
+  if (is_new) {
+    GACC_TRY(folder.open(path, {}));
+    path = folder.file("");
+  }
+  const auto named = [&](const Status& status) { return is_new ? folder.named(status) : status; };
+  const AdapterFiles files = adapter_files(path);
+  AtomicFile configuration;  // takes its place last, beside the tensors that it tells of
+  if (!files.configuration.empty()) {
+    GACC_TRY(named(configuration.open(files.configuration)));
+    GACC_TRY(named(configuration.write(text)));
+  }
+  GACC_TRY(named(write(files.tensors)));
+  if (!files.configuration.empty()) GACC_TRY(named(configuration.commit()));
+  return is_new ? folder.commit() : Status();
 }
 
 Status write_folder(const SaveForm& form, const Plan& plan, const Weights& loaded,

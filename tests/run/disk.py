@@ -178,4 +178,5 @@ def test_special_files_stay_special(folder):
     expect(text.decode() == whole, "the artifact through a pipe is another than on standard output")
 
 
-harness.main(globals())
+if __name__ == "__main__":
+    harness.main(globals())

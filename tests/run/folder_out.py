@@ -3,6 +3,7 @@ import json
 import shutil
 import subprocess
 
+import disk
 import harness
 from harness import expect, run
 
@@ -253,8 +254,15 @@ def test_an_adapter_opens_in_peft_by_itself(folder):
     told = json.loads((folder / "adapter/adapter_config.json").read_text())
     expect(told["base_model_name_or_path"] == str(base.resolve()), told)
     run("gacc-exec", artifact, "--init-only", "--load", base / "model.safetensors", "--save-adapter", folder / "other", *FAST)
-    done = run("gacc-exec", artifact, "--init-only", "--load", base, "--save-adapter", base, *FAST, code=1)
-    harness.one_error(done, "the folder holds a model, of which the adapter would become a part: name another")
+    before = files(folder / "other")
+    for path, most, words in ((base, 1 << 20, "the folder holds a model, of which the adapter would become a part: name another"),
+                              (folder / "none", 200, "none/adapter_config.json: File too large"),
+                              (folder / "none", 1000, "none/adapter_model.safetensors: File too large"),
+                              (folder / "other", 1000, "other/adapter_model.safetensors: File too large")):
+        done = run("gacc-exec", artifact, "--init-only", "--load", base, "--save-adapter", path, *FAST, code=1, **disk.files_of(most))
+        harness.one_error(done, words)
+        expect(not (folder / "none").exists() and files(folder / "other") == before, f"{path}: half an adapter")
+    nothing_else(folder)
     expect(json.loads((folder / "other/adapter_config.json").read_text())["base_model_name_or_path"] is None, "a file is no base")
     python = harness.peer("peft", "transformers")
     predicted(folder, artifact, "--load", base, "--load-adapter", folder / "adapter")
