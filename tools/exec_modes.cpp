@@ -25,6 +25,9 @@ namespace {
 // Shows on standard output what other ranks show, too.
 Progress display_of(const Run& run) { return {run.artifact.plan, run.given.quiet, run.first()}; }
 
+// Returns the error of modes that show what they were asked for; training goes on where nobody can read it.
+Status unseen() { return Status::error("cannot write standard output"); }
+
 // ---- training
 
 void say_nothing_to_do(const Run& run) {
@@ -268,6 +271,7 @@ Status evaluate_parameters(Run& run, Session& session) {
   Status status = evaluate_once(session, plan, run.eval, run.options, report, result.interrupted);
   result.seconds = report.seconds;
   if (status && !result.interrupted) status = reporter.evaluated(report);
+  if (status && std::ferror(stdout)) status = unseen();
   return status ? run.log.write(end_line(result, run.device->peak_bytes())) : status;
 }
 
@@ -320,7 +324,7 @@ Status generate_text(Run& run, Session& session) {
     if (tokens > 0 && writes_numbers(run.artifact.plan)) print_text("\n");
   }
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
-  if (std::ferror(stdout)) return Status::error("cannot write standard output");
+  if (std::ferror(stdout)) return unseen();
   if (tokens == 0 || run.result.interrupted) return {};
   if (!run.given.quiet && run.prompts.empty()) run.say("\n");
   run.done = fmt::format("{}, {:.3g} ms each", counted(tokens, "token"),
@@ -340,9 +344,12 @@ Status verify_artifact(Run& run) {
                               .interrupted = run.options.interrupted,
                               .print = print_text};
   run.device.reset();  // one at a time: the arena may fill the machine
-  const VerifyResult result = GACC_TRY(verify(run.artifact, run.data, options));
-  if (result.failed == 0) return {};
-  return Status::error("--verify: {} of {} checks failed", result.failed, result.failed + result.passed);
+  const Result<VerifyResult> result = verify(run.artifact, run.data, options);
+  run.result.interrupted = !result && run.options.interrupted();
+  if (run.result.interrupted) return {};
+  GACC_TRY(result.status());
+  if (result->failed == 0) return {};
+  return Status::error("--verify: {} of {} checks failed", result->failed, result->failed + result->passed);
 }
 
 }  // namespace gacc
