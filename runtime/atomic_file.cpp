@@ -178,10 +178,14 @@ Status AtomicFile::write(std::string_view bytes) {
   return write_all(fd_, bytes) ? Status() : cannot_write(path_, errno);
 }
 
+bool is_there(const std::string& path) {
+  struct stat info {};
+  return lstat(path.c_str(), &info) == 0;
+}
+
 std::string free_name(const std::string& name) {
   std::string free = name;
-  struct stat info;
-  for (int number = 2; lstat(free.c_str(), &info) == 0; ++number) free = fmt::format("{}.{}", name, number);
+  for (int number = 2; is_there(free); ++number) free = fmt::format("{}.{}", name, number);
   return free;
 }
 

@@ -68,6 +68,9 @@ bool write_all(int fd, std::string_view bytes);
 // The CRC-32 of zlib, of what comes behind bytes with the one given.
 uint32_t crc32_of(std::string_view bytes, uint32_t before = 0);
 
+// Says whether a file of that name is there, or a link that leads nowhere: reading that one is an error.
+bool is_there(const std::string& path);
+
 // The first of `name`, `name`.2, `name`.3 ... that no file has.
 std::string free_name(const std::string& name);
 

@@ -85,7 +85,8 @@ std::string toml_string(std::string_view word) {
 // All options that read or write files.
 std::vector<FileOption> file_options(const Arguments& given) {
   using enum FileUse;
-  const bool folder = std::filesystem::is_directory(given.model);
+  std::error_code ignored;  // reading the file says what is wrong with it
+  const bool folder = std::filesystem::is_directory(given.model, ignored);
   return {{"MODEL", reads, {source_of(folder ? given.model + "/config.json" : given.model)}},
           {"-o", writes, {given.writes_output() ? target_of(given.output_path()) : ""}},
           {"--report", writes, {target_of(given.report)}},

@@ -176,10 +176,7 @@ Status CheckpointFolder::open(const std::string& path) {
   return {};
 }
 
-bool CheckpointFolder::has_checkpoint() const {
-  struct stat info {};
-  return lstat(file_.c_str(), &info) == 0;
-}
+bool CheckpointFolder::has_checkpoint() const { return is_there(file_); }
 
 std::string CheckpointFolder::name_for_old() const {
   struct stat info {};

@@ -1,7 +1,6 @@
 #include "runtime/weights/adapters.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -388,11 +387,7 @@ AdapterFiles adapter_files(const std::string& path) {
 }
 
 bool is_adapter(const std::string& path) {
-  std::error_code ignored;
-  if (!is_gguf(path)) {
-    const std::string configuration = adapter_files(path).configuration;
-    return !configuration.empty() && std::filesystem::exists(configuration, ignored);
-  }
+  if (!is_gguf(path)) return is_there(adapter_files(path).configuration);
   WeightFile file;
   return file.open(path) && file.gguf() != nullptr && file.gguf()->text(kType) == "adapter";
 }

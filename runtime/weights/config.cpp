@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -347,8 +346,7 @@ Status compare_metadata(const Gguf& gguf, std::string_view file, const Plan& pla
 
 Status compare_config(const std::string& folder, const Plan& plan) {
   const std::string path = config_of(folder);
-  std::error_code ignored;
-  if (plan.presumes.empty() || !std::filesystem::exists(path, ignored)) return {};
+  if (plan.presumes.empty() || !is_there(path)) return {};
   const std::string text = GACC_TRY(read_file(path, kMostConfiguration));
   const json config = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) return Status::error("{} is no JSON object", path);

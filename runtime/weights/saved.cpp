@@ -21,11 +21,6 @@ constexpr std::string_view kBeside[] = {
     "vocab.txt"};
 constexpr int64_t kMostBeside = int64_t{1} << 30;  // bytes of one of them
 
-bool is_there(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
-}
-
 // Writes the tensors' file at a path.
 using TensorWriter = std::function<Status(const std::string&)>;
 
@@ -139,6 +134,9 @@ Status check_folder(const SaveForm& form, const Plan& plan, const Weights& loade
     return refuse(fmt::format("{} was loaded, and has no config.json", loaded.folder()));
   if (const Status status = loaded.check_same_model(plan); !status) return refuse(status.text());
   GACC_TRY(config_for(loaded.folder(), plan, form.dtype).status());
+  for (const std::string_view name : kBeside)
+    if (const std::string from = file_in(loaded.folder(), name); is_there(from))
+      GACC_TRY(read_file(from, kMostBeside).status());
   return AtomicFolder().open(form.path, files_of_folder());
 }
 

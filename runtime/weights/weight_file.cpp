@@ -141,7 +141,7 @@ Status WeightFile::open(const std::string& path) {
     path_.clear();
     // As transformers: an index may be what an earlier, larger model of the folder left.
     for (const char* name : {"model.safetensors", "model.safetensors.index.json"})
-      if (path_.empty() && std::filesystem::exists(file_in(path, name), ignored)) path_ = file_in(path, name);
+      if (path_.empty() && is_there(file_in(path, name))) path_ = file_in(path, name);
     if (path_.empty())
       return Status::error("{}: has neither model.safetensors nor model.safetensors.index.json{}", path,
                            others_in(path));

@@ -157,6 +157,8 @@ def test_toml(folder):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << chance.randrange(8))]) + whole[at + 1:])
         done = run("gaccc", path, "-o", folder / "x.ptx", code=(0, 1), timeout=60)
         expect(done.returncode == 0 or "model.toml" in done.stderr, done.stderr)
+    (folder / "loop.toml").symlink_to("loop.toml")
+    harness.one_error(run("gaccc", folder / "loop.toml", code=1), "cannot read", "loop.toml: Too many levels of symbolic links")
     for bad in (b"\xff", b"\x00", b"[[[[", b"a = " + b"[" * 50000, b'"' * 3, b"= 1"):
         path.write_bytes(whole + b"\n" + bad + b"\n")
         done = run("gaccc", path, "-o", folder / "x.ptx", code=1, timeout=60)

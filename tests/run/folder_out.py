@@ -116,8 +116,14 @@ def test_what_cannot_be_a_folder_is_refused_before_the_run(folder):
     shutil.copy(base / "model.safetensors", folder / "bare")
     (folder / "notes").mkdir()
     (folder / "notes/todo.txt").write_text("mine")
+    broken = ["model/model.safetensors", "config/config.json", "tokenizer/tokenizer.json"]
+    for name in broken:
+        shutil.copytree(base, (folder / name).parent)
+        (folder / name).unlink()
+        (folder / name).symlink_to("nowhere")
     out = folder / "out"
     for step, more, words in (
+            *((artifact, ["--load", (folder / name).parent, "--save", f"{out}/"], [f"cannot read {folder}/{name}: No such file"]) for name in broken),
             (artifact, ["--save", f"{out}/"], [f"--save {out}/: ", "load the folder of the published model"]),
             (artifact, ["--load", base / "model.safetensors", "--save", f"{out}/"], ["load the folder of the published model, not a file of weights"]),
             (artifact, ["--load", folder / "bare", "--save", f"{out}/"], [f"{folder}/bare was loaded, and has no config.json"]),
