@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <iostream>
 #include <limits>
 
@@ -25,35 +24,35 @@ namespace {
 
 OptionForm any(std::string type) { return {std::move(type), std::nullopt, {}}; }
 
-// A number of decimal digits from `low` to `high`. The option parser's own reading takes 010 for 8, and for a
-// number past the largest one the largest.
+// Reads a number in decimal digits. The option parser's own reading takes 010 for 8, and for a number past the
+// largest one the largest.
+template <class T>
+std::optional<T> number_of(const std::string& text) {
+  T value = 0;
+  const char *begin = text.data() + text.starts_with('+'), *const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(begin, end, value);
+  return error == std::errc{} && rest == end ? std::optional(value) : std::nullopt;
+}
+
+// A whole number from `low` to `high`.
 OptionForm count(int64_t low, int64_t high = std::numeric_limits<int64_t>::max()) {
   const auto check = [low, high](std::string& text) -> std::string {
-    int64_t value = 0;
-    const char *begin = text.data() + text.starts_with('+'), *const end = text.data() + text.size();
-    const auto [rest, error] = std::from_chars(begin, end, value);
-    if (error != std::errc{} || rest != end || value < low || value > high)
+    const auto value = number_of<int64_t>(text);
+    if (!value || *value < low || *value > high)
       return fmt::format("\"{}\" is not a whole number from {} to {}", text, low, high);
-    text = fmt::format("{}", value);
+    text = fmt::format("{}", *value);
     return "";
   };
   return {"N", CLI::Validator(check, ""), {}};
 }
 
-// Reads a number; NaN of any other text.
-double number_of(const std::string& text) {
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  return text.empty() || end != text.c_str() + text.size() ? std::nan("") : value;
-}
-
 // A finite f32 that is not negative.
 OptionForm number() {
   const auto check = [](const std::string& text) -> std::string {
-    const double value = number_of(text);
-    const auto used = static_cast<float>(value);
-    if (value > 0 && used == 0) return "is 0 in f32, in which it is used";
-    return std::isfinite(used) && value >= 0 ? "" : "expected a number of at least 0";
+    const auto value = number_of<double>(text);
+    const auto used = static_cast<float>(value.value_or(-1));
+    if (value == 0.0 || (used > 0 && std::isfinite(used))) return "";
+    return fmt::format("\"{}\" is neither 0 nor a number from 1.5e-45 to 3.4e38", text);
   };
   return {"X", CLI::Validator(check, ""), {}};
 }
@@ -61,8 +60,8 @@ OptionForm number() {
 // A share of one, which is not zero.
 OptionForm share() {
   const auto check = [](const std::string& text) -> std::string {
-    const double value = number_of(text);
-    return value > 0 && value <= 1 ? "" : "expected a number above 0, up to 1";
+    const double value = number_of<double>(text).value_or(0);
+    return value > 0 && value <= 1 ? "" : fmt::format("\"{}\" is not a number above 0, up to 1", text);
   };
   return {"X", CLI::Validator(check, ""), {}};
 }

@@ -254,7 +254,7 @@ def test_the_text_ends_before_what_stops_it(folder):
     greedy = generate(artifact, weights, 12, "--temperature", 0)
     expect(generate(artifact, weights, 12, "--top-p", 1e-6, "--seed", 8) == greedy, "the most likely alone")
     for wrong in (0, 1.5, "x"):
-        expect("--top-p: expected a number above 0, up to 1" in generate(artifact, weights, 3, "--top-p", wrong, code=2), wrong)
+        expect(f'--top-p: "{wrong}" is not a number above 0, up to 1' in generate(artifact, weights, 3, "--top-p", wrong, code=2), wrong)
 
 
 def drawn_token(logits, seed, position, temperature=1, top_k=None, top_p=1):
@@ -507,10 +507,10 @@ def test_questions_that_make_no_sense(folder):
             ([artifact, "--eval", data, "--load", weights, "--checkpoint", folder / "run", "--resume"], "--load and --resume both give it"),
             ([artifact, "--data", data, "--save", "-"], "--save -: standard output has the results; write ./- for a file of that name"),
             ([artifact, "--load", weights, "--data", data, "--generate", 3], "--generate goes on with a text: --data does not go with it"),
-            ([artifact, "--load", weights, "--generate", 3, "--temperature", -1], "--temperature: expected a number of at least 0"),
+            ([artifact, "--load", weights, "--generate", 3, "--temperature", "inf"], '--temperature: "inf" is neither 0 nor a number from'),
             ([artifact, "--load", weights, "--data", data, "--top-k", 3], "--top-k needs --generate"),
             ([artifact, "--data", data, "--load", weights, "--predict", folder / "o.csv.gz"], "no gz files are written, but"),
-            ([artifact, "--data", data, "--lr", "1e-300"], "--lr: is 0 in f32, in which it is used"),
+            *(([artifact, "--data", data, "--lr", x], f'--lr: "{x}" is neither 0 nor') for x in ("1e-300", "1e-400", "-1", "0x10", " 3")),
             ([artifact, "--load", weights, "--generate", -1], "is not a whole number")):
         done = run("gacc-exec", *arguments, code=2)
         expect(words in done.stderr and done.stdout == "", f"{words}\n{done.stderr}")
