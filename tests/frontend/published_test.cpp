@@ -217,6 +217,7 @@ TEST(Published, BothSpellingsOfTransformersAreRead) {
   const auto old = read(config, problems, named());
   Json rope = config["rope_scaling"];
   rope["rope_theta"] = config["rope_theta"];
+  rope["type"] = rope["rope_type"];  // stays where transformers 5 rewrites an older file
   config.erase("rope_scaling");
   config.erase("rope_theta");
   config["rope_parameters"] = rope;
