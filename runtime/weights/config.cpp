@@ -88,10 +88,12 @@ const struct {
                  {"", "rms_norm_eps", "eps", "1e-06"},
                  {"", "rope_theta", "theta", "10000"}};
 
-const std::map<std::string_view, std::string_view> kActivations = {{"gelu_fast", "gelu_tanh"},
-                                                                   {"gelu_new", "gelu_tanh"},
-                                                                   {"gelu_pytorch_tanh", "gelu_tanh"},
-                                                                   {"swish", "silu"}};
+// Other names of what a fact says.
+const std::map<std::string_view, std::string_view> kSynonyms = {{"gelu_fast", "gelu_tanh"},
+                                                                {"gelu_new", "gelu_tanh"},
+                                                                {"gelu_pytorch_tanh", "gelu_tanh"},
+                                                                {"su", "longrope"},
+                                                                {"swish", "silu"}};
 
 // Names of the keys in a GGUF, after the name of its architecture.
 const struct {
@@ -167,8 +169,8 @@ class Comparison {
     differs(key, fmt::format("{}{}", how, value.dump()), fact, [&](const std::string& said) {
       if (value.is_string()) {
         const std::string text = value.get<std::string>();
-        const auto ours = kActivations.find(text);
-        return said == (ours == kActivations.end() ? std::string_view(text) : ours->second);
+        const auto ours = kSynonyms.find(text);
+        return said == (ours == kSynonyms.end() ? std::string_view(text) : ours->second);
       }
       if (!value.is_number()) return json::parse(said, nullptr, /*allow_exceptions=*/false) == value;
       const double wanted = value.get<double>(), ours = std::strtod(said.c_str(), nullptr);
@@ -259,11 +261,17 @@ class Comparison {
                       plan_.ties.front().weight));
   }
 
-  // Returns whether attention has a window. Mistral's class takes an absent one for 4096.
+  // Returns whether attention has a window. Mistral's class takes an absent one for 4096; the classes that know
+  // use_sliding_window need it, and layers that have the window.
   bool slides() const {
-    if (config_.contains("use_sliding_window") && config_["use_sliding_window"] == false) return false;
-    return given("sliding_window") ||
-           (!config_.contains("sliding_window") && config_["model_type"] == "mistral");
+    const auto value = [&](const char* key, const json& missing) { return config_.value(key, missing); };
+    const json type = value("model_type", {}), layers = value("layer_types", {});
+    const bool asks = type == "qwen2" || type == "qwen3";
+    if (value("use_sliding_window", !asks) != true) return false;
+    if (layers.is_array() ? std::ranges::count(layers, "sliding_attention") == 0
+                          : asks && value("max_window_layers", 28) >= value("num_hidden_layers", 32))
+      return false;
+    return given("sliding_window") || (!config_.contains("sliding_window") && type == "mistral");
   }
 
   // A window as long as the model's positions hides nothing.

@@ -367,13 +367,15 @@ def test_a_folder_s_config_is_compared(folder):
     run("gacc-exec", build(), "--init-only", "--save", place / "model.safetensors", "--device", "cpu")
     for right in ({}, {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "dtype": "float32"}, {"sliding_window": 12}, {"layer_types": ["full_attention"]},
                   {"sliding_window": 4, "use_sliding_window": False}, {"no_rope_layers": [1, 1]}, {"final_logit_softcapping": None}, {"attention_multiplier": 0.5},
-                  {"residual_multiplier": 1.0, "logits_scaling": 1}, {"partial_rotary_factor": 1.0}, {"query_pre_attn_scalar": 4}):
+                  {"residual_multiplier": 1.0, "logits_scaling": 1}, {"partial_rotary_factor": 1.0}, {"query_pre_attn_scalar": 4}, {"model_type": "qwen2", "sliding_window": 4},
+                  {"model_type": "qwen3", "sliding_window": 4, "use_sliding_window": True, "num_hidden_layers": 28}, {"sliding_window": 4, "layer_types": ["full_attention"]}):
         loads(right)
     loads({}, without=["num_key_value_heads"], *["num_attention_heads is 4, 2 in the model"])
     for wrong, *words in (({"rope_theta": 500000.0}, "rope_theta is 500000", "10000 in the model"), ({"num_attention_heads": 8, "head_dim": 2}, "num_attention_heads is 8, 4", "head_dim is 2, 4"),
                           ({"rope_parameters": {"rope_theta": 5e5}}, "rope_parameters.rope_theta"), ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling is"),
                           ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "not scaled"), ({"rope_parameters": {"rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0}}, "rope_parameters"),
                           ({"hidden_act": "gelu"}, 'hidden_act is "gelu"', "silu in the model"), ({"rms_norm_eps": 1e-5}, "rms_norm_eps is"), ({"sliding_window": 4}, "sliding_window is 4", "12 positions"),
+                          ({"model_type": "qwen3", "sliding_window": 4, "use_sliding_window": True, "num_hidden_layers": 29}, "sliding_window is 4"),
                           ({"no_rope_layers": [1, 0]}, "no_rope_layers"), ({"logits_scaling": 8.0}, "logits_scaling\" is 8.0"), ({"embedding_multiplier": 12.0}, "embedding_multiplier"),
                           ({"attention_multiplier": 0.25}, "attention_multiplier"), ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"), ({"model_type": "gemma"}, 'model_type is "gemma"'),
                           ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"), ({"something_new": 3}, '"something_new" is 3', "[load.config]"), ({"layer_types": ["chunked_attention"]}, "layer_types")):
@@ -394,6 +396,8 @@ def test_a_folder_s_config_is_compared(folder):
     loads({"rope_scaling": scaling}, 'rope_scaling.rope_type is "llama3", linear in the model', artifact=scaled)
     loads({"rope_scaling": {"type": "linear", "factor": 4.0}}, "rope_scaling.factor is 4.0, 8 in the model", artifact=scaled)
     loads({"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}, "is scaled", artifact=scaled, without=["rope_scaling"])
+    longrope = build(ROTARY.replace("10000", '10000, scaling = { type = "longrope", factor = 4, original_max_position_embeddings = 16, short_factor = [1, 1], long_factor = [2, 2] }'))
+    loads({"rope_scaling": {"type": "su", "short_factor": [1, 1], "long_factor": [2, 2]}}, artifact=longrope)
     # Keys that the model file answers for.
     own = build(ROTARY + '[load.config]\nmodel_type = "mine"\nsomething_new = 3\n')
     loads({"model_type": "mine", "something_new": 3}, artifact=own)
