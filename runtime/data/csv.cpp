@@ -226,7 +226,11 @@ class TableReader {
              text.find_first_of(",|") == text.npos;
     };
     const std::string& column_name = columns_[column];
-    const bool word = !missing && use.values == nullptr;
+    std::string pointed(field);
+    std::ranges::replace(pointed, ',', '.');
+    const bool comma = pointed != field && use.values == nullptr && parse_number(pointed, value);
+    if (comma) what += ": numbers have points, and no commas";
+    const bool word = !missing && !comma && use.values == nullptr;
     if (word && feature && can_be_typed(column_name))
       what += fmt::format("; drop={} leaves the column out, and `columns` of the input states its words",
                           column_name);

@@ -148,6 +148,8 @@ TEST(Csv, ErrorsNameLineAndColumn) {
   EXPECT_EQ(csv_error("a,b\n1,2\n3,four\n"),
             "f.csv:3: column 2 (\"b\"): \"four\" is no number; drop=b leaves the column out, and `columns` "
             "of the input states its words");
+  EXPECT_EQ(csv_error("a,b\n1,\"2,5\"\n"),
+            "f.csv:2: column 2 (\"b\"): \"2,5\" is no number: numbers have points, and no commas");
   EXPECT_EQ(csv_error("a,b\n1,\n"), "f.csv:2: column 2 (\"b\"): the field is empty" + or_else);
   EXPECT_EQ(csv_error("a,b\n1,NA\n"), "f.csv:2: column 2 (\"b\"): \"NA\" is no number" + or_else);
   EXPECT_EQ(csv_error("a,b,a\n"), "f.csv:1: columns 1 and 3 are both called \"a\"; rename one");

@@ -191,10 +191,10 @@ class CsvReader {
     std::vector<std::string> columns;
     for (const size_t column : order) columns.push_back(table_.columns[column]);
     return Status::error(
-        "{}: {} are left for the input {}, which takes {}: {}. drop=COLUMN leaves one out, and "
+        "{}: {} {} left for the input {}, which takes {}: {}. drop=COLUMN leaves one out, and "
         "`inputs.{}.shape = [{}]` takes them all",
-        path_, counted(std::ssize(order), "column"), quoted(r_.names[features_]), takes, listed(columns),
-        r_.names[features_], order.size());
+        path_, counted(std::ssize(order), "column"), order.size() == 1 ? "is" : "are",
+        quoted(r_.names[features_]), takes, listed(columns), r_.names[features_], order.size());
   }
 
   // The rows of the split, without those that missing=drop leaves out, as far as the limit goes; every number
