@@ -53,8 +53,8 @@ Status GgufTemplate::open(const std::string& path, const Plan& plan, bool merges
     for (const std::string& name : published_name(plan, buffer.name, FileKind::gguf).tensors)
       if (const StoredTensor* tensor = base_.file().find(name); !is_writable_in_gguf(tensor->dtype))
         problems.push_back(
-            fmt::format("{} is {} there and is trained here; of changed numbers {} can be written", name,
-                        tensor->dtype, kWritable));
+            fmt::format("{} is {} there and {}; of changed numbers {} can be written", name, tensor->dtype,
+                        buffer.trainable ? "is trained here" : "--merge changes it", kWritable));
   }
   return problems.empty() ? Status() : Status::error(problem_list(path, problems));
 }
