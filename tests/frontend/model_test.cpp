@@ -109,6 +109,7 @@ TEST(Model, ChecksTheKeysOfImageLayers) {
            {"type='conv2d'\nchannels=8\nkernel=3\ngroups=3", "do not divide"},
            {"type='conv2d'\nchannels=8\nkernel=3\nstride=2\npadding='same'", "a stride of 1"},
            {"type='avg_pool2d'", "needs `kernel`"},
+           {"type='attention'\nrope={scaling={type='dynamic'}}", "unknown type of `scaling` \"dynamic\"; it"},
            {"type='max_pool2d'\nkernel=2\npadding=2", "at most half"},
            {"type='batch_norm'\nmomentum=2", "`momentum` must be"},
            {"type='group_norm'", "needs `groups`"},
