@@ -250,20 +250,6 @@ void refuse_overrides(Node& root, bool forward, Diag& diag) {
                  "the loss is in the text's ops, and `loss.{}` cannot change it", entry.key);
 }
 
-// Drops the former optimizer's or schedule's own keys, which a printed text has with their defaults, where an override
-// names another type.
-void drop_keys_of_types(Node& root) {
-  for (const Table* table : {&tables::optimizer, &tables::schedule}) {
-    Node* node = root.find(table->path);
-    const Node* type = node != nullptr ? node->find("type") : nullptr;
-    if (type == nullptr || type->at.origin.empty()) continue;
-    std::erase_if(node->entries, [&](const Entry& entry) {
-      return entry.value.at.origin.empty() &&
-             std::ranges::find(table->keys, entry.key, &Key::name) == table->keys.end();
-    });
-  }
-}
-
 // Inputs are those of the text.
 void check_inputs(const ir::Module& module, const ModelFile& model, Diag& diag) {
   if (model.inputs.size() != module.step.inputs.size()) {
@@ -376,7 +362,7 @@ std::optional<ir::Module> compile_ir(std::string_view text, std::string_view fil
   Node root = Tables(*module, places, forward).take();
   apply_overrides(root, overrides, diag);
   refuse_overrides(root, forward, diag);
-  drop_keys_of_types(root);
+  drop_keys_of_types(root, overrides, /*all=*/true);  // a printed text has them with their defaults
   Table table = tables::file;
   for (Key& key : table.keys)
     if (key.name == "layers" || (key.name == "loss" && !forward)) key.fallback.required = false;

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "frontend/frontend.h"
+#include "frontend/schema.h"
 #include "frontend/toml_tree.h"
 #include "ir/text/size_text.h"
 
@@ -110,6 +111,26 @@ void apply(Node& root, const Override& override, Diag& diag) {
 
 void apply_overrides(Node& root, const std::vector<Override>& overrides, Diag& diag) {
   for (const Override& override : overrides) apply(root, override, diag);
+}
+
+void drop_keys_of_types(Node& root, const std::vector<Override>& overrides, bool all) {
+  for (const Table* table : {&tables::optimizer, &tables::schedule}) {
+    const auto given = [&](std::string_view key) {
+      return std::ranges::find(overrides, fmt::format("{}.{}", table->path, key), &Override::key) !=
+             overrides.end();
+    };
+    Node* node = root.find(table->path);
+    if (node == nullptr || !given("type")) continue;
+    const auto type = std::ranges::find(table->types, node->find("type")->text, &TypeSchema::name);
+    const auto known = [&](std::string_view key) {
+      return !all && type != table->types.end() && find_key((*type)->keys, key) != nullptr;
+    };
+    std::erase_if(node->entries, [&](const Entry& entry) {
+      const bool share = !all && entry.key == "warmup" && entry.value.form == Node::Form::text;  // of a total
+      const bool stays = share ? known("total") : known(entry.key) || find_key(table->keys, entry.key);
+      return !stays && !given(entry.key);
+    });
+  }
 }
 
 }  // namespace gacc::frontend

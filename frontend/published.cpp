@@ -447,6 +447,7 @@ std::optional<std::string> published_model(std::string_view config, const std::s
     if (options.pack) pack(model);
     Diag diag(file, std::string(config));
     apply_overrides(model, options.overrides, diag);
+    drop_keys_of_types(model, options.overrides, /*all=*/false);
     problems += diag.render();
     if (diag.failed()) return std::nullopt;
     sort_tables(model);

@@ -402,7 +402,6 @@ class Compilation {
     if (arguments_.fits) return show_fits();
     ModelSource source;
     PublishedOptions options{.context = arguments_.context, .lora = arguments_.lora};
-    if (arguments_.emit == "toml") options.overrides = overrides_;
     if (const auto trouble = read_source(options, source, overrides_)) return report(*trouble);
     if (arguments_.emit == "toml") {
       outputs_.push_back({arguments_.output_path(), source.text});
@@ -425,6 +424,7 @@ class Compilation {
     if (is_published(arguments_.model)) {
       PublishedOptions all = options;
       all.pack = arguments_.packs();
+      all.overrides = overrides;
       return read_published(arguments_.model, arguments_.families, std::move(all), source);
     }
     source = file_;

@@ -34,6 +34,14 @@ def test_the_emitted_file_is_the_same_artifact(folder):
     assert "[lora]" in (folder / "model.toml").read_text()
 
 
+def test_keys_that_another_optimizer_or_schedule_does_not_know_fall_away(folder):
+    model = folder_of(folder, "small")
+    for table, type, kept in ("optimizer", "sgd", "weight_decay = 0.1"), ("schedule", "constant", ""), ("schedule", "linear", 'warmup = "3%"'):
+        assert gaccc(model, "--set", f"{table}.type={type}", "-o", folder / "step.ptx").returncode == 0, type
+        text = gaccc(model, "--set", f"{table}.type={type}", "--emit", "toml", "-o", "-").stdout
+        assert kept in text and "betas" not in text.partition('"sgd"')[2], text
+
+
 def test_a_folder_that_is_none_says_what_it_is(folder):
     (folder / "empty").mkdir()
     (folder / "adapter").mkdir()
