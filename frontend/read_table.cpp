@@ -241,8 +241,11 @@ class TableReader {
     if (found == types.end()) {
       const std::string near = did_you_mean(node->text, types);
       const bool inner = table_.path.find('.') != table_.path.npos;
-      return unknown_word(*node, layer_ ? "layer type" : inner ? "type of " + what_ : table_.path, types,
-                          near.empty() ? type_hint(node->text, table_.types) : near);
+      return unknown_word(*node,
+                          layer_  ? "layer type"
+                          : inner ? "type of " + what_
+                                  : table_.path,
+                          types, near.empty() ? type_hint(node->text, table_.types) : near);
     }
     values_.type = table_.types[static_cast<size_t>(found - types.begin())];
     what_ += fmt::format(" of type \"{}\"", node->text);

@@ -14,7 +14,6 @@
 #include "runtime/cuda/gemm_selection.h"
 #include "runtime/cuda/gpu_choice.h"
 #include "runtime/cuda/programs.h"
-#include "runtime/run/train.h"
 #include "tests/codegen/half_values.h"
 #include "tests/cuda/tiny_artifact.h"
 
@@ -62,57 +61,12 @@ class CudaDeviceTest : public testing::Test {
   std::unique_ptr<Device> device_;
 };
 
-std::vector<float> numbers(int count) {
-  std::vector<float> x;
-  for (int i = 0; i < count; ++i) x.push_back(static_cast<float>(i % 7) - 2.5f);
-  return x;
-}
-
-struct Figures : TrainObserver {
-  std::vector<float> losses, norms;
-  std::vector<double> evaluations;
-  Status updated(const UpdateReport& report) override {
-    losses.push_back(report.window.loss);
-    norms.push_back(report.window.norm);
-    return {};
-  }
-  Status evaluated(const EvaluationReport& report) override {
-    evaluations.push_back(report.result.loss);
-    evaluations.push_back(report.result.metrics.at(0));
-    return {};
-  }
-};
-
-// Trains two epochs on `samples` samples; what is left in w comes after the figures.
-Figures train_tiny(Device& device, const Artifact& artifact, int samples,
-                   std::vector<NamedTensor>& parameters) {
-  Figures figures;
-  Session session(device, artifact.plan);
-  EXPECT_EQ(session.open(artifact).text(), "");
-  EXPECT_EQ(session.init(3, 0.5f).text(), "");
-  const Dataset data = make_data(numbers(samples), {1, 5});
-  TrainOptions options;
-  options.epochs = 2;
-  TrainResult result;
-  EXPECT_EQ(train(session, artifact.plan, data, &data, options, figures, result).text(), "");
-  parameters = session.parameters().take();
-  return figures;
-}
-
 TEST_F(CudaDeviceTest, TrainsLikeTheHost) {
   for (int samples :
        {32, 30}) {  // 30: the last micro-batch of an epoch has 2 samples, in `step` and in `eval`
     const Artifact artifact = tiny_artifact(4, 4);
-    FakeDevice host(artifact.plan);
-    std::vector<NamedTensor> expected, found;
-    const Figures host_figures = train_tiny(host, artifact, samples, expected);
     ASSERT_EQ(cuda::open_device(options_, artifact, device_).text(), "");
-    const Figures figures = train_tiny(*device_, artifact, samples, found);
-    EXPECT_EQ(figures.losses, host_figures.losses);
-    EXPECT_EQ(figures.norms, host_figures.norms);
-    EXPECT_EQ(figures.evaluations, host_figures.evaluations);
-    ASSERT_EQ(found.size(), expected.size());
-    for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i].data, expected[i].data) << found[i].name;
+    expect_host_training(*device_, artifact, samples);
     device_.reset();
   }
 }

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "runtime/cuda/cuda_device.h"
-#include "runtime/run/train.h"
 #include "tests/codegen/half_values.h"
 #include "tests/cuda/tiny_artifact.h"
 
@@ -30,44 +29,11 @@ class Machine : public testing::Test {
   cuda::CudaOptions options_;
 };
 
-std::vector<float> losses_of(Device& device, const Artifact& artifact, std::vector<NamedTensor>& parameters) {
-  struct Losses : TrainObserver {
-    std::vector<float> found;
-    Status updated(const UpdateReport& report) override {
-      found.push_back(report.window.loss);
-      found.push_back(report.window.norm);
-      return {};
-    }
-    Status evaluated(const EvaluationReport& report) override {
-      found.push_back(static_cast<float>(report.result.loss));
-      found.push_back(static_cast<float>(report.result.metrics.at(0)));
-      return {};
-    }
-  } losses;
-  Session session(device, artifact.plan);
-  EXPECT_EQ(session.open(artifact).text(), "");
-  EXPECT_EQ(session.init(3, 0.5f).text(), "");
-  std::vector<float> x;
-  for (int i = 0; i < 30; ++i) x.push_back(static_cast<float>(i % 7) * 0.75f - 2.5f);
-  const Dataset data = make_data(x, {1, 5});
-  TrainOptions options;
-  options.epochs = 2;
-  TrainResult result;
-  EXPECT_EQ(train(session, artifact.plan, data, &data, options, losses, result).text(), "");
-  parameters = session.parameters().take();
-  return losses.found;
-}
-
 TEST_F(Machine, TrainsLikeTheHost) {
   const Artifact artifact = tiny_artifact(4, 4);  // 30 samples: a ragged micro-batch in every epoch
-  FakeDevice host(artifact.plan);
-  std::vector<NamedTensor> expected, found;
-  const std::vector<float> host_losses = losses_of(host, artifact, expected);
   std::unique_ptr<Device> device;
   ASSERT_EQ(cuda::open_device(options_, artifact, device).text(), "");
-  EXPECT_EQ(losses_of(*device, artifact, found), host_losses);  // the same operations in the same order
-  ASSERT_EQ(found.size(), expected.size());
-  for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i].data, expected[i].data) << found[i].name;
+  expect_host_training(*device, artifact, 30);
   std::string reports;
   EXPECT_EQ(device->finish(reports).text(), "");
   EXPECT_EQ(reports, "");

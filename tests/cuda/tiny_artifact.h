@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "runtime/artifact.h"
+#include "runtime/run/train.h"
 #include "tests/cuda/fake_driver.h"
 #include "tests/cuda/tiny_ptx.h"
 #include "tests/runtime/fake_device.h"
@@ -87,6 +88,45 @@ inline void tiny_kernel(const FakeLaunch& launch, void*) {
     real(1)[0] = real(1)[1] = *real(2) = 0;
     *integer(3) = 0;
   }
+}
+
+// Numbers that f32 holds exactly.
+inline std::vector<float> numbers(int count) {
+  std::vector<float> x;
+  for (int i = 0; i < count; ++i) x.push_back(static_cast<float>(i % 7) - 2.5f);
+  return x;
+}
+
+// Trains two epochs on `samples` samples; returns the figures of all updates and evaluations, then the parameters.
+inline std::vector<double> train_tiny(Device& device, const Artifact& artifact, int samples) {
+  struct Figures : TrainObserver {
+    std::vector<double> all;
+    Status updated(const UpdateReport& report) override {
+      all.insert(all.end(), {report.window.loss, report.window.norm});
+      return {};
+    }
+    Status evaluated(const EvaluationReport& report) override {
+      all.insert(all.end(), {report.result.loss, report.result.metrics.at(0)});
+      return {};
+    }
+  } figures;
+  Session session(device, artifact.plan);
+  EXPECT_EQ(session.open(artifact).text(), "");
+  EXPECT_EQ(session.init(3, 0.5f).text(), "");
+  const Dataset data = make_data(numbers(samples), {1, 5});
+  TrainOptions options;
+  options.epochs = 2;
+  TrainResult result;
+  EXPECT_EQ(train(session, artifact.plan, data, &data, options, figures, result).text(), "");
+  for (const NamedTensor& tensor : session.parameters().take())
+    figures.all.insert(figures.all.end(), tensor.data.begin(), tensor.data.end());
+  return figures.all;
+}
+
+// The device does the operations of the host in the same order.
+inline void expect_host_training(Device& device, const Artifact& artifact, int samples) {
+  FakeDevice host(artifact.plan);
+  EXPECT_EQ(train_tiny(device, artifact, samples), train_tiny(host, artifact, samples));
 }
 
 }  // namespace gacc::test

@@ -25,45 +25,27 @@ TEST(CheckPlan, AcceptsWhatThePlannerMakes) {
 
 TEST(CheckPlan, NamesTheFault) {
   const Module good = compiled(mlp(), "all");
-  const auto value = [&](Module& module, const char* name) -> Value& {
-    return module.step[*module.step.find(name)];
+  const auto expect = [&](const char* words, auto&& damage) {
+    Module module = good;
+    damage(module, [&](const char* name) -> Value& { return module.step[*module.step.find(name)]; });
+    EXPECT_EQ(found(module, words), "");
   };
-  Module module = good;
-  value(module, "x").offset = *value(module, "x").offset + 4;
-  EXPECT_EQ(found(module, "not a multiple of 256"), "");
-  module = good;
-  value(module, "x").offset = *module.arena_bytes;
-  EXPECT_EQ(found(module, "leaves the arena"), "");
-  module = good;
-  value(module, "x").offset = -256;
-  EXPECT_EQ(found(module, "leaves the arena"), "");
-  module = good;
-  value(module, "fc1.mm").offset.reset();
-  EXPECT_EQ(found(module, "%fc1.mm has no place"), "");
-  module = good;
-  value(module, "fc1.mm").offset = value(module, "x").offset;
-  EXPECT_EQ(found(module, "%fc1.mm is written over %x, which the kernel reads"), "");
-  module = good;
-  value(module, "fc1.mm").offset = module.buffers.front().offset;
-  EXPECT_EQ(found(module, "written over buffer @fc1.weight"), "");
-  module = good;
-  module.buffers[1].offset = module.buffers[0].offset;
-  EXPECT_EQ(found(module, "buffer @fc1.bias overlaps buffer @fc1.weight"), "");
-  module = good;
-  value(module, "y").offset = value(module, "x").offset;
-  EXPECT_EQ(found(module, "%y and %x have the same bytes"), "");
-  module = good;
-  value(module, "fc2.mm").offset = value(module, "x").offset;  // read again by the weight gradient of fc1
-  EXPECT_EQ(found(module, "%x is read"), "");
-  module = good;
-  value(module, "target").offset = value(module, "x").offset;
-  EXPECT_EQ(found(module, "reshape of"), "");
-  module = good;
-  value(module, "ce").offset = value(module, "counted").offset;
-  EXPECT_EQ(found(module, "written to the same bytes"), "");
-  module = good;
-  module.arena_bytes.reset();
-  EXPECT_EQ(found(module, "no arena size"), "");
+  expect("not a multiple of 256", [](Module&, auto value) { value("x").offset = *value("x").offset + 4; });
+  expect("leaves the arena", [](Module& m, auto value) { value("x").offset = *m.arena_bytes; });
+  expect("leaves the arena", [](Module&, auto value) { value("x").offset = -256; });
+  expect("%fc1.mm has no place", [](Module&, auto value) { value("fc1.mm").offset.reset(); });
+  expect("written over buffer @fc1.weight",
+         [](Module& m, auto value) { value("fc1.mm").offset = m.buffers[0].offset; });
+  expect("buffer @fc1.bias overlaps buffer @fc1.weight",
+         [](Module& m, auto) { m.buffers[1].offset = m.buffers[0].offset; });
+  expect("no arena size", [](Module& m, auto) { m.arena_bytes.reset(); });
+  for (const auto& [to, from, words] :
+       {std::array{"fc1.mm", "x", "%fc1.mm is written over %x, which the kernel reads"},
+        {"y", "x", "%y and %x have the same bytes"},
+        {"fc2.mm", "x", "%x is read"},  // again by the weight gradient of fc1
+        {"target", "x", "reshape of"},
+        {"ce", "counted", "written to the same bytes"}})
+    expect(words, [to = to, from = from](Module&, auto value) { value(to).offset = value(from).offset; });
 }
 
 // Moving any value that owns bytes onto any other that is live with it is found, in-place pairs excepted.
