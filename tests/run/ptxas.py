@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""ptxas.py EXAMPLE TARGET [KEY=VALUE ...]: NVIDIA's assembler accepts the artifact of the example, with settings, for that GPU.
-No kernel spills registers, and none takes more than its kind may (LIMITS); prints what each takes. Skipped without ptxas."""
+"""ptxas.py EXAMPLE TARGET [KEY=VALUE ...]: the emulator and NVIDIA's assembler read the artifact of the example, with settings, for
+that GPU. No kernel spills registers, and none takes more than its kind may (LIMITS); prints what each takes. Skipped without ptxas."""
+import ctypes
 import os
 import pathlib
 import re
@@ -27,11 +28,20 @@ KERNEL = re.compile(r"Compiling entry function '(\S+)' for .*?\n.*?Function prop
                     r".*?Used (\d+) registers")
 
 
+def emulate(artifact):
+    """The emulator finds each kernel of the artifact."""
+    emulator, context, module, function = ctypes.CDLL(harness.BIN / "libgacc-emu.so"), *(ctypes.c_void_p() for _ in range(3))
+    for step in (lambda: emulator.cuInit(0), lambda: emulator.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
+                 lambda: emulator.cuCtxSetCurrent(context),
+                 lambda: emulator.cuModuleLoadDataEx(ctypes.byref(module), artifact.read_bytes(), 0, None, None),
+                 *(lambda name=name: emulator.cuModuleGetFunction(ctypes.byref(function), module, name)
+                   for name in re.findall(rb"^\.visible \.entry (\w+)", artifact.read_bytes(), re.M))):
+        harness.expect(step() == 0, f"the emulator does not read {artifact.name}")
+
+
 def main():
     name, target, *settings = sys.argv[1:]
     ptxas = os.environ.get("GACC_PTXAS") or shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")
-    if not ptxas:
-        harness.skip("no ptxas on PATH, in /usr/local/cuda/bin or in GACC_PTXAS")
     with tempfile.TemporaryDirectory(prefix="gacc-") as folder:
         artifact = pathlib.Path(folder) / "step.ptx"
         done = harness.run("gaccc", harness.example(name), "--target", target, "-o", artifact,
@@ -39,6 +49,9 @@ def main():
         if done.returncode != 0:
             harness.expect(target not in ALWAYS and target in done.stderr and not artifact.exists(), done.stderr)
             harness.skip(f"this gaccc does not offer {target}")
+        emulate(artifact)
+        if not ptxas:
+            harness.skip("no ptxas on PATH, in /usr/local/cuda/bin or in GACC_PTXAS")
         known = subprocess.run([ptxas, "--help"], capture_output=True, text=True).stdout
         if f"'{target}'" not in known:
             harness.skip(f"this ptxas does not know {target}")
