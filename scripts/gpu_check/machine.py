@@ -40,7 +40,7 @@ class Machine:
         self.work = pathlib.Path(scratch or tempfile.mkdtemp(prefix="gpu-check-")).resolve()
         self.out = self.work / "out"
         self.out.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(folder / "work.tar.xz") as archive:
+        with tarfile.open(folder / "work.tar") as archive:
             archive.extractall(self.work, filter="data")
         self.compiler = self.work / "bin/gaccc"
         if not (self.work / "lib").exists():  # the compiler's libraries are beside it, as the pack has them

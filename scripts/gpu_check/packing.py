@@ -1,6 +1,6 @@
 """scripts/gpu-check --pack: programs, artifacts for several targets, data and the CPU's results in one folder.
 
-What is large travels compressed: work.tar.xz has artifacts, data, references and gaccc."""
+What is large travels compressed: work.tar has artifacts, data, references and gaccc."""
 import concurrent.futures
 import json
 import os
@@ -58,7 +58,8 @@ class Packer:
             jobs += [pool.submit(self.benchmark, one) for one in cases.BENCHMARKS]
             for job in jobs:
                 job.result()
-        with tarfile.open(self.folder / "work.tar.xz", "w:xz", preset=0 if self.small else 6) as archive:
+        mode, how = ("w:gz", {"compresslevel": 1}) if self.small else ("w:xz", {"preset": 6})
+        with tarfile.open(self.folder / "work.tar", mode, **how) as archive:
             for path in sorted(self.work.iterdir()):
                 archive.add(path, path.name)
         self.manifest["cases"] = dict(sorted(self.manifest["cases"].items()))
