@@ -237,31 +237,24 @@ TEST(Published, BothSpellingsOfTransformersAreRead) {
   EXPECT_NE(problems_of(config, named()).find("`rope_theta`"), std::string::npos);
 }
 
-// transformers 4.57 writes both names.
-TEST(Published, WhatAFileOfGptNeoXSaysTwiceAgrees) {
-  Json config = config_of("pythia-160m");
-  config["rope_theta"] = config.value("rotary_emb_base", 10000.0);
-  config["partial_rotary_factor"] = config.value("rotary_pct", 0.25);
-  std::string problems;
-  EXPECT_TRUE(read(config, problems, named())) << problems;
-  for (const auto& [key, other] : {std::pair("rope_theta", 20000.0), {"partial_rotary_factor", 0.5}}) {
+// transformers 4.57 writes both names, 5 writes a key among the positions and beside them.
+TEST(Published, WhatAFileSaysTwiceAgrees) {
+  Json neox = config_of("pythia-160m"), phi3 = config_of("phi-3-mini");
+  neox["rope_theta"] = neox.value("rotary_emb_base", 10000.0);
+  neox["partial_rotary_factor"] = neox.value("rotary_pct", 0.25);
+  for (const char* key : {"rope_theta", "rope_scaling"}) phi3.erase(key);
+  phi3["rope_parameters"] = {
+      {"rope_type", "default"}, {"rope_theta", 10000.0}, {"partial_rotary_factor", 0.75}};
+  phi3["partial_rotary_factor"] = 0.75;
+  for (const auto& [config, key, other] : {std::tuple(neox, "rope_theta", 20000.0),
+                                           {neox, "partial_rotary_factor", 0.5},
+                                           {phi3, "partial_rotary_factor", 0.5}}) {
+    std::string problems;
+    EXPECT_TRUE(read(config, problems, named())) << problems;
     Json changed = config;
     changed[key] = other;
     EXPECT_NE(problems_of(changed, named()).find(std::string("`") + key + "`"), std::string::npos) << key;
   }
-}
-
-// transformers 5 writes it among the positions and beside them.
-TEST(Published, WhatAFileOfPhi3SaysTwiceAgrees) {
-  Json config = config_of("phi-3-mini");
-  for (const char* key : {"rope_theta", "rope_scaling"}) config.erase(key);
-  config["rope_parameters"] = {
-      {"rope_type", "default"}, {"rope_theta", 10000.0}, {"partial_rotary_factor", 0.75}};
-  config["partial_rotary_factor"] = 0.75;
-  std::string problems;
-  EXPECT_TRUE(read(config, problems, named())) << problems;
-  config["partial_rotary_factor"] = 0.5;
-  EXPECT_NE(problems_of(config, named()).find("`partial_rotary_factor`"), std::string::npos);
 }
 
 TEST(Published, WhatAFamilyCannotExpressIsNamedWithItsValue) {
