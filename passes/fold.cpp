@@ -1,7 +1,7 @@
 // Folding: what can be computed now is, and what changes nothing goes.
 //
 //   1. A pointwise op of numbers alone is a number, computed by its own formula and rounded to f32.
-//   2. x + 0, x - 0, x * 1, x / 1 and a cast to x's own type are x.
+//   2. x + 0, x - 0, x * 1, x / 1, a cast to x's own type and a choice between x and x are x.
 //   3. A pointwise op reads through a broadcast where its own type stays.
 //   4. A reshape of a reshape reshapes the original; one to the same shape is its operand.
 //
@@ -57,6 +57,8 @@ std::optional<Operand> identity(const Module& module, const Region& region, cons
     const Operand& other = op.operands[1 - rule.at];
     if (number != nullptr && *number == rule.number && same_type(other)) return other;
   }
+  if (op.info == &op_select && op.operands[1] == op.operands[2] && same_type(op.operands[1]))
+    return op.operands[1];
   const bool renames =
       op.info->lowering == Lowering::alias || op.info == &op_cast || op.info == &op_broadcast;
   if (renames && same_type(op.operands.front())) return op.operands.front();

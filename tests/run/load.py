@@ -374,8 +374,7 @@ def test_a_folder_s_config_is_compared(folder):
     for wrong, *words in (({"rope_theta": 500000.0}, "rope_theta is 500000", "10000 in the model"), ({"num_attention_heads": 8, "head_dim": 2}, "num_attention_heads is 8, 4", "head_dim is 2, 4"),
                           ({"rope_parameters": {"rope_theta": 5e5}}, "rope_parameters.rope_theta"), ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling is"),
                           ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "not scaled"), ({"rope_parameters": {"rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0}}, "rope_parameters"),
-                          ({"hidden_act": "gelu"}, 'hidden_act is "gelu"', "silu in the model"), ({"rms_norm_eps": 1e-5}, "rms_norm_eps is"), ({"sliding_window": 4}, "sliding_window is 4", "12 positions"),
-                          ({"model_type": "qwen3", "sliding_window": 4, "use_sliding_window": True, "num_hidden_layers": 29}, "sliding_window is 4"),
+                          ({"hidden_act": "gelu"}, 'hidden_act is "gelu"', "silu in the model"), ({"rms_norm_eps": 1e-5}, "rms_norm_eps is"), ({"sliding_window": 4}, "sliding_window is 4", "12 positions"), ({"model_type": "qwen3", "sliding_window": 4, "use_sliding_window": True, "num_hidden_layers": 29}, "sliding_window is 4"),
                           ({"no_rope_layers": [1, 0]}, "no_rope_layers"), ({"logits_scaling": 8.0}, "logits_scaling\" is 8.0"), ({"embedding_multiplier": 12.0}, "embedding_multiplier"),
                           ({"attention_multiplier": 0.25}, "attention_multiplier"), ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"), ({"model_type": "gemma"}, 'model_type is "gemma"'),
                           ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"), ({"something_new": 3}, '"something_new" is 3', "[load.config]"), ({"layer_types": ["chunked_attention"]}, "layer_types")):
