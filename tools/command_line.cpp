@@ -53,13 +53,13 @@ std::string refused(const std::string& text) {
   return fmt::format("there is no {} {}; it is {} or {}{}", name, word, fmt::join(words, ", "), last, near);
 }
 
-// The first file, folder or data set that was given as "", as scripts do where a variable is not set.
+// The first option for files, data, sizes or ranks that was given "", as scripts do where a variable is not set.
 std::string empty_value(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     const std::string type = option->get_type_name();
-    const bool names =
-        std::ranges::any_of(std::initializer_list<std::string_view>{"FILE", "FOLDER", "SPEC"},
-                            [&](std::string_view word) { return type.find(word) != type.npos; });
+    const bool names = std::ranges::any_of(
+        std::initializer_list<std::string_view>{"FILE", "FOLDER", "SPEC", "SIZE", "R|auto"},
+        [&](std::string_view word) { return type.find(word) != type.npos; });
     if (names && std::ranges::count(option->results(), "") > 0)
       return fmt::format("{} is empty", option->get_name());
   }

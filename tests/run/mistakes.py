@@ -31,7 +31,7 @@ def test_options(folder):
     expect(run("gacc-exec", code=2).stderr == f"gacc-exec: error: ARTIFACT is required{LIST}", "no artifact")
     for words, error in ((["--emit", "plan"], 'there is no --emit plan; it is ptx, ir, llvm, graph, svg or toml'),
                          (["--emit", "lvm"], 'there is no --emit lvm; it is ptx, ir, llvm, graph, svg or toml; did you mean "llvm"?'),
-                         (["--set", "a=1", "--set"], "--set lacks its value")):
+                         (["--memory", ""], "--memory is empty"), (["--ranks", ""], "--ranks is empty"), (["--set", "a=1", "--set"], "--set lacks its value")):
         done = run("gaccc", "m.toml", *words, code=2, cwd=folder)
         expect(done.stderr == f"gaccc: error: {error}\ngaccc --help lists the options\n", f"{words}: {done.stderr}")
     run("gaccc", "--schema", "-o", "schema.txt", code=2, cwd=folder)
