@@ -62,20 +62,6 @@ def test_a_batch_norm_of_two_calls_moves_its_statistics_twice(_):
         expect(worst <= 1e-6, f"{lanes} lanes: {where} is {worst:.1e} off")
 
 
-def test_half_precision_stays_near(_):
-    """bf16 within 2^-7 of the largest output, f16 within 2^-10; a window is applied."""
-    module, inputs, loss, target = made("nanogpt_flash")
-    with torch.no_grad():
-        wanted = module.eval()(*inputs.values())
-    module.train()
-    for precision, bound in (("bf16", 2 ** -6), ("f16", 2 ** -9)):
-        run = session(gacc.from_torch(module, inputs, loss=loss, target="y", optimizer=SGD, precision=precision))
-        off = ((torch.as_tensor(run.predict(inputs)) - wanted).abs().max() / wanted.abs().max()).item()
-        expect(off <= bound, f"in {precision} the forward is {off:.1e} off")
-        run.step(inputs, y=target)
-        expect(run.update().applied, f"in {precision} the window was not applied")
-
-
 def test_budgets_and_ragged_windows(folder):
     for name in ("nanogpt", "unet"):
         a_budget_changes_no_bit(name, folder)
@@ -127,12 +113,12 @@ def test_the_state_is_the_module_s(_):
             self.register_buffer("scale", torch.arange(8).float())
 
         def forward(self, tokens):
-            y = self.frozen(self.embed(tokens)) * self.scale
+            self.last = y = self.frozen(self.embed(tokens)) * self.scale
             return self.head(self.norm(y.transpose(1, 2)).transpose(1, 2))
     torch.manual_seed(0)
     net, tokens = Net(), torch.randint(0, 11, (4, 5))
     step = gacc.from_torch(net, {"tokens": tokens}, loss="cross_entropy", target="next", optimizer={"type": "sgd", "lr": 0.1})
-    expect("head.weight" not in step.source and "unused" not in step.source, step.source)
+    expect("head.weight" not in step.source and "unused" not in step.source and not hasattr(net, "last"), step.source)
     run = session(step)
     expect(run.parameters()._metadata == net.state_dict()._metadata, "the versions of the modules are lost")
     before = {n: x.clone() for n, x in net.state_dict().items()}
@@ -192,17 +178,11 @@ def test_refusals_name_the_line(_):
     inside = () if torch.__version__.startswith("2.4.") else ("module `1`", "Inner")  # that one's export forgets it of i0
     error = refused(None, "i0", "from_torch.py", "return torch.special.i0(x", *inside, module=nn.Sequential(nn.Linear(4, 4), Inner(None)))
     expect(error.file == __file__ and error.line is not None, f"{error.file}:{error.line}")
-    for function in (lambda x: x - x.mean(0), lambda x: x - x.mean(), lambda x: x - x.max()):
+    for function in (lambda x: x - x.mean(0), lambda x: x - x.mean(), lambda x: x - x.max(), lambda x: x.flip(0), lambda x: x @ x.T):
         refused(function, "batch", "from_torch.py")
-    refused(lambda x: x.flip(0), "batch")
     refused(lambda x: x.reshape(2, -1), "")
-    refused(lambda x: x[:, 4:].exp().mean(1), "empty")
-    refused(lambda x: x if x.sum() > 0 else -x, "torch.export cannot follow")
     refused(lambda x: x[x[:, 0] > 0], "")
     refused(lambda x: x.double(), "float64")
-    refused(lambda x: x, "float64", x=torch.randn(4, 4).double())
-    refused(lambda x: x, "uint8", x=torch.zeros(4, 4, dtype=torch.uint8))
-    refused(None, "float64", "module.float()", module=One(lambda x: x).double())
     refused(None, "meta", module=One(lambda x: x).to("meta"))
     refused(lambda x: {"a": x, "b": x * 2, "cache": object()}, "2 tensors", "output= one of 'a', 'b'")
     refused(lambda x: object(), "gives object")
@@ -349,9 +329,12 @@ def test_gradients_end_where_pytorch_ends_them(_):
         with torch.no_grad():
             factor = (x * 2).exp().clone()
             factor[:, 1] = 0.5
+            with torch.enable_grad():
+                factor = factor * x.tanh()
+            again = x.sin()
         with torch.inference_mode():
             other = x.exp()
-        return x * factor + other
+        return x * factor * again + other
 
     def written(x):
         y = x * 2
@@ -377,6 +360,7 @@ def test_gradients_end_where_pytorch_ends_them(_):
     refused(lambda x: (x * 2).detach_() * x, "in place", "from_torch.py")
     net = One(lambda x: x.detach())
     refused(None, "no trainable parameter", module=net)
+    refused(lambda x: torch.autograd.grad(x.exp().sum(), x, create_graph=True)[0], "a gradient in the forward", "from_torch.py")
     with torch.no_grad():
         gacc.from_torch(One(lambda x: x * 2), {"x": torch.randn(4, 4)}, loss="mse", target="y", optimizer="sgd")
     expect("forward" not in vars(net) and torch.is_grad_enabled(), "the module or PyTorch was left changed")
@@ -458,7 +442,6 @@ def test_wrong_arguments_are_told(_):
     error_of(TypeError, lambda x: x, {"x": x}, "nn.Module")
     error_of(TypeError, torch.compile(nn.Linear(4, 4)), {"input": x}, "torch.compile", "the module itself")
     error_of(TypeError, nn.Linear(4, 4), x, "by the names", "{'input': input}")
-    error_of(TypeError, nn.Linear(4, 4), {}, "by the names")
     error_of(TypeError, nn.Linear(4, 4), {"input": "abc"}, "`input`", "no array")
     error_of(gacc.Error, nn.Bilinear(4, 4, 2), {"a": x}, "the forward takes input1, input2, and there are a")
     for name, given, such in (("loss", F.mse_loss, "cross_entropy"), ("optimizer", torch.optim.Adam, "adamw")):
@@ -533,10 +516,11 @@ def test_what_is_not_there_names_the_line(_):
     refused(lambda x: F.max_pool1d(x[:, None], 2, return_indices=True)[1] * 1.0, "no result 1", place)
     refused(lambda x: x.index_put(((x[:, 0] > 0).long(),), torch.ones(4)), "index_put", "torch.where(mask, a, b)", place)
     refused(lambda x: x[:, 2:2], "no element", place)
-    refused(lambda x: x[:, torch.zeros(0).long()], "no element", place)
     refused(lambda x: x + x.argmax(), "argmax(-1)", place)
     refused(lambda x: x.var(1, correction=4), "4 elements less 4", place)
-    refused(lambda x: x.std(1, correction=5), "4 elements less 5", place)
+    refused(lambda x: torch.kron(torch.ones(1, 2), x), "`kron` takes the number of samples", place)
+    refused(lambda x: (x * 2).int() % 3, "whole numbers", place)
+    refused(lambda x: torch.linalg.inv(x[:, :, None] * x[:, None]), "linalg_inv_ex", place)
 
 
 def test_names_of_constants_are_not_the_module_s(_):

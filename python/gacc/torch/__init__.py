@@ -80,12 +80,13 @@ class Lowering:
 
     def check_mutations(self, results: Any) -> None:
         for node, spec in results:
-            if spec.kind.name == "USER_OUTPUT" or not isinstance(node, fx.Node):
+            if spec.kind.name in ("USER_OUTPUT", "TOKEN") or not isinstance(node, fx.Node):
                 continue
             source = node.args[0] if node.target is operator.getitem else node
             if source.target in RUNNING or str(spec.target).endswith("num_batches_tracked"):
                 continue
-            raise refusal(node, f"the forward changes `{spec.target}`; gacc knows running statistics of batch norms")
+            raise refusal(node, f"the forward changes `{spec.target}`; gacc knows running statistics of batch norms. "
+                                "In eval() a part, such as a spectral norm, may change nothing")
 
     def placeholder(self, node: fx.Node, spec: Any) -> Tensor | None:
         kind, name = spec.kind.name, spec.target
@@ -93,6 +94,8 @@ class Lowering:
             owner = self.owners[name]
             value = self.program.state_dict[name]
             check_parameter(name, value)
+            if not value.numel():
+                raise refusal(next(iter(node.users)), f"`{name}` is {list(value.shape)}: it holds no number")
             shape = list(value.shape)
             x = Tensor(axes_of(shape), "f32", self.buffers.parameter(owner, value, owner in self.frozen), shape)
             x.buffer = owner
@@ -308,6 +311,8 @@ def same_for_each(sizes: list[tuple[int, bool]], two: torch.Tensor, three: torch
 
 
 def check_parameter(name: str, value: torch.Tensor) -> None:
+    if torch.nn.parameter.is_lazy(value):
+        raise Error(f"`{name}` has no shape yet: call the module once, with a batch")
     if value.device.type == "meta":
         raise Error(f"`{name}` is on the device `meta` and has no values; give the module some first")
     if value.dtype != torch.float32:

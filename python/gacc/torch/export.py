@@ -25,6 +25,7 @@ from .region import OPERATIONS, Region
 from .tensor import Unsupported
 
 aten = torch.ops.aten
+HERE = os.path.dirname(__file__)
 
 F = torch.nn.functional
 WHOLE = {  # what the export of PyTorch 2.4 would take apart: the signature as there, and what makes it
@@ -49,9 +50,12 @@ LIBRARY.impl("detached", torch.empty_like, "Meta")
 OPERATIONS[torch.ops.gacc.detached.default] = Region.detached
 
 DETACH = {torch.detach, torch.Tensor.detach, torch.Tensor.data.__get__}
-HOOKS = {  # what would change a gradient unseen
+HOOKS = {  # what would change a gradient unseen, and what torch.export says nothing useful of
     torch.Tensor.detach_: "detach_() works in place: say x = x.detach()",
-    torch.Tensor.register_hook: "a hook of a tensor changes its gradient, and gacc makes gradients itself"}
+    torch.Tensor.register_hook: "a hook of a tensor changes its gradient, and gacc makes gradients itself",
+    torch.autograd.grad: "it takes a gradient in the forward, and gacc makes gradients itself",
+    torch._VF._pack_padded_sequence: "packed sequences have lengths that are data: give the padded ones, and take each "
+                                     "sample's last output by y[torch.arange(len(x)), lengths - 1]"}
 
 
 class Followed(torch.overrides.TorchFunctionMode):
@@ -59,6 +63,10 @@ class Followed(torch.overrides.TorchFunctionMode):
     detach() and in torch.no_grad()."""
 
     ended = False
+
+    def __init__(self, samples: Any):
+        super().__init__()
+        self.samples = samples  # a symbol, until a line of the forward needs a number
 
     def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if function is torch._C._set_grad_enabled:
@@ -70,7 +78,14 @@ class Followed(torch.overrides.TorchFunctionMode):
             return self.detached(args[0])
         if function in WHOLE:
             function = getattr(torch.ops.gacc, function.__name__)
-        out = function(*args, **(kwargs or {}))
+        kwargs = dict(kwargs or {})
+        to = kwargs.pop("out", None)  # with which nothing has a gradient
+        out = function(*args, **kwargs)
+        if isinstance(to, torch.Tensor):
+            out = to.copy_(out)
+        if self.samples.node.maybe_as_int() is not None:
+            raise Unsupported(f"`{function.__name__}` takes the number of samples as a number of Python, and gacc's is "
+                              "known only at the launch")
         ended = self.ended or torch.is_inference_mode_enabled()
         return torch.utils._pytree.tree_map(self.detached, out) if ended else out
 
@@ -91,15 +106,18 @@ def set_grad(on: bool) -> bool:
 @contextlib.contextmanager
 def followed(module: torch.nn.Module, output: int | str | None) -> Iterator[None]:
     """Runs the module's forward, and nothing else, in the mode; it gives the one output."""
-    forward, own, apply = module.forward, vars(module).get("forward"), vars(torch.autograd.Function)["apply"]
+    forward, enabled, apply = module.forward, torch.is_grad_enabled, vars(torch.autograd.Function)["apply"]
+    kept = [(part, dict(vars(part))) for part in module.modules()]  # without what the forward leaves in them
 
     @functools.wraps(forward)
     def in_mode(*args: Any, **kwargs: Any) -> Any:
-        before = set_grad(True)
+        mode = Followed(next(x.shape[0] for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)))
+        before, torch.is_grad_enabled = set_grad(True), lambda: not mode.ended  # what is set there is not PyTorch's
         try:
-            with Followed():
+            with mode:
                 return chosen(forward(*args, **kwargs), output)
         finally:
+            torch.is_grad_enabled = enabled
             set_grad(before)
 
     def applied(kind: type, *args: Any) -> Any:
@@ -112,10 +130,9 @@ def followed(module: torch.nn.Module, output: int | str | None) -> Iterator[None
         yield
     finally:
         torch.autograd.Function.apply = apply
-        if own is None:
-            del module.forward
-        else:
-            module.forward = own
+        for part, attributes in kept:
+            vars(part).clear()
+            vars(part).update(attributes)
 
 
 def chosen(given: Any, output: int | str | None) -> torch.Tensor:
@@ -151,7 +168,8 @@ def place_of(node: fx.Node) -> tuple[str, str | None, int | None]:
     if stack:
         kind = list(stack.values())[-1][1]
         module += f" ({kind if isinstance(kind, str) else kind.__name__})".replace("torch.nn.modules.", "")
-    frames = re.findall(r'File "(.*?)", line (\d+), in .*\n\s*(.*)', node.meta.get("stack_trace") or "")
+    frames = re.findall(r'File "([^<].*?)", line (\d+), in .*\n\s*(.*)', node.meta.get("stack_trace") or "")
+    frames = [f for f in frames if not f[0].startswith(HERE)]
     own = [f for f in frames if "/torch/nn/" not in f[0] and "/torch/_" not in f[0]] or frames
     if not own:
         return module, None, None
@@ -218,6 +236,7 @@ def quiet() -> Iterator[None]:
     said = io.StringIO()
     with warnings.catch_warnings(), contextlib.redirect_stderr(said):
         warnings.filterwarnings("ignore", ".*treespec, LeafSpec", FutureWarning)
+        warnings.filterwarnings("ignore", ".*assigned during export", UserWarning)
         for log in logs:
             log.disabled = True
         try:
@@ -242,7 +261,7 @@ def unfollowed(module: torch.nn.Module, error: Exception) -> Error:
             path_of = f"module `{names[part]}`" if names[part] else "the module itself"
             where = f"\n  in {path_of} ({type(part).__name__})"
             file = None
-        if where and not path.startswith((own, os.path.dirname(__file__), "<")):
+        if where and not path.startswith((own, HERE, "<")):
             file, number = path, line
             code = f"\n  {path}:{line}: {linecache.getline(path, line).strip()}"
     if file is None:
