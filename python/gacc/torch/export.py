@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.backends.opt_einsum
 import torch.utils.checkpoint
 from torch import fx
 
@@ -215,14 +216,16 @@ def refuse_old_bilinear(graph: fx.Graph) -> None:
 
 @contextlib.contextmanager
 def whole_layers() -> Iterator[None]:
-    """Turns off PyTorch's own kernels of a whole layer, which it takes in eval(), and its look at the numbers of a
-    mask: one that is not said to be causal is taken as it is."""
+    """Turns off PyTorch's own kernels of a whole layer, which it takes in eval(), its look at the numbers of a mask
+    (one that is not said to be causal is taken as it is), and an einsum's order by the sizes of all axes, also the
+    batch's."""
     fast, layers = torch.backends.mha.get_fastpath_enabled(), torch.nn.modules.transformer
     look = layers._detect_is_causal_mask
     torch.backends.mha.set_fastpath_enabled(False)
     layers._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
     try:
-        yield
+        with torch.backends.opt_einsum.flags(enabled=False):
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         layers._detect_is_causal_mask = look

@@ -304,9 +304,10 @@ def as_strided(r: Region, x: Tensor, size: Any, stride: Any, offset: int | None 
 
 
 def all_of(x: Tensor, dim: int, begin: Any, end: Any, step: int) -> bool:
-    """Returns whether a slice of the batch is the batch."""
-    return isinstance(end, torch.SymInt) or (dim % x.rank == 0 and x.axes[0] in ([(B, True)], [(B, False)])
-                                             and begin in (None, 0) and end in (None, 2**63 - 1) and step == 1)
+    """Returns whether a slice is the whole axis, which may be one of the batch."""
+    if isinstance(end, torch.SymInt):
+        end = None if extents([end]) == [(math.prod(n for n, _ in x.axes[dim] if n != B), True)] else end
+    return begin in (None, 0) and end in (None, 2**63 - 1) and step == 1
 
 
 @row(aten.slice.Tensor)

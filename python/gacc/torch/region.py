@@ -421,12 +421,23 @@ class Region:
         leading = self.aligned([self.with_axes(x, x.axes[:-2]) for x in (a, b)])
         a, b = (self.with_axes(x, lead.axes + x.axes[-2:]) for x, lead in zip((a, b), leading))
         swap = [*range(a.rank - 2), a.rank - 1, a.rank - 2]
-        if not any(there for axis in b.axes[:-2] for _, there in axis):
+        one, other = (any(there for axis in x.axes[:-2] for _, there in axis)
+                      or self.with_axes(x, x.axes[-2:]).batched() for x in (a, b))  # whether a factor differs
+        if not other:
             y = self.matrix(a, self.with_axes(b, b.axes[-2:]), False)
             return self.with_axes(y, a.axes[:-1] + y.axes[-1:]) if not a.repeated() else y
-        if not any(there for axis in a.axes[:-2] for _, there in axis):
+        if not one:
             y = self.matrix(self.permute(b, swap), self.with_axes(a, a.axes[-2:]), True)
             return self.permute(y, swap)
+        if not a.batched() and (B, True) in b.axes[-1]:
+            return self.permute(self.product(self.permute(b, swap), self.permute(a, swap)), swap)
+        rows = a.axes[-2]
+        if not b.batched() and (B, True) in (rows[:1] + rows[-1:]):  # each sample gets the other factor
+            own = [pair for pair in rows if pair[0] != B]
+            y = self.product(self.with_axes(a, [*a.axes[:-2], [(B, True)], own, a.axes[-1]]),
+                             self.with_axes(b, [*b.axes[:-2], [(B, False)], *b.axes[-2:]]))
+            joined = y.axes[-3] + y.axes[-2] if rows[0][0] == B else y.axes[-2] + y.axes[-3]
+            return self.with_axes(y, [*y.axes[:-3], joined, y.axes[-1]])
         a, b = self.real(a), self.real(b)
         lead = in_memory(a.axes[:-2])
         m, k, n = a.extent(-2), a.extent(-1), b.extent(-1)
