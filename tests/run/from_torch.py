@@ -258,9 +258,18 @@ def test_operations(_):
         "sorted": lambda x: x.sort(descending=True)[0] + (x * 2).round().sort(stable=True)[1] + x.argsort(),
         "rounded": lambda x: x * ((x * 4).round() + (x.detach() * 0 + torch.tensor([-1.5, -0.5, 0.5, 1.5] * 3)).round() + torch.floor(x * 3) - torch.ceil(-x)) + torch.frac(x * 1e9),
         "distances": lambda x: torch.cdist(x.view(-1, 3, 4), x.view(-1, 3, 4)[:, :2]).flatten(1) + torch.cdist(x.view(-1, 6, 2), torch.eye(2), p=1).flatten(1)[:, :6],
+        "products of many": lambda x: x.cumprod(1) + (x * (x > 0)).view(-1, 3, 4).prod(1).repeat(1, 3) + x.view(-1, 3, 4).cumprod(1).flatten(1),
+        "sums of exponents": lambda x: x.logcumsumexp(1) + (x * 0).logcumsumexp(1) + x.masked_fill(torch.arange(12) % 5 == 0, float("-inf")).logcumsumexp(1).clamp(-9),
+        "remainders": lambda x: x.remainder(0.7) + torch.fmod(x, -0.7) + (x * 2).remainder(-x.abs() - 1) + (x.detach() // 0.3) + torch.tan(x * 0.3),
+        "the largest and its place": lambda x: x.max(1, True)[0] * x.max(1)[1][:, None] + torch.eye(12)[2:][x.argmax(1).clamp(0, 9)] + x.min(1)[1][:, None],
+        "scattered": lambda x: x.scatter(1, (x[:, :3] * 3).int().abs().long(), 0.5) + torch.zeros_like(x).scatter_add(1, (x * 3).abs().long(), x)
+            + x.scatter(1, (x[:, :5] * 0).long() + torch.arange(3, 8), x[:, :5] * 2) * torch.where((x > 0).any(1), 2, 3)[:, None],
         "einsum": lambda x: torch.einsum("bij,jk,bik->bk", x.view(-1, 3, 4), a.T @ a, x.view(-1, 3, 4).tanh()) + torch.einsum("bii->b", x.view(-1, 3, 4)[..., 1:])[:, None] + torch.einsum("qj,bij->biq", a, x.view(-1, 3, 4)).sum(1).repeat(1, 2)[:, :4],
         "a factor for each row": lambda x: torch.einsum("nbij,jik->nbik", torch.stack([x, -x]).view(2, -1, 3, 4), a.expand(5, 3, 4).permute(2, 1, 0)).sum((0, 2)),
         **({} if torch.__version__.startswith("2.4.") else {"heads as samples": lambda x: x.reshape(-1, 4)[:].tanh().view(-1, 12)}),
+        "every second": lambda x: (lambda y: (y[:, ::2].copy_(x[:, 1::2]), y[:, 1::2].mul_(3), y)[2])(x.clone()),
+        "volumes": lambda x: F.local_response_norm(x.view(-1, 6, 1, 2), 3, 0.5) + F.avg_pool3d(x.view(-1, 1, 2, 2, 3), (2, 1, 2), 1, (1, 0, 1), count_include_pad=False).sum((1, 2, 3, 4))[:, None, None, None],
+        "bilinear": lambda x: F.bilinear(x.view(-1, 3, 4), x.view(-1, 3, 4).tanh(), torch.linspace(-1, 1, 32).view(2, 4, 4)),
         "windows": lambda x: torch.cat([x.unfold(1, 4, 2).flatten(1), x.view(-1, 3, 4).unfold(1, 2, 1).flatten(1)], 1),
         "one number": lambda x: x[:, None].cumsum(1)[:, 0] + x[:, :1] @ torch.tensor([[2.0]]),
         "largest of parts": lambda x: F.adaptive_max_pool1d(x.view(-1, 2, 6), 3) + F.adaptive_max_pool2d(x.view(-1, 2, 2, 3), 1).flatten(2),
@@ -514,7 +523,6 @@ def test_what_is_not_there_names_the_line(_):
     refused(None, "side by side", place, **deep(lambda x: x[:, torch.tensor([0, 1]), :, torch.tensor([0, 1])]))
     refused(None, "mask.nonzero()", place, **deep(lambda x: x[..., torch.tensor([True, False, True, True])]))
     refused(lambda x: x[:, (x[:, 0] > 0).long()], "by numbers that are data", "gather or x[torch.arange(len(x)), i]", place)
-    refused(lambda x: x * x.max(1)[1][:, None], "result 1 of `aten.max.dim`", "argmax", place)
     refused(lambda x: F.max_pool1d(x[:, None], 2, return_indices=True)[1] * 1.0, "no result 1", place)
     refused(lambda x: x.index_put(((x[:, 0] > 0).long(),), torch.ones(4)), "index_put", "torch.where(mask, a, b)", place)
     refused(lambda x: x[:, 2:2], "no element", place)
@@ -571,6 +579,8 @@ def test_rows_of_a_tensor_are_those_of_a_table(_):
     torch.manual_seed(0)
     t, net = torch.tensor([0, 6, 3, 3]), Net()
     one_update("rows", net, {"t": t}, torch.randn(4, 2, 3))
+    for mode in "sum", "mean", "max":
+        one_update(mode, nn.Sequential(nn.EmbeddingBag(9, 4, mode=mode, padding_idx=0)), {"input": torch.tensor([[0, 1, 8], [2, 2, 0]])}, torch.randn(2, 4))
     run = session(gacc.from_torch(net, {"t": t}, loss="mse", target="y", optimizer=SGD))
     raises(gacc.Error, '"t"', "it takes 0 to 6")(lambda: run.predict(t=t + 1))
 

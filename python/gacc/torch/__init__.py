@@ -137,8 +137,7 @@ class Lowering:
             part = self.values[source][which]
             moved = source.target in RUNNING and which > 0
             if part is None or (moved and any(user.target not in RUNNING | {"output"} for user in node.users)):
-                more = ("; `argmax` gives the places of the largest" if source.target is aten.max.dim else
-                        "; running statistics are for evaluations: in training a forward does not read them"
+                more = ("; running statistics are for evaluations: in training a forward does not read them"
                         if moved else "")
                 raise refusal(node, f"gacc has no result {which} of `{source.target}`{more}")
             return part

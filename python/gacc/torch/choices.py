@@ -1,6 +1,7 @@
 """Translations of ATen's operations that choose among elements, order them, or round them."""
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 
 from .layers import embedding
 from .operations import filled, negative, vector_norm
-from .region import Region, row
+from .region import Region, row, truth
 from .tensor import B, SAMPLES, Tensor, Unsupported, known, whole_constant
 
 aten = torch.ops.aten
@@ -37,6 +38,25 @@ def gather(r: Region, x: Tensor, dim: int, places: Tensor, **_: Any) -> Tensor:
         raise Unsupported("its places have other extents than its elements: slice the elements to them first")
     hot = r.each("equal", beside(places, -1), known(torch.arange(x.extent(-1))), dtype="i32")
     return r.permute(chosen(r, hot, x), back)
+
+
+@row(aten.scatter.src, aten.scatter.value)
+def scatter(r: Region, x: Tensor, dim: int, places: Tensor, given: Any, adds: bool = False) -> Tensor:
+    """x with numbers at places that are data, which differ, or with the numbers added there."""
+    (x, back), (places, _), *numbers = (
+        r.last(each, [dim % x.rank]) for each in (x, places, given) if isinstance(each, Tensor))
+    given = numbers[0][0] if numbers else given
+    if any(sorted(map(str, a)) != sorted(map(str, b)) for each in (x, *(y for y, _ in numbers)) for a, b in zip(
+            sizes_of(each)[:-1], sizes_of(places)[:-1])) or numbers and given.extent(-1) != places.extent(-1):
+        raise Unsupported("its places have other extents than its numbers, or than what it writes into")
+    hot = r.each("equal", beside(places, -2), known(torch.arange(x.extent(-1))[:, None]), dtype="i32")
+    given = chosen(r, hot, given) if numbers else given
+    if adds:
+        return r.permute(r.each("add", x, given, dtype=r.dtype), back)
+    return r.permute(r.select(truth(r, r.rows("row_max", hot, [-1], False)), given, x, r.dtype), back)
+
+
+row(aten.scatter_add.default)(functools.partial(scatter, adds=True))
 
 
 @row(aten.index.Tensor)
@@ -113,7 +133,9 @@ def in_order(r: Region, x: Tensor, k: int, dim: int, descending: bool) -> list:
     hot = r.each("equal", beside(rank, -2), known(torch.arange(k)[:, None]), dtype="i32")
     numbers = r.each("mul", hot, known(torch.arange(count)), dtype="i32")
     places = r.cast(r.rows("row_sum", numbers, [-1], False), "i32")
-    return [r.permute(chosen(r, hot, x), back), r.permute(places, back)]
+    places = r.permute(places, back)
+    places.bounds = 0, count - 1
+    return [r.permute(chosen(r, hot, x), back), places]
 
 
 @row(aten._cdist_forward.default)
@@ -146,6 +168,22 @@ def floor(r: Region, x: Tensor) -> Tensor:
 @row(aten.ceil.default)
 def ceil(r: Region, x: Tensor) -> Tensor:
     return negative(r, floor(r, negative(r, x)))
+
+
+@row(aten.div.Tensor_mode)
+def quotient(r: Region, x: Tensor, y: Any, rounding_mode: str | None = None) -> Tensor:
+    if r.dtype == "i32":
+        raise Unsupported("it divides whole numbers, which gacc rounds nowhere: give them as floats")
+    y = r.each("div", x, y)
+    return {None: lambda r, y: y, "floor": floor, "trunc": trunc}[rounding_mode](r, y)
+
+
+@row(aten.remainder.Scalar, aten.remainder.Tensor)
+def remainder(r: Region, x: Tensor, y: Any, rounding_mode: str = "floor") -> Tensor:
+    return r.each("sub", x, r.each("mul", quotient(r, x, y, rounding_mode), y))
+
+
+row(aten.fmod.Scalar, aten.fmod.Tensor)(functools.partial(remainder, rounding_mode="trunc"))
 
 
 @row(aten.round.default)

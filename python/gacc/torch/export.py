@@ -77,6 +77,8 @@ class Followed(torch.overrides.TorchFunctionMode):
             raise Unsupported(HOOKS[function])
         if function in DETACH:
             return self.detached(args[0])
+        if function is F.embedding_bag:
+            function = bags
         if function in WHOLE:
             function = getattr(torch.ops.gacc, function.__name__)
         kwargs = dict(kwargs or {})
@@ -93,6 +95,20 @@ class Followed(torch.overrides.TorchFunctionMode):
     @staticmethod
     def detached(x: Any) -> Any:
         return torch.ops.gacc.detached(x) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+
+def bags(which: torch.Tensor, table: torch.Tensor, offsets: Any = None, max_norm: Any = None, norm_type: float = 2.0,
+         scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, per_sample_weights: Any = None,
+         include_last_offset: bool = False, padding_idx: int | None = None) -> torch.Tensor:
+    """F.embedding_bag of bags of one length, whose own export counts through the batch."""
+    if which.dim() != 2:
+        raise Unsupported("bags of several lengths, by offsets: give [samples, numbers], filled up with padding_idx")
+    rows = F.embedding(which, table, None, max_norm, norm_type, scale_grad_by_freq)
+    there = (which != (-1 if padding_idx is None else padding_idx % len(table)))[..., None]
+    if mode == "max":
+        return (rows * there + (~there) * -3e38).amax(1) * there.any(1)
+    total = (rows * there * (1 if per_sample_weights is None else per_sample_weights[..., None])).sum(1)
+    return total if mode == "sum" else total / there.sum(1).clamp(min=1)
 
 
 def set_grad(on: bool) -> bool:

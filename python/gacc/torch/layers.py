@@ -311,6 +311,20 @@ def mean_pool(r: Region, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil
     return r.each("div", y, known(share[0, 0]))
 
 
+@row(aten.avg_pool3d.default)
+def mean_of_volumes(r: Region, x: Tensor, kernel: list[int], stride: Any = (), padding: Any = 0, ceil: bool = False,
+                    counted: bool = True, divisor: int | None = None) -> Tensor:
+    """Each axis by the matrix that PyTorch makes of the identity: so a LocalResponseNorm is exported."""
+    if divisor is not None:
+        raise Unsupported("a mean of volumes with a divisor of its own")
+    sizes = [each * 3 if len(each) == 1 else each for each in map(list, (kernel, stride or kernel, padding or [0]))]
+    for i, (n, step, zeros) in enumerate(zip(*sizes), -3):
+        identity = torch.eye(x.extent(i))
+        matrix = torch.nn.functional.avg_pool1d(identity[None], n, step, zeros, ceil, counted)[0].T
+        x = x if n == step == 1 else r.by_matrix(x, i, matrix)
+    return x
+
+
 def resized(r: Region, x: Tensor, how: list[Callable], size: Any) -> Tensor:
     """Each axis of the images by a matrix: what PyTorch makes of the identity. A mean of equal parts is a pool."""
     size = list(size)

@@ -61,6 +61,7 @@ OPERATIONS.update({
                                     r.each("maximum", x, negative(r, x), dtype="i32")),
     aten.sign.default: lambda r, x: r.each("sub", *(
         r.cast(r.each("greater", *pair, dtype="i32", takes="f32"), "f32") for pair in ((x, 0.0), (0.0, x)))),
+    aten.tan.default: lambda r, x: r.each("div", r.each("sin", x), r.each("cos", x)),
     aten.log2.default: chain(pointwise("log"), lambda r, x: r.each("mul", x, 1 / math.log(2))),
     aten.log10.default: chain(pointwise("log"), lambda r, x: r.each("mul", x, 1 / math.log(10))),
     aten.isnan.default: lambda r, x: r.each("not_equal", x, x, dtype="i32", takes=x.dtype),
@@ -111,8 +112,9 @@ OPERATIONS.update({
     aten.sum.dim_IntList: lambda r, x, dims, keep=False, **_: r.rows("row_sum", r.cast(x, "f32"), dims, keep),
     aten.amax.default: lambda r, x, dims=(), keep=False: r.rows("row_max", x, dims, keep),
     aten.amin.default: lambda r, x, dims=(), keep=False: r.rows("row_min", x, dims, keep),
-    aten.max.dim: lambda r, x, dim, keep=False: [r.rows("row_max", x, [dim], keep), None],
-    aten.min.dim: lambda r, x, dim, keep=False: [r.rows("row_min", x, [dim], keep), None],
+    aten.max.dim: lambda r, x, dim, keep=False: [r.rows("row_max", x, [dim], keep), largest(r, x, dim, keep)],
+    aten.min.dim: lambda r, x, dim, keep=False: [r.rows("row_min", x, [dim], keep),
+                                                 largest(r, negative(r, x), dim, keep)],
     aten.argmax.default: lambda r, x, dim=None, keep=False: largest(r, x, dim, keep),
     aten.argmin.default: lambda r, x, dim=None, keep=False: largest(r, negative(r, x), dim, keep),
     **{op: lambda r, x, dims=None, keep=False, how=how: r.cast(r.rows(
@@ -335,7 +337,9 @@ def slice_scatter(r: Region, x: Tensor, part: Tensor, dim: int = 0, begin: int |
     if not places:
         return x
     if step != 1:
-        raise Unsupported("it writes every second element or fewer: join slices by torch.stack")
+        taken = list(range(x.extent(dim)))
+        taken[places.start:places.stop:step] = range(len(taken), len(taken) + len(places))
+        return r.take(r.concat([x, part], dim), dim, taken)
     before, after = [(0, places.start)], [(places.stop, x.extent(dim) - places.stop)]
     pieces = [[r.slice(x, dim, at, n) for at, n in each if n] for each in (before, after)]
     return r.concat([*pieces[0], part, *pieces[1]], dim)
@@ -375,7 +379,9 @@ def sample_numbers(r: Region, begin: Any, end: Any, step: Any = 1, **_: Any) -> 
 def largest(r: Region, x: Tensor, dim: int | None, keep: bool) -> Tensor:
     if dim is None:
         raise Unsupported("it counts through the batch, too: say an axis, as in argmax(-1)")
-    return r.rows("row_argmax", r.real(x), [dim], keep, "i32")
+    places = r.rows("row_argmax", r.real(x), [dim], keep, "i32")
+    places.bounds = 0, x.extent(dim) - 1
+    return places
 
 
 @row(aten.cumsum.default)
@@ -387,6 +393,54 @@ def cumulative(r: Region, x: Tensor, dim: int, **_: Any) -> Tensor:
     y, back = r.last(x, [dim % x.rank])  # whole numbers by sums in f32, as products may be of halves
     parts = r.each("mul", r.with_axes(y, [*y.axes[:-1], [], y.axes[-1]]), known(lower))
     return r.permute(r.rows("row_sum", parts, [-1], False), back)
+
+
+def scanned(r: Region, x: Tensor, dim: int, join: Callable) -> Tensor:
+    """Each element joined with all before it, those of twice as many at each step."""
+    step = 1
+    while (rest := x.extent(dim) - step) > 0:
+        later = join(r.slice(x, dim, step, rest), r.slice(x, dim, 0, rest))
+        x, step = r.concat([r.slice(x, dim, 0, step), later], dim), 2 * step
+    return x
+
+
+@row(aten.cumprod.default)
+def cumulative_product(r: Region, x: Tensor, dim: int, **_: Any) -> Tensor:
+    return scanned(r, x, dim, lambda a, b: r.each("mul", a, b))
+
+
+@row(aten.prod.dim_int)
+def product_along(r: Region, x: Tensor, dim: int, keep: bool = False, **_: Any) -> Tensor:
+    """By halves, since a quotient of the product has no gradient at 0."""
+    while (count := x.extent(dim)) > 1:
+        half = count // 2
+        y = r.each("mul", r.slice(x, dim, 0, half), r.slice(x, dim, half, half))
+        x = r.concat([y, r.slice(x, dim, count - 1, 1)], dim) if count % 2 else y
+    return x if keep else dropped(x, dim)
+
+
+@row(aten.logcumsumexp.default)
+def cumulative_log(r: Region, x: Tensor, dim: int) -> Tensor:
+    def join(a: Tensor, b: Tensor) -> Tensor:
+        apart = r.each("neg", r.each("abs", r.each("sub", a, b)))
+        return r.each("add", r.each("maximum", a, b), softplus(r, apart))
+    return scanned(r, x, dim, join)
+
+
+@row(aten._trilinear.default)
+def bilinear(r: Region, x: Tensor, w: Tensor, z: Tensor, *_: Any) -> Tensor:
+    """The sum of x[i] w[o, i, j] z[j]: so nn.Bilinear is exported."""
+    w = r.permute(w, [1, 0, 2])
+    y = r.view(r.product(x, r.with_axes(w, [w.axes[0], w.axes[1] + w.axes[2]])), [*r.sizes, (z.extent(-1), False)])
+    return r.rows("row_sum", r.each("mul", y, r.with_axes(z, [*z.axes[:-1], [], z.axes[-1]])), [-1], False)
+
+
+@row(aten.diagonal.default)
+def diagonal(r: Region, x: Tensor, offset: int = 0, first: int = 0, second: int = 1) -> Tensor:
+    x, _ = r.last(x, [first % x.rank, second % x.rank])
+    rows, columns = x.extent(-2), x.extent(-1)
+    places = torch.arange(rows * columns).reshape(rows, columns).diagonal(offset).tolist()
+    return r.take(r.with_axes(x, [*x.axes[:-2], x.axes[-2] + x.axes[-1]]), -1, places)
 
 
 def elements(x: Tensor, dims: Any) -> int:

@@ -371,6 +371,9 @@ class Region:
         return Tensor(x.axes, dtype, self.emit("cast", [self.read(x)], (dtype, x.shape), to=dtype), x.shape)
 
     def select(self, condition: Tensor, yes: Any, no: Any, dtype: str) -> Tensor:
+        if dtype == "i32" and all(not isinstance(x, Tensor) or x.constant is not None and x.constant.numel() == 1
+                                  for x in (yes, no)):  # a select of two numbers gives f32
+            return self.cast(self.select(condition, yes, no, "f32"), dtype)
         parts = [condition, *(self.light(self.cast(x, dtype)) for x in (yes, no) if isinstance(x, Tensor))]
         together = iter(self.aligned(parts))
         operands = [next(together), *(next(together) if isinstance(x, Tensor) else x for x in (yes, no))]
