@@ -139,6 +139,9 @@ class Step:
         if getattr(self, "_handle", None):
             library.gacc_step_free(self._handle)
 
+    def __reduce_ex__(self, _: Any) -> Any:
+        raise TypeError("a Step is neither copied nor pickled: save(path) writes it, and gacc.open(path) reads it")
+
     def __repr__(self) -> str:
         size = f"{self.micro_batch} x {self.accumulate} samples, {self.plan['bytes']['peak']:,} bytes"
         return f"<gacc.Step {self.model}: {size}>"
@@ -297,6 +300,10 @@ class Session:
         except Error:
             pass
 
+    def __reduce_ex__(self, _: Any) -> Any:
+        raise TypeError("a Session is neither copied nor pickled: checkpoint(folder) writes its state, and "
+                        "resume(folder) of another one reads it")
+
     def _take(self, inputs: Mapping[str, Any] | None, named: Mapping[str, Any],
               more: tuple = ()) -> tuple[dict[str, np.ndarray], int]:
         """The arrays by name, checked, and how many samples they have."""
@@ -410,9 +417,9 @@ class Session:
     def _micro_batches(self, batch: Any) -> Iterator[tuple[dict[str, np.ndarray], int, int]]:
         """The arrays of each, its samples, and which of the batch's the first one is."""
         inputs = self.compiled.inputs
-        if hasattr(batch, "shape"):
+        if hasattr(batch, "shape") or not hasattr(batch, "__len__"):
             raise TypeError("a batch is a mapping by name or a tuple, of an array for each input "
-                            f"({', '.join(inputs)}), not one array")
+                            f"({', '.join(inputs)}), not {'one array' if hasattr(batch, 'shape') else repr(batch)}")
         if not isinstance(batch, Mapping) and len(batch) != len(inputs):
             raise ValueError(f"a batch has {len(batch)} arrays, and the model {len(inputs)} inputs "
                              f"({', '.join(inputs)})")
@@ -560,8 +567,11 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
     _arguments.check(train, locals())
     if model and (step is not None or module is None):
         raise TypeError(f"train() takes no {', '.join(model)} but with a module and without a step")
-    if hasattr(loader, "shape") or (isinstance(loader, tuple) and any(hasattr(each, "shape") for each in loader)):
-        raise TypeError("the loader gives batches, and these are arrays: [(x, y)] is a loader of one batch")
+    for name, given in ("loader", loader), ("evaluate", evaluate):
+        if hasattr(given, "shape") or (isinstance(given, (list, tuple)) and any(hasattr(x, "shape") for x in given)):
+            raise TypeError(f"{name} gives batches, and these are arrays: [(x, y)] is a loader of one batch")
+    if module is not None and not hasattr(module, "load_state_dict"):
+        raise TypeError(f"train(): module is {module!r:.60}, and takes a torch.nn.Module")
     for name, value in ("epochs", epochs), ("updates", updates):
         if value is not None and value < 0:
             raise ValueError(f"{name} is {value}; it is a number from 0")
@@ -575,6 +585,10 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
     if session is not None and step is not session.compiled:
         raise ValueError(f"the session has a step of its own, {session.compiled!r}, and trains no other one, "
                          f"{step!r}")
+    if module is not None and step.module_state is None:
+        raise ValueError(f"module gets the parameters of a step that from_torch made of it, and {step!r} is another")
+    if module is not None:
+        _arrays.expect_names(step.module_state.names, module.state_dict(), "module")
     if session is None:
         session = Session(step, device, seed, threads=threads, epoch_samples=_samples_of(loader), recheck=recheck)
     epochs = step.epochs if epochs is None else epochs
@@ -642,12 +656,11 @@ def _shape(tensor: CTensor) -> tuple[int, ...]:
 
 def _batches_of(loader: Any) -> list[tuple[int, int]] | None:
     """The batches of an epoch, as how many there are of how many samples; None where the loader does not say."""
-    if isinstance(loader, (list, tuple)):
-        if any(hasattr(batch, "shape") for batch in loader):
-            return None  # no batch, which training says
-        arrays = [[*(batch.values() if isinstance(batch, Mapping) else batch)] for batch in loader]
-        return [(1, len(batch[0])) for batch in arrays if batch]
-    try:  # torch's; without a batch size where a sampler makes the batches
+    try:
+        if isinstance(loader, (list, tuple)):
+            arrays = [[*(batch.values() if isinstance(batch, Mapping) else batch)] for batch in loader]
+            return [(1, len(batch[0])) for batch in arrays if batch]
+        # torch's; without a batch size where a sampler makes the batches
         samples, size = len(loader.sampler), loader.batch_size
         return [(samples // size, size), (0 if loader.drop_last else 1, samples % size)]
     except (AttributeError, TypeError):

@@ -35,10 +35,13 @@ def _fits(value: Any, kind: Any) -> bool:
 
 def check(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
     """Raises TypeError for the first of the arguments, by name, that is of another type."""
+    call = function.__qualname__.removesuffix(".__init__")
     for name, hint in typing.get_type_hints(function).items():
         kinds = _kinds(hint)
+        if int in kinds and isinstance(given.get(name), numbers.Integral) and not -2**63 <= given[name] < 2**63:
+            raise OverflowError(f"{call}(): {name} is {given[name]}, which has no place in 64 bits")
         if name in given and not any(_fits(given[name], kind) for kind in kinds):
             words = [WORDS.get(kind.__name__, f"a {kind.__name__}") for kind in kinds]
-            raise TypeError(f"{function.__qualname__.removesuffix('.__init__')}(): {name} is {given[name]!r:.60}, and "
-                            f"takes {', '.join(words[:-1])}{' or ' if words[:-1] else ''}{words[-1]}"
+            raise TypeError(f"{call}(): {name} is {given[name]!r:.60}, and takes "
+                            f"{', '.join(words[:-1])}{' or ' if words[:-1] else ''}{words[-1]}"
                             + (f'; gacc has its own, by name, such as "{OWN[name]}"' if name in OWN else ""))

@@ -22,9 +22,11 @@ def to_numpy(it: Any) -> np.ndarray:
     if np.ma.is_masked(it):
         raise ValueError("a masked array: what lies under its mask is no data; give it with .filled(value)")
     if not isinstance(it, np.ndarray):
-        # A tensor of torch may show its memory with another sign, or no memory at all.
-        for resolve in ("resolve_conj", "resolve_neg"):
+        # A tensor of torch may show its memory with another sign, or no memory at all; numpy has no bf16.
+        for resolve in ("detach", "resolve_conj", "resolve_neg"):
             it = getattr(it, resolve)() if hasattr(it, resolve) else it
+        if str(getattr(it, "dtype", "")) == "torch.bfloat16":
+            it = it.float()
         if getattr(it, "_is_zerotensor", bool)():
             it = it.clone()
         try:

@@ -150,6 +150,8 @@ library = _load()
 def call(name: str, *arguments: object, file: str | None = None, first: int = 0) -> str:
     """Calls gacc_NAME, without the interpreter's lock, and raises what it says is wrong; returns what it warns of.
     `first`: the sample of the caller's arrays that is the call's first; an error counts from it."""
+    if arguments[0] is None:
+        raise Error("the session is closed", "wrong call")
     error = getattr(library, "gacc_" + name)(*arguments)
     if error.kind == 0:
         return error.text.decode(errors="replace")

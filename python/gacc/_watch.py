@@ -6,6 +6,7 @@ import ctypes
 import math
 import os
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,21 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def rehearse(session: Any, path: str) -> None:
+    """Saves into a folder beside, so that a path which cannot be written is refused before the training."""
+    if not path:
+        raise ValueError("save_best is '', which names no file")
+    folder, name = os.path.split(os.path.abspath(path))
+    try:
+        with tempfile.TemporaryDirectory(prefix=".gacc-", dir=folder) as beside:
+            try:
+                session.save(os.path.join(beside, name) + "/" * (path.endswith("/") or os.path.isdir(path)))
+            except Error as error:
+                raise Error(f"save_best: {error}".replace(beside, folder), error.kind) from None
+    except OSError as error:
+        raise ValueError(f"save_best is {path!r}: {folder}: {error.strerror}") from None
+
+
 class Watch:
     """Used with `with`: its end evaluates and writes a checkpoint once more, if there is anything new."""
 
@@ -35,6 +51,10 @@ class Watch:
         for name, value in given:
             if value is not None and evaluate is None:
                 raise ValueError(f"{name} needs evaluate, a loader of samples")
+        if checkpoint is not None:
+            os.makedirs(checkpoint, exist_ok=True)
+        if save_best is not None and not callable(save_best):
+            rehearse(session, os.fsdecode(save_best))
         if evaluate is None:
             with contextlib.suppress(Error):  # another schedule has no such state
                 call("session_read", session._handle, b"plateau.cuts", byref(ctypes.c_int32()), 4)

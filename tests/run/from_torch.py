@@ -481,11 +481,11 @@ def test_whole_numbers_are_inputs(_):
 
 def test_a_frozen_part_is_loaded_in_half_precision(_):
     torch.manual_seed(0)
-    net, x = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)), torch.randn(8, 16)
+    net, x = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)), torch.randn(8, 16).bfloat16().float()
     net[0].requires_grad_(False)
     for precision in ("bf16", "f16"):
         run = session(gacc.from_torch(net, {"input": x}, loss="mse", target="y", optimizer="sgd", precision=precision))
-        off = (torch.as_tensor(run.predict(input=x)) - net(x).detach()).abs().max().item()
+        off = (torch.as_tensor(run.predict(input=x.bfloat16().requires_grad_())) - net(x).detach()).abs().max().item()
         expect(off < 0.02, f"{precision}: {off} off")
 
 
