@@ -140,6 +140,8 @@ def followed(module: torch.nn.Module, output: int | str | None) -> Iterator[None
     def applied(kind: type, *args: Any) -> Any:
         if kind is torch.utils.checkpoint.CheckpointFunction:
             return args[0](*args[2:])  # which is computed again or not as the plan has it
+        if kind.__name__ == "_NoopSaveInputs":  # of PyTorch 2.4, the same without reentry
+            return args[0]
         raise Unsupported(f"`{kind.__name__}` is a torch.autograd.Function with a gradient of its own, and gacc makes "
                           "gradients itself")
     module.forward, torch.autograd.Function.apply = in_mode, classmethod(applied)
