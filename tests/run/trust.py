@@ -70,12 +70,13 @@ def change_a_weight(checkpoint, tensor, element):
 def test_a_weight_changed_by_one_ulp_is_found(folder):
     """After update 37 of 45, in a copy of the checkpoint that the run then goes on from."""
     artifact, data = small(folder)
-    command = [artifact, "--data", data, "--device", "cpu", "--log-hash"]
+    command = [artifact, "--data", data, "--device", "cpu", "--log-hash", "--save", folder / "w", "--save-type", "f16"]
     run("gacc-exec", *command, "--updates", 45, "--log", folder / "a.jsonl")
     other = [*command, "--log", folder / "b.jsonl", "--checkpoint", folder / "b"]
     run("gacc-exec", *other, "--updates", 37)
     change_a_weight(folder / "b/checkpoint", "fc1.weight", 5 * 784 + 3)
     (folder / "b/after-37").write_bytes((folder / "b/checkpoint").read_bytes())
+    (folder / "b/cut").write_bytes((folder / "b/checkpoint").read_bytes()[:-1])
     run("gacc-exec", *other, "--updates", 45, "--resume")
     said = compare_logs(folder / "a.jsonl", folder / "b.jsonl", code=1)
     expect("the hashes differ from update 38 on" in said, said)
@@ -107,6 +108,9 @@ def test_a_run_that_cannot_be_made_again_is_called_so(folder):
     expect("update 3: run B, made again here from the beginning, has other weights than its log says" in said, said)
     run("gacc-exec", *command[:-1], "--log", folder / "c.jsonl")
     expect("c.jsonl has no hashes" in compare_logs(folder / "a.jsonl", folder / "c.jsonl", code=2), "a log without hashes")
+    for text in "{}", "[1]":
+        (folder / "c.jsonl").write_text(text)
+        expect("c.jsonl is no log of gacc-exec" in compare_logs(folder / "a.jsonl", folder / "c.jsonl", code=2), text)
 
 
 # ---------------------------------------------------------------- --recheck
