@@ -117,6 +117,7 @@ struct TrainState : TrainCounts {
   WindowSums counted;     // the part of the open window that earlier epochs have counted (carry)
   EvaluationReport evaluation{0, -1, {}, 0, false};  // the last one
   BestEvaluation best;
+  RecheckCounts recheck;
   double first_loss = std::numeric_limits<double>::quiet_NaN();  // of the first good update
   // Since the run began, in all its processes; the starts of window and epoch are in training seconds.
   double seconds = 0, evaluation_seconds = 0, window_start = 0, epoch_start = 0;

@@ -408,8 +408,7 @@ Status Run::work() {
                   .checkpoint = checkpoint.reader(),
                   .weights = weights_of_load(),
                   .adapter = given.load_adapter.empty() ? nullptr : &adapter}));
-  const TrainState start = checkpoint.resumes() ? checkpoint.earlier().train : TrainState();
-  session.recheck().begin(given.recheck, start.launches, start.updates + start.skipped);
+  session.recheck().begin(given.recheck, checkpoint.resumes() ? checkpoint.earlier().train : TrainState());
   switch (given.mode()) {
     case Mode::predict:
       return write_predictions(*this, session);

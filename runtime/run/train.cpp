@@ -163,6 +163,7 @@ class Trainer {
   void complete_state() {
     at_.window_launches = session_.window().launches();
     at_.window_samples = session_.window().samples();
+    at_.recheck = session_.recheck().counts();
     at_.seconds = clock_.seconds();
   }
 

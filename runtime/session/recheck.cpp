@@ -50,10 +50,10 @@ std::string element_name(const PlanBuffer& buffer, int64_t at) {
 
 }  // namespace
 
-void Recheck::begin(int64_t every, int64_t launches, int64_t updates) {
-  counts_ = {.every = every};
-  made_.fill(updates);
-  made_[static_cast<size_t>(Program::step)] = launches;
+void Recheck::begin(int64_t every, const TrainState& before) {
+  counts_ = {every, before.recheck.launches, before.recheck.updates};
+  made_.fill(before.updates + before.skipped);
+  made_[static_cast<size_t>(Program::step)] = before.launches;
 }
 
 bool Recheck::count(Program program) {

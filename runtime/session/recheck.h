@@ -21,8 +21,8 @@ class Recheck {
   // Both must outlive it.
   Recheck(Device& device, const Plan& plan) : device_(device), plan_(plan) {}
   // From now on every `every`-th launch and update is rechecked (0: none), counted from the beginning of the run, of
-  // which `launches` and `updates` were made before.
-  void begin(int64_t every, int64_t launches = 0, int64_t updates = 0);
+  // which `before` was made by other processes.
+  void begin(int64_t every, const TrainState& before = {});
 
   // Counts a run of the program, whichever rank makes it; true where it is to be rechecked.
   bool count(Program program);

@@ -130,6 +130,8 @@ void each_field(State& state, Visit visit) {
   visit.later("best.value", state.best.value);
   visit.later("best.updates", state.best.updates);
   visit.later("best.worse", state.best.worse);
+  visit.later("recheck.launches", state.recheck.launches);
+  visit.later("recheck.updates", state.recheck.updates);
 }
 
 std::string checkpoint_in(const std::string& folder) { return file_in(folder, "checkpoint"); }

@@ -123,7 +123,9 @@ def test_a_rechecked_run_is_the_run(folder):
         logs = []
         for recheck in ([], ["--recheck", 1], ["--recheck", 2]):
             log = folder / "log.jsonl"
-            run("gacc-exec", artifact, "--data", data, "--device", "cpu", "--updates", 6, "--log", log, "--log-hash", *recheck)
+            for limit in ("--launches", 5), ("--updates", 6):  # the second goes on, within a window
+                run("gacc-exec", artifact, "--data", data, "--device", "cpu", *limit, "--log", log, "--log-hash", *recheck,
+                    "--checkpoint", folder / f"{example}{recheck}", "--resume")
             logs.append(harness.read_log(log))
         hashes = [[e["hash"] for e in log if e["event"] == "update"] for log in logs]
         expect(hashes[0] == hashes[1] == hashes[2], f"{example}: a rechecked run has other weights")

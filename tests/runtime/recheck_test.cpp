@@ -102,7 +102,9 @@ TEST_F(RecheckTest, a_change_of_what_a_launch_only_reads_is_named_and_undone) {
 
 TEST_F(RecheckTest, launches_count_from_the_beginning_of_the_run) {
   open(1);
-  session.recheck().begin(3, /*launches=*/7, /*updates=*/2);
+  TrainState before;
+  before.launches = 7;
+  session.recheck().begin(3, before);
   ASSERT_TRUE(session.skip(4, 0));  // the 8th is another rank's
   device.fault_in = 3;
   device.fault = [&] { device.at("loss.sum") = -0.0f; };
