@@ -80,14 +80,14 @@ EventFile::~EventFile() {
 }
 
 Status EventFile::open(const std::string& folder, std::optional<int64_t> resume) {
-  std::error_code error;
+  std::error_code error, ignored;
   std::filesystem::create_directories(folder, error);
   const std::time_t seconds = std::time(nullptr);
   // TensorBoard reads a folder's files in the order of their names, so a resumed run's must come last. Two
   // runs within a second are told apart by the number at the end.
   constexpr std::string_view kName = "events.out.tfevents.";
   std::string last;  // of the folder's files
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored))
     if (const std::string name = entry.path().filename().string(); name.starts_with(kName))
       last = std::max(last, name);
   for (int number = 0; fd_ < 0; ++number) {
