@@ -247,7 +247,7 @@ Status AtomicFolder::open(const std::string& path, std::span<const std::string_v
 
 Status AtomicFolder::named(const Status& status) const {
   std::string text(status.text());
-  for (size_t at = 0; (at = text.find(temporary_)) != std::string::npos;)
+  for (size_t at = 0; !temporary_.empty() && (at = text.find(temporary_)) != std::string::npos;)
     text.replace(at, temporary_.size(), path_);
   return status ? status : Status::error("{}", text);
 }

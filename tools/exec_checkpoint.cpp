@@ -1,7 +1,5 @@
 #include "tools/exec_checkpoint.h"
 
-#include <unistd.h>
-
 #include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"
 
@@ -13,9 +11,9 @@ Status RunCheckpoint::open() {
     resumes_ = true;
     return earlier_.open(file());
   }
+  if (first_) GACC_TRY(folder_.open(given_.checkpoint));  // the other ranks read what is in it
+  resumes_ = given_.resume && is_there(file());
   if (first_) {
-    GACC_TRY(folder_.open(given_.checkpoint));
-    resumes_ = given_.resume && folder_.has_checkpoint();
     const std::string old = checkpoint_files(given_.checkpoint)[1], next = free_name(old);
     if (given_.resume && !resumes_)
       print_stderr(
@@ -26,8 +24,6 @@ Status RunCheckpoint::open() {
           "gacc-exec: without --resume the run starts from the beginning and will replace {}, which stays as "
           "{}{}\n",
           folder_.file(), old, old == next ? "" : fmt::format(" (and the one there as {})", next));
-  } else {  // the folder is the first rank's; this one reads what is in it
-    resumes_ = given_.resume && access(file().c_str(), F_OK) == 0;
   }
   return resumes_ ? earlier_.open(file()) : Status();
 }

@@ -25,9 +25,6 @@ namespace {
 // Shows on standard output what other ranks show, too.
 Progress display_of(const Run& run) { return {run.artifact.plan, run.given.quiet, run.first()}; }
 
-// Returns the error of modes that show what they were asked for; training goes on where nobody can read it.
-Status unseen() { return Status::error("cannot write standard output"); }
-
 // ---- training
 
 void say_nothing_to_do(const Run& run) {
@@ -271,7 +268,7 @@ Status evaluate_parameters(Run& run, Session& session) {
   Status status = evaluate_once(session, plan, run.eval, run.options, report, result.interrupted);
   result.seconds = report.seconds;
   if (status && !result.interrupted) status = reporter.evaluated(report);
-  if (status && std::ferror(stdout)) status = unseen();
+  if (status && std::ferror(stdout)) status = Status::error("cannot write standard output");
   return status ? run.log.write(end_line(result, run.device->peak_bytes())) : status;
 }
 
@@ -324,7 +321,7 @@ Status generate_text(Run& run, Session& session) {
     if (tokens > 0 && writes_numbers(run.artifact.plan)) print_text("\n");
   }
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
-  if (std::ferror(stdout)) return unseen();
+  if (std::ferror(stdout)) return Status::error("cannot write standard output");
   if (tokens == 0 || run.result.interrupted) return {};
   if (!run.given.quiet && run.prompts.empty()) run.say("\n");
   run.done = fmt::format("{}, {:.3g} ms each", counted(tokens, "token"),

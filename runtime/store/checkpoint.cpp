@@ -178,8 +178,6 @@ Status CheckpointFolder::open(const std::string& path) {
   return {};
 }
 
-bool CheckpointFolder::has_checkpoint() const { return is_there(file_); }
-
 std::string CheckpointFolder::name_for_old() const {
   struct stat info {};
   return stat(file_.c_str(), &info) == 0 && S_ISREG(info.st_mode) ? old_of(file_) : "";

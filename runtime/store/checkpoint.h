@@ -60,7 +60,6 @@ class CheckpointFolder : NoCopy {
   // Makes the folder if need be, and removes what a killed run has left half-written in it.
   Status open(const std::string& path);
   const std::string& file() const { return file_; }
-  bool has_checkpoint() const;
   // The name under which the checkpoint that is there is kept when another run replaces it: DIR/checkpoint.old
   // (beside the file, where DIR/checkpoint is a link). Empty when there is none.
   std::string name_for_old() const;

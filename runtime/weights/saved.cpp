@@ -28,21 +28,15 @@ Status write_adapter(const SaveForm& form, const Plan& plan, const Weights& load
                      const TensorWriter& write) {
   const std::string text = GACC_TRY(adapter_configuration(plan, loaded));
   AtomicFolder folder;  // of a path that is not there: it comes with both files, or not at all
-  std::string path = form.path;
-  const bool is_new = !path.ends_with(".safetensors") && !is_there(path);
-  if (is_new) {
-    GACC_TRY(folder.open(path, {}));
-    path = folder.file("");
-  }
-  const auto named = [&](const Status& status) { return is_new ? folder.named(status) : status; };
-  const AdapterFiles files = adapter_files(path);
+  const bool is_new = !form.path.ends_with(".safetensors") && !is_there(form.path);
+  if (is_new) GACC_TRY(folder.open(form.path, {}));
+  const AdapterFiles files = adapter_files(is_new ? folder.file("") : form.path);
   AtomicFile configuration;  // takes its place last, beside the tensors that it tells of
-  if (!files.configuration.empty()) {
-    GACC_TRY(named(configuration.open(files.configuration)));
-    GACC_TRY(named(configuration.write(text)));
-  }
-  GACC_TRY(named(write(files.tensors)));
-  if (!files.configuration.empty()) GACC_TRY(named(configuration.commit()));
+  const bool configures = !files.configuration.empty();
+  if (configures) GACC_TRY(folder.named(configuration.open(files.configuration)));
+  if (configures) GACC_TRY(folder.named(configuration.write(text)));
+  GACC_TRY(folder.named(write(files.tensors)));
+  if (configures) GACC_TRY(folder.named(configuration.commit()));
   return is_new ? folder.commit() : Status();
 }
 

@@ -93,10 +93,9 @@ def test_kill_9(folder):
     chance = random.Random(os.environ.get("GACC_SEED", "7"))
     case = Case(folder, samples=1003)
     for threads in (1, 2):
-        killed, runs = kill_rounds(case, -(-KILLS // 4), chance, ["--threads", threads])
-        print(f"{threads} threads, after epochs: {killed} kills in {runs} runs", flush=True)
-        killed, runs = kill_rounds(case, -(-KILLS // 4), chance, ["--threads", threads, "--checkpoint-every", 1])
-        print(f"{threads} threads, after updates: {killed} kills in {runs} runs", flush=True)
+        for every in ([], ["--checkpoint-every", 1]):
+            killed, runs = kill_rounds(case, -(-KILLS // 4), chance, ["--threads", threads, *every])
+            print(f"{threads} threads {every}: {killed} kills in {runs} runs", flush=True)
 
 
 def read_state(case):
@@ -164,9 +163,7 @@ def test_signals(folder):
                 interrupted += 1
                 expect("interrupted" in error and f"--resume continues from {case.checkpoint}/checkpoint" in error, error)
         expect(process.returncode == 0, "the run does not come to its end")
-        case.limits, limits = (*case.limits, "--eval-every", 5), case.limits
-        run("gacc-exec", *case.command(case.whole, case.whole_log), *case.limits)
-        case.limits = limits
+        run("gacc-exec", *case.command(case.whole, case.whole_log), *case.limits, "--eval-every", 5)
         case.check(f"{number.name}, {interrupted} times")
 
 
@@ -177,8 +174,7 @@ def test_nohup_goes_on(folder):
     process = subprocess.Popen([str(w) for w in command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     time.sleep(0.3 * case.seconds)
     process.send_signal(signal.SIGHUP)
-    error = process.communicate(timeout=60)[1].decode()
-    expect(process.returncode == 0, f"exit {process.returncode}: {error}")
+    expect(process.wait(timeout=60) == 0, process.stderr.read().decode())
     expect(case.weights.read_bytes() == case.whole.read_bytes(), "the weights differ")
 
 
@@ -267,8 +263,6 @@ def test_command_line(folder):
                   ["--checkpoint", folder / "c", "--init-only"]):
         run("gacc-exec", *base, *wrong, code=2)
     harness.one_error(run("gacc-exec", *base, "--checkpoint", case.artifact, code=1), "checkpoint folder")
-    again = run("gacc-exec", *base, "--checkpoint", case.folder / "whole")
-    expect("without --resume" in again.stderr, "nothing is said of a checkpoint that will be replaced")
 
 
 def listed(case):

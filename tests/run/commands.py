@@ -88,27 +88,20 @@ def test_set_is_what_the_file_could_say(folder):
     expect((folder / "set.gir").read_text() == (folder / "edit.gir").read_text(), "--set and an edited file differ")
 
 
-def interrupt(folder, number, *options):
-    model = harness.example("mnist_mlp")
-    spec = harness.make_data(model, 2000, folder)
-    artifact = harness.compile_model(model, folder / "step.ptx")
-    child = subprocess.Popen([harness.BIN / "gacc-exec", artifact, "--data", spec, *options], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        child.stdout.readline()  # of the first epoch, or check
-        child.send_signal(number)
-        _, errors = child.communicate(timeout=20)
-    finally:
-        child.kill()
-    expect(child.returncode == 130, f"exit {child.returncode} after {number.name}")
-    expect("interrupt" in errors.lower(), f"it does not say that it was interrupted: {errors!r}")
-
-
 def test_ctrl_c_and_sigterm_give_130(folder):
-    log = folder / "log.jsonl"
+    model, log = harness.example("mnist_mlp"), folder / "log.jsonl"
+    command = [harness.BIN / "gacc-exec", harness.compile_model(model, folder / "step.ptx"), "--data", harness.make_data(model, 2000, folder)]
     for number in signal.SIGINT, signal.SIGTERM:
-        interrupt(folder, number, "--epochs", "100000", "--log", log)
+        for options in ["--epochs", "100000", "--log", log], ["--verify"]:
+            child = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            try:
+                child.stdout.readline()  # of the first epoch, or check
+                child.send_signal(number)
+                _, errors = child.communicate(timeout=20)
+            finally:
+                child.kill()
+            expect(child.returncode == 130 and "interrupt" in errors.lower(), f"{number.name}, {options}: exit {child.returncode}, {errors!r}")
         expect(harness.updates_of(log), "the log holds what was done until then")
-        interrupt(folder, number, "--verify")
 
 
 def test_closed_streams_stay_closed(folder):

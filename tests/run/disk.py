@@ -1,4 +1,5 @@
 """A disk that fills up, or a folder that cannot be written, leaves the old file as it was and is said in one error."""
+import contextlib
 import os
 import pathlib
 import resource
@@ -101,16 +102,9 @@ def test_full_disk(folder):
     try:
         for tool, arguments, file in outputs(*setup(folder), place):
             file.write_text(OLD)
-            (place / "filler").write_bytes(bytes(8192))
-            try:
-                with open(place / "filler", "ab") as filler:
-                    while True:
-                        filler.write(bytes(1))
-                        filler.flush()
-                        filler.write(bytes(4095))
-                        filler.flush()
-            except OSError:
-                pass
+            with contextlib.suppress(OSError), open(place / "filler", "wb", buffering=0) as filler:
+                while filler.write(bytes(4096)):
+                    pass
             refused(tool, arguments, file)
             expect(file.read_text() == OLD, f"{file.name} was changed")
             file.unlink()

@@ -121,7 +121,6 @@ TEST(EventFile, a_folder_that_cannot_be_made_is_an_error) {
   EventFile events;
   EXPECT_EQ(events.open("/dev/null/runs").text(),
             "cannot write TensorBoard events to /dev/null/runs: Not a directory");
-  // Its making fails, not the look into it. As root, too.
   EXPECT_EQ(events.open("/sys/runs").text().find("No such file"), std::string::npos);
 }
 
