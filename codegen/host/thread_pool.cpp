@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <system_error>
 
 namespace gacc::host {
 
@@ -51,13 +52,18 @@ int Pool::current() { return current_thread; }
 Pool::Pool(int threads)
     : slots_(static_cast<size_t>(std::clamp(threads > 0 ? threads : usable_cores(), 1, 1024))) {
   spins_ = slots_.size() > static_cast<size_t>(usable_cores()) ? kSpinsOversubscribed : kSpins;
-  for (size_t i = 1; i < slots_.size(); ++i) workers_.emplace_back([this, i] { serve(i); });
+  workers_.reserve(slots_.size() - 1);
+  try {
+    for (size_t i = 1; i < slots_.size(); ++i, ++serving_) workers_.emplace_back([this, i] { serve(i); });
+  } catch (const std::system_error&) {  // no room for so many: those that started take the others' shares
+  }
 }
 
 Pool::~Pool() {
   stop_ = true;
   launch_.fetch_add(1);
-  launch_.notify_all();
+  // Until all have seen it: on a busy machine a sleeper was found that one wake-up had not reached.
+  for (; serving_ > 0; std::this_thread::yield()) launch_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
@@ -115,6 +121,7 @@ void Pool::serve(size_t self) {
   current_thread = static_cast<int>(self);
   uint32_t seen = 0;
   while (wait_for_launch(seen)) work(self);
+  --serving_;
 }
 
 // Waits until launch_ differs from `seen`, which becomes the same; false when the pool is being destroyed. A later

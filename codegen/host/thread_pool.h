@@ -16,13 +16,13 @@ class Pool {
  public:
   using Task = void (*)(const void* context, int64_t index);
 
-  // `threads` counts the caller; 0 means every core this process may use.
+  // `threads` counts the caller; 0 means every core this process may use. There are fewer where no more can be started.
   explicit Pool(int threads = 0);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  int threads() const { return static_cast<int>(slots_.size()); }
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
   // The number, below threads(), of the thread that runs this task.
   static int current();
 
@@ -59,6 +59,7 @@ class Pool {
   alignas(64) std::atomic<uint32_t> launch_{0};  // counts launches; what sleepers wait on
   alignas(64) std::atomic<int64_t> done_{0};     // finished tasks of the launch
   std::atomic<bool> stop_{false};
+  std::atomic<int> serving_{0};  // workers that have not seen the end
 };
 
 int usable_cores();  // of this process's affinity mask

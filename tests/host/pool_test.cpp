@@ -2,6 +2,7 @@
 #include "codegen/host/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <thread>
@@ -46,7 +47,25 @@ TEST(Pool, WakesSleepingWorkers) {
 }
 
 TEST(Pool, StopsWithoutWorkAndRightAfterALaunch) {
-  for (int round = 0; round < 5000; ++round) Pool(4).run(round % 2 * 4, [](int64_t) {});
+  for (int round = 0; round < 300; ++round) Pool(4).run(round % 2 * 4, [](int64_t) {});
+}
+
+TEST(Pool, HasFewerThreadsWhereNoMoreCanBeStarted) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitizer takes all addresses";
+#endif
+  rlimit before{};
+  getrlimit(RLIMIT_AS, &before);
+  const rlimit little{rlim_t{2} << 30, before.rlim_max};  // a thread takes 8 MiB of addresses
+  setrlimit(RLIMIT_AS, &little);
+  {
+    Pool pool(1000);
+    std::atomic<int64_t> sum{0};
+    pool.run(5000, [&](int64_t i) { sum += i; });
+    EXPECT_EQ(sum, 12497500);
+    EXPECT_LT(pool.threads(), 1000);
+  }
+  setrlimit(RLIMIT_AS, &before);
 }
 
 TEST(Pool, DefaultIsEveryUsableCore) { EXPECT_EQ(Pool().threads(), usable_cores()); }
