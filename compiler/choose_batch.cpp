@@ -88,7 +88,11 @@ class BatchChooser::Search {
   bool fits() {
     std::optional<Candidate> candidate = smallest();
     if (!candidate) return false;
-    if (policy_ == "budget") return candidate->of->planner_of(options_.plan_effort).fits(step_budget_);
+    if (policy_ == "budget") {
+      const Prepared& of = *candidate->of;
+      if (passes::is_found_hastily(of.fused, of.step, step_budget_)) return true;
+      if (options_.plan_effort == 0) return false;
+    }
     solve(*candidate, options_.plan_effort);
     return candidate->seconds >= 0;
   }

@@ -54,7 +54,7 @@ class BatchChooser {
   BatchChoice choose(bool refused, bool hint = true);
   // Another one than the model's.
   BatchChoice choose_within(int64_t budget);
-  // Tells whether the smallest micro-batch has a plan then.
+  // Tells whether a plan is found for the smallest micro-batch then; with a plan_effort of 0 only by a hasty search.
   bool fits(int64_t budget);
   // Returns the bytes that the smallest micro-batch needs then, proven; nothing when it does not compile.
   std::optional<int64_t> least(int64_t budget);

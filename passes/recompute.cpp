@@ -132,14 +132,6 @@ bool StepPlanner::close(int64_t low, int64_t high) {
   return dear.feasible && dear.cost - cheap.cost <= kCostWorthFineLevels * step_.seconds;
 }
 
-bool StepPlanner::fits(int64_t budget) {
-  if (least_arena(step_) > budget) return false;
-  const planner::Recompute found = search(budget - step_.fixed_bytes, nullptr, 0);
-  const bool placed =
-      found.feasible && arena_of(rematerialized(fused_, step_, found.schedule), budget) <= budget;
-  return placed || plan(budget).feasible;
-}
-
 StepPlan StepPlanner::plan(int64_t budget) {
   if (step_.arena_bytes <= budget) {
     const int64_t arena = arena_of(fused_, budget);
@@ -186,6 +178,29 @@ StepPlan StepPlanner::plan(int64_t budget) {
   written.seconds = chosen->cost;
   written.lower_bound = std::min(written.seconds, bound(transient));
   return written;
+}
+
+bool is_found_hastily(const Module& fused, const StepGraph& step, int64_t budget) {
+  if (least_arena(step) > budget) return false;
+  planner::Recompute plan;
+  plan.feasible = true;
+  plan.cost = step.seconds;
+  const int64_t most = budget - step.fixed_bytes;
+  for (const RegionKind kind : training_regions)
+    if (kind != RegionKind::step && placed_bytes(fused, fused.region(kind), most) > most) return false;
+  // Each search goes on from the plan of a larger budget: it finds more than one that starts with none.
+  for (int64_t more = most / 2; plan.feasible && more > most / 64; more /= 4)
+    plan = planner::plan_recompute(step.graph, most + more, 0, &plan);
+  int64_t bytes = most;
+  for (int attempt = 0; attempt < kPlacementTries && plan.feasible; ++attempt) {
+    plan = planner::plan_recompute(step.graph, bytes, 0, &plan);
+    if (!plan.feasible) break;
+    const Module clones = rematerialized(fused, step, plan.schedule);
+    const int64_t excess = placed_bytes(clones, clones.step, most) - most;
+    if (excess <= 0) return true;
+    bytes -= excess;
+  }
+  return false;
 }
 
 bool recompute(Module& module, const Options& options, Diag& diag) {

@@ -60,6 +60,10 @@ struct StepPlan {
   double lower_bound = 0;  // of every plan in that budget
 };
 
+// Tells whether a plan for an arena of `budget` bytes is found by a hasty search. StepPlanner finds more, and takes
+// longer.
+bool is_found_hastily(const ir::Module& fused, const StepGraph& step, int64_t budget);
+
 // Plans of one step for any number of budgets: what was searched for one is known for the next. A larger
 // budget never gives more seconds, and none where a smaller gives a plan. Keeps references to what it is made
 // with.
@@ -77,8 +81,6 @@ class StepPlanner {
   // `fused` is in phase fused, without clones; `step` is its graph.
   StepPlanner(const ir::Module& fused, const StepGraph& step, const Options& options);
   StepPlan plan(int64_t budget);
-  // Tells whether a plan is found, by a hasty search for this budget alone first: the levels cost more.
-  bool fits(int64_t budget);
   // Levels that were searched so far: the measure of work.
   int64_t searched() const { return searched_; }
 

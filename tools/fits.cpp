@@ -201,6 +201,8 @@ class Search {
       if (!way.cards[i].asked) continue;
       const int64_t card = request_.cards[i];
       const bool hopeless = way.weights + way.state > card;
+      if (way.cards[i].fits && fits.context)  // with one sample, too
+        begin = std::max<int64_t>(begin, std::ranges::upper_bound(all, *fits.context) - all.begin());
       int64_t after = first_failure(begin, hopeless ? begin : end, [&](int64_t at) {
         Model* model = window(all[static_cast<size_t>(at)]);
         return model != nullptr && model->least(card).value_or(card + 1) <= card;
