@@ -1,6 +1,5 @@
 // Small floating-point formats in integer arithmetic: f16 and bf16 from and to double, rounded to the nearest
-// even. Internal linkage on purpose: the lane files are compiled for several
-// instruction sets.
+// even. Internal linkage on purpose: the lane files are compiled for several instruction sets.
 #pragma once
 #include <cstdint>
 

@@ -1,5 +1,5 @@
-// The frontend: from a model file to a Module of phase `model`. Everything wrong with
-// the file is found in one run and reported at the narrowest text that is wrong.
+// The frontend: from a model file to a Module of phase `model`. Everything wrong with the file is found in one
+// run and reported at the narrowest text that is wrong.
 #pragma once
 #include <optional>
 #include <string>
@@ -25,12 +25,11 @@ struct LayerSummary {
   int64_t parameters = 0, trained = 0;
 };
 
-// The module of the model file `text`, TOML or a text of the IR (frontend/ir_model.h), or nothing and the reasons in
-// `diag`, which must have been made from
-// the same text (it prints the lines). The module's `step` yields the loss sum and the count of its elements,
-// `eval` also the metrics, and `init` fills the parameters. `file_name` becomes Module::source. `layers`
-// receives the layers in the order in which they run, copies of repeated blocks included. `strict`: warnings are
-// errors.
+// The module of the model file `text`, TOML or a text of the IR (frontend/ir_model.h), or nothing and the
+// reasons in `diag`, which must have been made from the same text (it prints the lines). The module's `step`
+// yields the loss sum and the count of its elements, `eval` also the metrics, and `init` fills the parameters.
+// `file_name` becomes Module::source. `layers` receives the layers in the order in which they run, copies of
+// repeated blocks included. `strict`: warnings are errors.
 std::optional<ir::Module> compile_model(std::string_view text, std::string_view file_name,
                                         const std::vector<Override>& overrides, Diag& diag,
                                         std::vector<LayerSummary>* layers = nullptr, bool strict = false);

@@ -1,7 +1,7 @@
-// The built-in matrix products of the GPU: C[m, n] (+)= op(A)[m, k] @ op(B)[k, n], row-major, for machines
-// with nothing but the driver. A and B are of one type; sums are f32; C is rounded once, or f32 and added to.
-// Every product of a module gets a kernel of the artifact's PTX. Which
-// one is a pure function of the product's shape, so the code and the plan agree without being told.
+// The built-in matrix products of the GPU: C[m, n] (+)= op(A)[m, k] @ op(B)[k, n], row-major, for machines with
+// nothing but the driver. A and B are of one type; sums are f32; C is rounded once, or f32 and added to. Every
+// product of a module gets a kernel of the artifact's PTX. Which one is a pure function of the product's shape,
+// so the code and the plan agree without being told.
 //
 // A kernel is a tile shape and a variant. A block computes one tile of C and adds the inner dimension in
 // order, or in slices that are each in order, with fused multiply-adds or with tensor cores: an element's bits

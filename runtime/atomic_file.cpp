@@ -1,6 +1,6 @@
-// A symbolic link is followed, so that its target is replaced and the link stays. What is
-// no regular file (/dev/full, a pipe, /dev/stdout, which may be a redirected file) cannot be replaced by
-// renaming: that is written in place, with the same errors.
+// A symbolic link is followed, so that its target is replaced and the link stays. What is no regular file
+// (/dev/full, a pipe, /dev/stdout, which may be a redirected file) cannot be replaced by renaming: that is
+// written in place, with the same errors.
 #include "runtime/atomic_file.h"
 
 #include <fcntl.h>

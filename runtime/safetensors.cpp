@@ -1,5 +1,5 @@
-// The header is read by events, without building a JSON tree: it has one form only, so
-// that anything deeper, doubled or of another type is refused where it occurs.
+// The header is read by events, without building a JSON tree: it has one form only, so that anything deeper,
+// doubled or of another type is refused where it occurs.
 #include "runtime/safetensors.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// cuBLAS is column-major and so sees every matrix transposed: C^T = op(B)^T op(A)^T. Its
-// first operand is therefore our B and its second our A, with the same transposes.
+// cuBLAS is column-major and so sees every matrix transposed: C^T = op(B)^T op(A)^T. Its first operand is
+// therefore our B and its second our A, with the same transposes.
 #include "runtime/cuda/cublas_lt.h"
 
 #include <dlfcn.h>

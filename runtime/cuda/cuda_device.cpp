@@ -1,7 +1,7 @@
-// Order of events: `open` finds driver, GPU and matrix products and checks that the
-// artifact fits; `load` takes all memory, loads the PTX, chooses the algorithms of the matrix products and
-// captures the graphs; after that only a micro-batch that is not full allocates anything, when its size comes
-// again (one more graph, inside the driver).
+// Order of events: `open` finds driver, GPU and matrix products and checks that the artifact fits; `load` takes
+// all memory, loads the PTX, chooses the algorithms of the matrix products and captures the graphs; after that
+// only a micro-batch that is not full allocates anything, when its size comes again (one more graph, inside the
+// driver).
 #include "runtime/cuda/cuda_device.h"
 
 #include <algorithm>

@@ -1,5 +1,4 @@
-// The log: one JSON object a line for every event of a run. Equal runs write equal
-// bytes, but for `seconds`.
+// The log: one JSON object a line for every event of a run. Equal runs write equal bytes, but for `seconds`.
 #pragma once
 #include <cstdint>
 #include <optional>
