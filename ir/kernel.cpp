@@ -243,8 +243,7 @@ void add_traffic(const Region& region, const std::vector<bool>& wanted, Kernel& 
   }
   for (const KernelMember& member : kernel.members) {
     const Op& op = region.ops[member.op];
-    for (size_t i = 0; i < op.operands.size(); ++i)
-      if (op.info->is_written(i)) add_once(kernel.writes, op.operands[i]);
+    for (const BufferId buffer : written(op)) add_once(kernel.writes, buffer);
     for (const ValueId result : op.results)
       if (wanted[index(result)] || kernel.form == KernelForm::handwritten) add_once(kernel.writes, result);
   }

@@ -104,12 +104,9 @@ const Table& table() {
 
 // Types of a pointwise op's outputs: written buffers in operand order, then results.
 DType output_dtype(const OpView& op, size_t output) {
-  for (size_t i = 0; i < op.op.operands.size(); ++i) {
-    if (!op.op.info->is_written(i)) continue;
-    if (output == 0) return op.operand(i).dtype;
-    --output;
-  }
-  return op.result(output).dtype;
+  const std::vector<BufferId> buffers = written(op.op);
+  return output < buffers.size() ? op.module[buffers[output]].type.dtype
+                                 : op.result(output - buffers.size()).dtype;
 }
 
 }  // namespace
@@ -141,6 +138,13 @@ const Attr* find_attr(const Op& op, std::string_view name) {
     if (spec.name == name) return &spec.fallback;
   return nullptr;
 }
+std::vector<BufferId> written(const Op& op) {
+  std::vector<BufferId> buffers;
+  for (size_t i = 0; i < op.operands.size(); ++i)
+    if (op.info->is_written(i)) buffers.push_back(*as_buffer(op.operands[i]));
+  return buffers;
+}
+
 
 bool has_flag(const Op& op, std::string_view name) {
   const Attr* attr = find_attr(op, name);

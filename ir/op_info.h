@@ -157,6 +157,8 @@ const OpInfo* accumulating(const OpInfo& info);
 const Attr* find_attr(const Op& op, std::string_view name);
 // Returns true if the op has a flag of that name, and it is set.
 bool has_flag(const Op& op, std::string_view name);
+// Lists the buffers that the op writes, in operand order.
+std::vector<BufferId> written(const Op& op);
 
 // The types of an op's results as its operands and attributes give them; or a diagnostic at op.at and nothing.
 std::optional<Types> infer_types(const OpView& op, Diag& diag);

@@ -175,9 +175,8 @@ std::map<std::string, Tensor> evaluate(const Module& module, RegionKind kind, in
     Tensor number;
     const bool holds = !op.when || find(*op.when, number)->data[0] != 0;
     size_t output = 0;
-    for (size_t i = 0; i < op.operands.size(); ++i) {
-      if (!op.info->is_written(i)) continue;
-      if (holds) state.buffers[module[*as_buffer(op.operands[i])].name] = std::move(outputs[output]);
+    for (const BufferId buffer : written(op)) {
+      if (holds) state.buffers[module[buffer].name] = std::move(outputs[output]);
       ++output;
     }
     for (const ValueId result : op.results) values[region[result].name] = std::move(outputs[output++]);

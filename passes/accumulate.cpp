@@ -221,10 +221,8 @@ void add_micro_squares(Module& module, std::vector<Trained>& trained, Diag& diag
 
 void clear_in_init(Module& module, Diag& diag) {
   std::vector<bool> written(module.buffers.size(), false);
-  for (const Op& op : module.init.ops) {
-    for (size_t i = 0; i < op.operands.size(); ++i)
-      if (op.info->is_written(i)) written[index(*as_buffer(op.operands[i]))] = true;
-  }
+  for (const Op& op : module.init.ops)
+    for (const BufferId buffer : ir::written(op)) written[index(buffer)] = true;
   Builder build(module, module.init, diag);
   for (const BufferId id : module.buffer_ids()) {
     // Roles that the runtime writes, and nodes, which `close` writes before they are read.

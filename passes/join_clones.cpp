@@ -82,12 +82,7 @@ bool touches(const StorageRoots& roots, const KernelOps& kernel, BufferId buffer
 bool conflict(const StorageRoots& roots, const KernelOps& a, const KernelOps& b) {
   const auto writes_into = [&](const KernelOps& from, const KernelOps& other) {
     return std::ranges::any_of(from, [&](const Op& op) {
-      for (size_t i = 0; i < op.operands.size(); ++i) {
-        const std::optional<BufferId> buffer =
-            op.info->is_written(i) ? roots.buffer(op.operands[i]) : std::nullopt;
-        if (buffer && touches(roots, other, *buffer)) return true;
-      }
-      return false;
+      return std::ranges::any_of(written(op), [&](BufferId buffer) { return touches(roots, other, buffer); });
     });
   };
   return writes_into(a, b) || writes_into(b, a);

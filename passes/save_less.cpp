@@ -49,8 +49,7 @@ class Saver {
         order_[k].push_back(member.op);
         for (const ValueId result : op.results) maker_[index(result)] = Made{k, member.op, member.per_row};
         op.each_operand([&](const Operand& operand) { read(operand, k); });
-        for (size_t i = 0; i < op.operands.size(); ++i)
-          if (op.info->is_written(i)) written_.push_back(*as_buffer(op.operands[i]));
+        for (const BufferId buffer : written(op)) written_.push_back(buffer);
       }
     for (const Yield& yield : region_.yields) read(yield.what, kYield);
   }

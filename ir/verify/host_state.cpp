@@ -119,9 +119,8 @@ class HostStateRules : RegionRules {
         wrong(op.at, "`{}` takes `@{}` before it came in, or after it was updated", op.info->name,
               module[*buffer].name);
     });
-    for (size_t i = 0; i < op.operands.size(); ++i) {
-      const BufferId* buffer = op.info->is_written(i) ? as_buffer(op.operands[i]) : nullptr;
-      const auto slot = buffer != nullptr ? slots_.find(*buffer) : slots_.end();
+    for (const BufferId buffer : written(op)) {
+      const auto slot = slots_.find(buffer);
       if (slot != slots_.end() && slot->second == Stage::in) slot->second = Stage::updated;
     }
   }

@@ -40,21 +40,18 @@ struct WriteRules : RegionRules {
       }
       for (size_t i = 0; i < op.operands.size(); ++i) read(op.operands[i], op.info->is_written(i));
       if (op.when) read(*op.when, false);
-      for (size_t i = 0; i < op.operands.size(); ++i)
-        if (op.info->is_written(i)) {
-          const BufferId buffer = *as_buffer(op.operands[i]);
-          written[place(buffer)] = &op;
-          if (is_part(buffer)) parts_written[whole(buffer)] = &op;
-        }
+      for (const BufferId buffer : ir::written(op)) {
+        written[place(buffer)] = &op;
+        if (is_part(buffer)) parts_written[whole(buffer)] = &op;
+      }
     }
   }
 
   // R7: what a region may write
   void region_writes() {
     for (const Op& op : region.ops) {
-      for (size_t i = 0; i < op.operands.size(); ++i) {
-        if (!op.info->is_written(i)) continue;
-        const Buffer& buffer = module[*as_buffer(op.operands[i])];
+      for (const BufferId id : written(op)) {
+        const Buffer& buffer = module[id];
         const bool acc = op.info->accumulates;
         const bool ordinal =
             op.info == &op_samples_advance && (buffer.name == named_info(Named::samples_low).name ||

@@ -61,9 +61,8 @@ class Translator {
     for (size_t i = region_.ops.size(); i-- > 0;) {
       const Op& op = region_.ops[i];
       bool yes = std::ranges::any_of(op.results, [&](ValueId v) { return wanted[index(v)]; });
-      for (size_t o = 0; o < op.operands.size(); ++o) {
-        if (!op.info->is_written(o)) continue;
-        const BufferRole role = module_[*as_buffer(op.operands[o])].role;
+      for (const BufferId buffer : written(op)) {
+        const BufferRole role = module_[buffer].role;
         yes = yes || !(role == BufferRole::gradient || role == BufferRole::further_use ||
                        role == BufferRole::squares);
       }
