@@ -53,21 +53,22 @@ struct Table {
     by_name.emplace(info.name, &info);
     if (info.half_copy) add_half(info);
     if (info.derivative == nullptr) return;
-    OpInfo& made = variants.emplace_back();
-    made.name = texts.emplace_back(std::string(info.name) + ".grad");
-    made.summary =
-        texts.emplace_back(fmt::format("the derivative of `{}` times dy; operands: its {}, dy", info.name,
-                                       info.saves == Saves::result ? "result" : "operand"));
-    made.operands = 2;
-    made.attrs = info.attrs;
-    made.infer = infer_gradient;
-    made.formula = [](const FormulaView& view) {
-      view.result(view.op.op.info->gradient_of->derivative(view.operand(0), view.operand(1), view.op));
-    };
-    made.precision = info.precision;
-    made.gradient_of = &info;
-    ops.push_back(&made);
-    by_name.emplace(made.name, &made);
+    add(variants.emplace_back(OpInfo{
+        .name = texts.emplace_back(std::string(info.name) + ".grad"),
+        .summary =
+            texts.emplace_back(fmt::format("the derivative of `{}` times dy; operands: its {}, dy", info.name,
+                                           info.saves == Saves::result ? "result" : "operand")),
+        .operands = 2,
+        .attrs = info.attrs,
+        .infer = infer_gradient,
+        .formula =
+            [](const FormulaView& view) {
+              view.result(
+                  view.op.op.info->gradient_of->derivative(view.operand(0), view.operand(1), view.op));
+            },
+        .precision = info.precision,
+        .gradient_of = &info,
+    }));
   }
 
   void add_half(const OpInfo& info) {
@@ -87,8 +88,7 @@ struct Table {
     made.half_copy = false;
     made.blocks = 0;
     made.half_of = &info;
-    ops.push_back(&made);
-    by_name.emplace(made.name, &made);
+    add(made);
   }
 
   Table() {

@@ -117,8 +117,7 @@ struct OpInfo {
   int64_t (*numbered)(const OpView& op) = nullptr;
   std::vector<AttrSpec> attrs{};
   Types (*infer)(const OpView& op) = nullptr;  // called by infer_types; throws WrongOp (ir/ops/common.h)
-  Lowering lowering = Lowering::pointwise;
-  Combine combine = Combine::sum;                      // reduce kinds
+  Combine combine = Combine::sum;              // reduce kinds
   void (*formula)(const FormulaView& view) = nullptr;  // pointwise kinds
   // Unary pointwise ops: dx from x (when saves == operands) or y (when saves == result), and dy. The table
   // then also knows the op `NAME.grad` with operands (saved, dy); see find_op.
@@ -128,6 +127,7 @@ struct OpInfo {
   // take over the names of the old ones, which the caller then removes. `op` must not lie in the region's op
   // list.
   std::vector<Operand> (*expand)(Builder& b, const Op& op) = nullptr;
+  Lowering lowering = formula ? Lowering::pointwise : expand ? Lowering::composite : Lowering::handwritten;
   void (*reference)(EvalView& view) = nullptr;  // meaning in double; pointwise and reduce kinds need none
   Cost (*cost)(const OpView& op) = nullptr;     // null: one flop per element, all operands and results moved
   Saves saves = Saves::nothing;

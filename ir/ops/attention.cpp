@@ -259,7 +259,6 @@ OpInfo forward(std::string_view name, std::string_view summary, const std::vecto
             expect_operands(op, words);
             return results(op);
           },
-          .lowering = Lowering::handwritten,
           .gradient = gradient,
           .reference = [](EvalView& view) { forward_reference(view, words); },
           .cost = [](const OpView& op) { return cost(op, 2); },
@@ -280,7 +279,6 @@ OpInfo backward(const OpInfo& of, std::string_view name, std::string_view summar
             expect_operands(op, words);
             return gradient_results(op);
           },
-          .lowering = Lowering::handwritten,
           .reference = [](EvalView& view) { gradient_reference(view, words); },
           .cost = [](const OpView& op) { return cost(op, 7); },
           .precision = Precision::half,
@@ -302,7 +300,6 @@ extern const OpInfo op_row_dot{
         refuse(op, Kind::shape_mismatch, {0, 1}, "the shapes must be one");
       return {{DType::f32, row_shape(op.operand(0).shape)}};
     },
-    .lowering = Lowering::composite,
     // d_x = dy * y    d_y = dy * x
     .gradient =
         [](GradBuilder& g) {

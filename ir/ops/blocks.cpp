@@ -14,7 +14,6 @@ extern const OpInfo op_dequantize{
       if (!is_blocks(op.operand(0).dtype)) refuse(op, Kind::type_mismatch, {0}, "it is in no blocks");
       return {{read_as(op), op.operand(0).shape}};
     },
-    .lowering = Lowering::handwritten,
     .reference = [](EvalView& view) { std::ranges::copy(view.operand(0).data, view.result().data.begin()); },
 };
 

@@ -114,7 +114,6 @@ extern const OpInfo op_cache_put{
         refuse(op, Kind::type_mismatch, {0, 1}, "they must be of one type");
       return {op.operand(0)};
     },
-    .lowering = Lowering::handwritten,
     .reference = put_reference,
     .recompute = Recompute::never,
 };
@@ -137,7 +136,6 @@ extern const OpInfo op_cache_scores{
         refuse(op, Kind::type_mismatch, {0, 1}, "they must be of one type");
       return {{DType::f32, {kBatch, h.heads, positions}}};
     },
-    .lowering = Lowering::handwritten,
     .reference = scores_reference,
     .cost = [](const OpView& op) -> Cost {
       const Heads h = heads_of(op);
@@ -171,7 +169,6 @@ extern const OpInfo op_cache_read{
       expect_one_position(op, 2);
       return {{values.dtype, {kBatch, 1, weights.shape[1] * (values.shape[1] / kv_heads)}}};
     },
-    .lowering = Lowering::handwritten,
     .reference = read_reference,
     .cost = [](const OpView& op) -> Cost {
       const int64_t positions = op.operand(0).shape.back();

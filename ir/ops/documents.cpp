@@ -86,7 +86,6 @@ extern const OpInfo op_documents{
       const Type each{DType::i32, {kBatch, length}};
       return {each, each, {DType::i32, {kBatch, kSpanPlanes, length}}};
     },
-    .lowering = Lowering::handwritten,
     .reference = documents_reference,
     .precision = Precision::half,
     .recompute = Recompute::never,
@@ -101,7 +100,6 @@ extern const OpInfo op_documents_spans{
     .infer = [](const OpView& op) -> Types {
       return {{DType::i32, {kBatch, kSpanPlanes, span_blocks(expect_numbers(op, 3))}}};
     },
-    .lowering = Lowering::handwritten,
     .reference = spans_reference,
     .precision = Precision::half,
     .recompute = Recompute::never,

@@ -95,7 +95,6 @@ extern const OpInfo op_embedding{
     .numbered = [](const OpView& op) { return op.operand(1).shape.front(); },
     .attrs = {{"to", std::string("f32")}, {"padding", int64_t{-1}}},
     .infer = infer_embedding,
-    .lowering = Lowering::handwritten,
     // d_table[r] = sum of dy over the tokens that are r; of the row `padding` 0
     .gradient =
         [](GradBuilder& g) {
@@ -134,7 +133,6 @@ extern const OpInfo op_embedding_grad{
       expect_padding(op, rows);
       return {{DType::f32, std::move(shape)}};
     },
-    .lowering = Lowering::handwritten,
     .reference = [](EvalView& view) { scatter(view, 0); },
     .cost = [](const OpView& op) { return scatter_cost(op, 0); },
     .precision = Precision::half,
@@ -160,7 +158,6 @@ extern const OpInfo op_embedding_grad_acc{
       expect_padding(op, shape.front());
       return {};
     },
-    .lowering = Lowering::handwritten,
     .reference = [](EvalView& view) { scatter(view, 1); },
     .cost = [](const OpView& op) { return scatter_cost(op, 1); },
     .precision = Precision::half,

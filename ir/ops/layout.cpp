@@ -163,7 +163,6 @@ extern const OpInfo op_permute{
     .copies = true,
     .attrs = {{"axes", std::vector<int64_t>{}}},
     .infer = infer_permute,
-    .lowering = Lowering::handwritten,
     .gradient = permute_gradient,
     .reference = permute_reference,
     .cost = move_cost,
@@ -177,7 +176,6 @@ extern const OpInfo op_concat{
     .local = true,
     .attrs = {{"axis", int64_t{0}}},
     .infer = infer_concat,
-    .lowering = Lowering::handwritten,
     .gradient = concat_gradient,
     .reference = concat_reference,
     .cost = move_cost,
@@ -199,7 +197,6 @@ extern const OpInfo op_slice{
       type.shape[axis] = size;
       return {type};
     },
-    .lowering = Lowering::handwritten,
     .gradient = slice_gradient,
     .reference = slice_reference,
     .cost = move_cost,

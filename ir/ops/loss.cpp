@@ -196,23 +196,11 @@ Scalar label_share(const FormulaView& view, const Scalar& target) {
 
 }  // namespace
 
-extern const OpInfo op_cross_entropy{
-    .name = "cross_entropy",
-    .summary =
-        "per row, with y = log_softmax(x): -(1 - label_smoothing) * y[target] - label_smoothing * mean(y), 0 "
-        "where the target is ignore_index. Operands: logits x [..,C], target i32 [..,1]; results, each "
-        "[..,1]: loss, max(x), log(sum(exp(x - max(x)))), counted (i32: 0 in ignored rows, else 1)",
-    .operands = 2,
-    .results = 4,
-    .attrs = kClassAttrs,
-    .infer = infer_cross_entropy,
-    .lowering = Lowering::composite,
-    .gradient = cross_entropy_gradient,
-    .expand = expand_cross_entropy,
-    .reference = cross_entropy_reference,
-    .saves = Saves::operands,
-    .precision = Precision::f32,
-};
+extern const OpInfo op_cross_entropy = cross_entropy<false>(
+    "cross_entropy",
+    "per row, with y = log_softmax(x): -(1 - label_smoothing) * y[target] - label_smoothing * mean(y), 0 "
+    "where the target is ignore_index. Operands: logits x [..,C], target i32 [..,1]; results, each "
+    "[..,1]: loss, max(x), log(sum(exp(x - max(x)))), counted (i32: 0 in ignored rows, else 1)");
 
 extern const OpInfo op_cross_entropy_grad{
     .name = "cross_entropy.grad",
@@ -241,29 +229,12 @@ extern const OpInfo op_cross_entropy_grad{
     .gradient_of = &op_cross_entropy,
 };
 
-extern const OpInfo op_weighted_cross_entropy{
-    .name = "weighted_cross_entropy",
-    .summary =
-        "`cross_entropy` with a weight for each class: per row -(1 - label_smoothing) * weights[target] * "
-        "y[target] - label_smoothing * mean(weights * y). Operands: logits x [..,C], target i32 [..,1], "
-        "weights f32 [C]; results, each [..,1]: loss, max, log and counted as `cross_entropy`; "
-        "weights[target], 0 in ignored rows; mass, what the weights of y add up to",
-    .operands = 3,
-    .results = 6,
-    .attrs = kClassAttrs,
-    .infer = [](const OpView& op) -> Types {
-      Types types = infer_cross_entropy(op);
-      expect_weights(op, 2);
-      types.resize(6, types.front());
-      return types;
-    },
-    .lowering = Lowering::composite,
-    .gradient = weighted_cross_entropy_gradient,
-    .expand = expand_weighted_cross_entropy,
-    .reference = cross_entropy_reference,
-    .saves = Saves::operands,
-    .precision = Precision::f32,
-};
+extern const OpInfo op_weighted_cross_entropy = cross_entropy<true>(
+    "weighted_cross_entropy",
+    "`cross_entropy` with a weight for each class: per row -(1 - label_smoothing) * weights[target] * "
+    "y[target] - label_smoothing * mean(weights * y). Operands: logits x [..,C], target i32 [..,1], "
+    "weights f32 [C]; results, each [..,1]: loss, max, log and counted as `cross_entropy`; "
+    "weights[target], 0 in ignored rows; mass, what the weights of y add up to");
 
 extern const OpInfo op_weighted_cross_entropy_grad{
     .name = "weighted_cross_entropy.grad",
@@ -399,7 +370,6 @@ extern const OpInfo op_row_argmax{
       expect_float(op, 0);
       return {{DType::i32, row_shape(op.operand(0).shape)}};
     },
-    .lowering = Lowering::composite,
     .expand =
         [](Builder& b, const Op& op) {
           const std::string name = take_name(b, op, 0);

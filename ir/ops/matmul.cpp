@@ -137,7 +137,6 @@ extern const OpInfo op_batch_matmul{
     .operands = 2,
     .attrs = {{"ta", false}, {"tb", false}},
     .infer = infer_batch,
-    .lowering = Lowering::handwritten,
     .gradient = gradient,
     .reference = batch_reference,
     .cost = [](const OpView& op) -> Cost {
@@ -157,9 +156,9 @@ extern const OpInfo op_matmul{
     .operands = 2,
     .attrs = {{"f32", false}, {"ta", false}, {"tb", false}},
     .infer = [](const OpView& op) -> Types {
+    .lowering = Lowering::gemm,
       return {{op.flag("f32") ? DType::f32 : op.operand(0).dtype, product_shape(op, 0)}};
     },
-    .lowering = Lowering::gemm,
     .gradient = gradient,
     .reference = [](EvalView& view) { multiply(view, 0); },
     .cost = [](const OpView& op) { return product_cost(op, 0); },

@@ -135,7 +135,6 @@ extern const OpInfo op_max_pool2d{
         "and W; padding: top, left, bottom, right, never the largest",
     .attrs = kPoolAttrs,
     .infer = infer_pool,
-    .lowering = Lowering::handwritten,
     // d_x: each dy to the first largest element of its window
     .gradient =
         [](GradBuilder& g) {
@@ -154,7 +153,6 @@ extern const OpInfo op_max_pool2d_grad{
     .operands = 2,
     .attrs = kPoolAttrs,
     .infer = infer_max_gradient,
-    .lowering = Lowering::handwritten,
     .reference = max_gradient_reference,
     .cost = pool_cost,
     .gradient_of = &op_max_pool2d,
@@ -167,7 +165,6 @@ extern const OpInfo op_avg_pool2d{
         "and W; padding: top, left, bottom, right",
     .attrs = kPoolAttrs,
     .infer = infer_pool,
-    .lowering = Lowering::handwritten,
     // d_x: each dy, divided by the elements of a window, to all elements of its window
     .gradient =
         [](GradBuilder& g) {
@@ -187,7 +184,6 @@ extern const OpInfo op_avg_pool2d_grad{
         "and width of the images",
     .attrs = {kPoolAttrs[0], kPoolAttrs[1], kPoolAttrs[2], {"size", std::vector<int64_t>{1, 1}}},
     .infer = infer_mean_gradient,
-    .lowering = Lowering::handwritten,
     .reference = mean_gradient_reference,
     .cost = pool_cost,
     .gradient_of = &op_avg_pool2d,

@@ -53,9 +53,9 @@ OpInfo row_extreme(std::string_view name, Combine combine, std::string_view summ
   return {.name = name,
           .summary = summary,
           .infer = infer_rows,
-          .lowering = Lowering::row_reduce,
           .combine = combine,
           .gradient = row_extreme_gradient,
+          .lowering = Lowering::row_reduce,
           .saves = Saves::operands,
           .precision = Precision::f32};
 }
@@ -66,9 +66,9 @@ extern const OpInfo op_row_sum{
     .name = "row_sum",
     .summary = "sum over the last axis, which stays with extent 1",
     .infer = infer_rows,
-    .lowering = Lowering::row_reduce,
     // d_x = dy, repeated
     .gradient = [](GradBuilder& g) { g.add(0, *g.d_result()); },
+    .lowering = Lowering::row_reduce,
     .precision = Precision::f32,
 };
 
@@ -91,8 +91,8 @@ extern const OpInfo op_column_sum{
       if (op.integer("parts") > 1) shape.insert(shape.begin(), op.integer("parts"));
       return {{result_dtype(op, op.operand(0).dtype), std::move(shape)}};
     },
-    .lowering = Lowering::column_reduce,
     .gradient = sum_gradient,
+    .lowering = Lowering::column_reduce,
     .precision = Precision::f32,
 };
 
@@ -132,8 +132,8 @@ extern const OpInfo op_total_sum{
       const int64_t parts = op.integer("parts");
       return {{result_dtype(op, op.operand(0).dtype), parts == 1 ? Shape{} : Shape{parts}}};
     },
-    .lowering = Lowering::total_reduce,
     .gradient = sum_gradient,
+    .lowering = Lowering::total_reduce,
     .precision = Precision::f32,
 };
 

@@ -104,7 +104,6 @@ extern const OpInfo op_rope{
       expect_positions(op);
       return {op.operand(0)};
     },
-    .lowering = Lowering::handwritten,
     .gradient =
         [](GradBuilder& g) {
           Attrs attrs = g.op().attrs;

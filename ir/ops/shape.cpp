@@ -19,7 +19,6 @@ extern const OpInfo op_reshape{
         refuse(op, Kind::shape_mismatch, {0}, "it has another number of elements than {}", shape_text(shape));
       return {{from.dtype, shape}};
     },
-    .lowering = Lowering::alias,
     // d_x = dy under x's shape
     .gradient =
         [](GradBuilder& g) {
@@ -27,6 +26,7 @@ extern const OpInfo op_reshape{
           g.add(0,
                 g.b.make("reshape", g.d_name(0), {*g.d_result()}, {{"shape", g.b.type(g.operand(0)).shape}}));
         },
+    .lowering = Lowering::alias,
     .reference = [](EvalView& view) { view.result().data = view.operand(0).data; },
     .cost = [](const OpView&) { return Cost{}; },
 };

@@ -28,7 +28,6 @@ extern const OpInfo op_softmax{
     .summary = "exp(x) / sum of exp(x), over the last axis",
     .local = true,
     .infer = infer_rows_kept,
-    .lowering = Lowering::composite,
     // d_x = y * (dy - sum(dy * y))
     .gradient =
         [](GradBuilder& g) {
@@ -60,7 +59,6 @@ extern const OpInfo op_log_softmax{
     .summary = "x - log(sum of exp(x)), over the last axis",
     .local = true,
     .infer = infer_rows_kept,
-    .lowering = Lowering::composite,
     // d_x = dy - exp(y) * sum(dy)
     .gradient =
         [](GradBuilder& g) {
