@@ -1,10 +1,18 @@
 #include "ir/diag.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <numeric>
 #include <span>
 
 namespace gacc {
+
+void internal_error(std::string_view text) {
+  fmt::print(stderr, "internal error: {}\n", text);
+  std::fflush(stderr);
+  std::_Exit(3);
+}
 
 std::string_view kind_text(Kind kind) { return all_kinds()[static_cast<size_t>(kind)]; }
 

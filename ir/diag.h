@@ -76,6 +76,9 @@ class Diag {
   std::vector<Report> reports_, warnings_;
 };
 
+// Ends the program with a mistake of ours, where nothing can report one.
+[[noreturn]] void internal_error(std::string_view text);
+
 // The known word nearest to `word` by edit distance, or "" when none is near enough to be meant.
 std::string nearest(std::string_view word, const std::vector<std::string_view>& known);
 // `; did you mean "relu"?` or "" — to append to a message about an unknown word.

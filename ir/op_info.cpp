@@ -2,11 +2,7 @@
 // access to operands and attributes for formulas.
 #include "ir/op_info.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <deque>
 #include <map>
 
@@ -17,9 +13,7 @@ namespace gacc::ir {
 namespace {
 
 [[noreturn]] void broken_table(const OpInfo& info, std::string_view what) {
-  fmt::print(stderr, "internal error: op `{}`: {}\n", info.name, what);
-  std::fflush(stderr);
-  std::_Exit(3);
+  internal_error(fmt::format("op `{}`: {}", info.name, what));
 }
 
 // NAME.grad: operands (saved, dy); dy has the shape of saved or is broadcast to it.
@@ -138,17 +132,17 @@ const Attr* find_attr(const Op& op, std::string_view name) {
     if (spec.name == name) return &spec.fallback;
   return nullptr;
 }
+
+bool has_flag(const Op& op, std::string_view name) {
+  const Attr* attr = find_attr(op, name);
+  return attr != nullptr && std::get<bool>(*attr);
+}
+
 std::vector<BufferId> written(const Op& op) {
   std::vector<BufferId> buffers;
   for (size_t i = 0; i < op.operands.size(); ++i)
     if (op.info->is_written(i)) buffers.push_back(*as_buffer(op.operands[i]));
   return buffers;
-}
-
-
-bool has_flag(const Op& op, std::string_view name) {
-  const Attr* attr = find_attr(op, name);
-  return attr != nullptr && std::get<bool>(*attr);
 }
 
 const Attr& OpView::attr(std::string_view name) const {

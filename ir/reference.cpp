@@ -5,8 +5,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <limits>
 
 #include "ir/blocks.h"
@@ -17,9 +15,7 @@ namespace gacc::ir {
 namespace {
 
 [[noreturn]] void broken(const Op& op, std::string_view what) {
-  fmt::print(stderr, "internal error: reference: `{}` at line {}: {}\n", op.info->name, op.at.line, what);
-  std::fflush(stderr);
-  std::_Exit(3);
+  internal_error(fmt::format("reference: `{}` at line {}: {}", op.info->name, op.at.line, what));
 }
 
 Tensor tensor(const Shape& shape, int64_t batch) {

@@ -1,26 +1,21 @@
 // Recording and interpreting scalar formulas, and the counter-based random generator they may call.
 #include "ir/scalar.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <limits>
+#include <optional>
 #include <utility>
+
+#include "ir/diag.h"
 
 namespace gacc::ir {
 
 namespace {
 
 // A formula that mixes kinds is a mistake in the op table, not of the user.
-[[noreturn]] void broken_formula(std::string_view what) {
-  fmt::print(stderr, "internal error: op table: {}\n", what);
-  std::fflush(stderr);
-  std::_Exit(3);
-}
+[[noreturn]] void broken_formula(std::string_view what) { internal_error(fmt::format("op table: {}", what)); }
 
 enum class Rule : uint8_t { leaf, arithmetic, real, compare, test, logic, choice, convert, random };
 struct Operation {
@@ -32,6 +27,20 @@ constexpr Operation kOperations[] = {
 #include "ir/scalar_ops.def"
 };
 const Operation& operation(ScalarOp op) { return kOperations[static_cast<size_t>(op)]; }
+
+// The kinds that an operation by each rule takes and makes; nothing: that which its arguments share.
+struct Kinds {
+  std::optional<ScalarKind> wanted{}, given{};
+};
+constexpr Kinds kKinds[] = {{},  // leaf
+                            {},  // arithmetic
+                            {ScalarKind::real, ScalarKind::real},
+                            {{}, ScalarKind::truth},                   // compare
+                            {ScalarKind::real, ScalarKind::truth},     // test
+                            {ScalarKind::truth, ScalarKind::truth},    // logic
+                            {},                                        // choice
+                            {},                                        // convert
+                            {ScalarKind::integer, ScalarKind::real}};  // random
 
 double nan_aware(double a, double b, bool larger) {
   if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<double>::quiet_NaN();
@@ -87,9 +96,6 @@ Scalar make(ScalarOp op, A... arguments) {
 
 }  // namespace
 
-Scalar::Scalar(double constant) : constant_(constant) {}
-Scalar::Scalar(int constant) : constant_(constant), integer_constant_(true) {}
-
 Scalar operator+(Scalar a, Scalar b) { return make(ScalarOp::add, a, b); }
 Scalar operator-(Scalar a, Scalar b) { return make(ScalarOp::sub, a, b); }
 Scalar operator*(Scalar a, Scalar b) { return make(ScalarOp::mul, a, b); }
@@ -135,13 +141,6 @@ Scalar sample_uniform(Scalar seed_lo, Scalar seed_hi, Scalar stream, Scalar firs
 Scalar ScalarRecorder::input(int operand, ScalarKind kind) {
   return {this, add({.op = ScalarOp::input, .kind = kind, .value = static_cast<double>(operand)})};
 }
-Scalar ScalarRecorder::column() { return {this, add({.op = ScalarOp::column, .kind = ScalarKind::integer})}; }
-Scalar ScalarRecorder::element() {
-  return {this, add({.op = ScalarOp::element, .kind = ScalarKind::integer})};
-}
-Scalar ScalarRecorder::samples() {
-  return {this, add({.op = ScalarOp::samples, .kind = ScalarKind::integer})};
-}
 
 int32_t ScalarRecorder::add(const ScalarNode& node) {
   for (size_t i = 0; i < program_.nodes.size(); ++i) {
@@ -178,36 +177,14 @@ Scalar ScalarRecorder::node(ScalarOp op, std::span<const Scalar> args, double va
     shared = program_.nodes[args[i].node_].kind;
     break;
   }
-  ScalarKind wanted = shared, given = shared;
-  switch (rule) {
-    case Rule::leaf:
-      broken_formula("a leaf is not an operation");
-    case Rule::arithmetic:
-      if (shared == ScalarKind::truth) broken_formula("arithmetic on truth values");
-      break;
-    case Rule::real:
-      wanted = given = ScalarKind::real;
-      break;
-    case Rule::compare:
-      given = ScalarKind::truth;
-      break;
-    case Rule::test:
-      wanted = ScalarKind::real;
-      given = ScalarKind::truth;
-      break;
-    case Rule::logic:
-      wanted = given = ScalarKind::truth;
-      break;
-    case Rule::convert:
-      given = op == ScalarOp::to_real ? ScalarKind::real : ScalarKind::integer;
-      if (shared == given) return args[0];
-      break;
-    case Rule::random:
-      wanted = ScalarKind::integer;
-      given = ScalarKind::real;
-      break;
-    case Rule::choice:
-      break;
+  if (rule == Rule::leaf) broken_formula("a leaf is not an operation");
+  if (rule == Rule::arithmetic && shared == ScalarKind::truth) broken_formula("arithmetic on truth values");
+  const Kinds& kinds = kKinds[static_cast<size_t>(rule)];
+  const ScalarKind wanted = kinds.wanted.value_or(shared);
+  ScalarKind given = kinds.given.value_or(shared);
+  if (rule == Rule::convert) {
+    given = op == ScalarOp::to_real ? ScalarKind::real : ScalarKind::integer;
+    if (shared == given) return args[0];
   }
   ScalarNode node{.op = op, .kind = given, .value = value};
   for (size_t i = 0; i < args.size(); ++i)
@@ -223,34 +200,28 @@ ScalarProgram ScalarRecorder::take() { return std::exchange(program_, {}); }
 
 void evaluate(const ScalarProgram& program, std::span<const double> inputs, int64_t column, int64_t element,
               std::span<double> results, int64_t samples) {
-  std::vector<double> values(program.nodes.size());
-  for (size_t i = 0; i < values.size(); ++i) {
-    const ScalarNode& node = program.nodes[i];
+  std::vector<double> values;
+  const auto value_of = [&](const ScalarNode& node) {
     switch (node.op) {
       case ScalarOp::input:
-        values[i] = inputs[static_cast<size_t>(node.value)];
-        break;
+        return inputs[static_cast<size_t>(node.value)];
       case ScalarOp::constant:
-        values[i] = node.value;
-        break;
+        return node.value;
       case ScalarOp::column:
-        values[i] = static_cast<double>(column);
-        break;
+        return static_cast<double>(column);
       case ScalarOp::element:
-        values[i] = static_cast<double>(element);
-        break;
+        return static_cast<double>(element);
       case ScalarOp::samples:
-        values[i] = static_cast<double>(samples);
+        return static_cast<double>(samples);
+      default:
         break;
-      default: {
-        double args[5] = {};
-        for (int k = 0; k < operation(node.op).arguments; ++k) args[k] = values[node.args[k]];
-        values[i] = node.op == ScalarOp::sample_uniform
-                        ? sample_uniform_of(args, static_cast<int64_t>(node.value), element)
-                        : apply(node.op, args);
-      }
     }
-  }
+    double args[5] = {};
+    for (int k = 0; k < operation(node.op).arguments; ++k) args[k] = values[node.args[k]];
+    if (node.op != ScalarOp::sample_uniform) return apply(node.op, args);
+    return sample_uniform_of(args, static_cast<int64_t>(node.value), element);
+  };
+  for (const ScalarNode& node : program.nodes) values.push_back(value_of(node));
   for (size_t i = 0; i < program.results.size(); ++i) results[i] = values[program.results[i]];
 }
 

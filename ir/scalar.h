@@ -35,13 +35,11 @@ class ScalarRecorder;
 // they meet; an operation on constants alone is folded.
 class Scalar {
  public:
-  Scalar(double constant);  // NOLINT: formulas read like mathematics
-  Scalar(int constant);     // NOLINT: an integer constant where the other operand is an integer, else real
+  Scalar(double constant) : constant_(constant) {}  // NOLINT: formulas read like mathematics
   Scalar(ScalarRecorder* recorder, int32_t node) : recorder_(recorder), node_(node) {}
   ScalarRecorder* recorder_ = nullptr;  // null: a constant not yet placed in a formula
   int32_t node_ = -1;
   double constant_ = 0;
-  bool integer_constant_ = false;
 };
 
 Scalar operator+(Scalar a, Scalar b);
@@ -80,9 +78,9 @@ Scalar sample_uniform(Scalar seed_lo, Scalar seed_hi, Scalar stream, Scalar firs
 class ScalarRecorder {
  public:
   Scalar input(int operand, ScalarKind kind);
-  Scalar column();
-  Scalar element();
-  Scalar samples();
+  Scalar column() { return leaf(ScalarOp::column); }
+  Scalar element() { return leaf(ScalarOp::element); }
+  Scalar samples() { return leaf(ScalarOp::samples); }
   // Places constants and checks kinds; `value` as in ScalarNode.
   Scalar node(ScalarOp op, std::span<const Scalar> args, double value = 0);
   void result(Scalar value,
@@ -92,6 +90,7 @@ class ScalarRecorder {
   ScalarProgram take();
 
  private:
+  Scalar leaf(ScalarOp op) { return {this, add({.op = op, .kind = ScalarKind::integer})}; }
   int32_t place(Scalar value, ScalarKind wanted);
   int32_t add(const ScalarNode& node);
   ScalarProgram program_;
