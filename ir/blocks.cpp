@@ -1,4 +1,4 @@
-#include "ir/blocks.h"
+#include "ir/types.h"
 
 #include <algorithm>
 #include <cmath>

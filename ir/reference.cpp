@@ -7,7 +7,6 @@
 #include <cmath>
 #include <limits>
 
-#include "ir/blocks.h"
 #include "ir/kernel.h"
 
 namespace gacc::ir {

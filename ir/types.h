@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +49,8 @@ constexpr bool is_narrow(DType dtype) { return dtype_info(dtype).computes_in != 
 std::optional<DType> parse_dtype(std::string_view text);
 // Returns the nearest number that a narrow type has, ties to even, infinite beyond its largest; other types: `value`.
 double rounded(DType dtype, double value);
+// Rounds each block to numbers of a type that has blocks, as ggml's reference chooses them. It does so in f32.
+void round_blocks(DType dtype, std::span<double> values);
 
 constexpr int64_t kBatch = -1;  // the symbolic extent, written B; only ever the first dimension
 

@@ -4,7 +4,6 @@
 #include <optional>
 #include <random>
 
-#include "ir/blocks.h"
 #include "ir/reference.h"
 #include "tests/codegen/half_values.h"
 #include "tests/numeric/examples.h"

@@ -7,7 +7,6 @@
 #include <fstream>
 #include <sstream>
 
-#include "ir/blocks.h"
 #include "ir/text/text.h"
 
 namespace gacc::ir {
