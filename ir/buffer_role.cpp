@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "ir/contains.h"
+
 namespace gacc::ir {
 
 namespace {
@@ -29,10 +31,7 @@ std::string_view kind_text(BufferKind kind) {
 const RoleInfo& role_info(BufferRole role) { return kRoles[static_cast<size_t>(role)]; }
 
 std::optional<BufferRole> parse_role(std::string_view text) {
-  const auto found = std::find_if(std::begin(kRoles), std::end(kRoles),
-                                  [&](const RoleInfo& info) { return info.text == text; });
-  if (found == std::end(kRoles)) return std::nullopt;
-  return static_cast<BufferRole>(found - std::begin(kRoles));
+  return enumerator<BufferRole>(kRoles, text, &RoleInfo::text);
 }
 
 BufferRole plain_role(BufferKind kind, std::string_view name) {
@@ -49,8 +48,7 @@ std::string_view combine_text(RankCombine combine) {
 const NamedInfo& named_info(Named which) { return kNamed[static_cast<size_t>(which)]; }
 
 const NamedInfo* find_named(std::string_view name) {
-  const auto found = std::find_if(std::begin(kNamed), std::end(kNamed),
-                                  [&](const NamedInfo& info) { return info.name == name; });
+  const auto* found = std::ranges::find(kNamed, name, &NamedInfo::name);
   return found != std::end(kNamed) ? found : nullptr;
 }
 

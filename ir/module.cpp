@@ -10,26 +10,17 @@ namespace gacc::ir {
 namespace {
 constexpr std::string_view kPhases[] = {"model", "gradient",   "accumulated", "scaled",   "half",
                                         "fused", "recomputed", "planned",     "scheduled"};
-}
+constexpr std::string_view kYieldRoles[] = {"loss", "count", "weights", "grad", "metric", "output", "rows"};
+}  // namespace
 
 std::string_view phase_text(Phase phase) { return kPhases[static_cast<size_t>(phase)]; }
 
-std::optional<Phase> parse_phase(std::string_view text) {
-  for (size_t i = 0; i < std::size(kPhases); ++i)
-    if (text == kPhases[i]) return static_cast<Phase>(i);
-  return std::nullopt;
-}
-
-namespace {
-constexpr std::string_view kYieldRoles[] = {"loss", "count", "weights", "grad", "metric", "output", "rows"};
-}
+std::optional<Phase> parse_phase(std::string_view text) { return enumerator<Phase>(kPhases, text); }
 
 std::string_view yield_role_text(YieldRole role) { return kYieldRoles[static_cast<size_t>(role)]; }
 
 std::optional<YieldRole> parse_yield_role(std::string_view text) {
-  const auto found = std::ranges::find(kYieldRoles, text);
-  if (found == std::end(kYieldRoles)) return std::nullopt;
-  return static_cast<YieldRole>(found - std::begin(kYieldRoles));
+  return enumerator<YieldRole>(kYieldRoles, text);
 }
 
 Origin natural_origin(RegionKind kind) {

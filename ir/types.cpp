@@ -10,9 +10,7 @@
 namespace gacc::ir {
 
 std::optional<DType> parse_dtype(std::string_view text) {
-  const auto found = std::ranges::find(kDTypes, text, &DTypeInfo::text);
-  if (found == std::end(kDTypes)) return std::nullopt;
-  return static_cast<DType>(found - std::begin(kDTypes));
+  return enumerator<DType>(kDTypes, text, &DTypeInfo::text);
 }
 
 double rounded(DType dtype, double value) {

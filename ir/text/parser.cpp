@@ -36,10 +36,7 @@ class Parser {
     expect("{");
     while (!is("}")) item();
     expect("}");
-    for (const auto& [buffer, of] : owners_) {
-      module_.buffers[buffer].of = module_.find_buffer(of.text);
-      if (!module_.buffers[buffer].of) fail(of.at, Kind::unknown_name, "there is no buffer `@{}`", of.text);
-    }
+    for (const auto& [buffer, of] : owners_) module_.buffers[buffer].of = buffer_named(of);
     if (token_.kind != Tok::end)
       fail(token_.at, Kind::syntax, "nothing may follow the module's closing brace");
     return std::move(module_);
@@ -162,17 +159,20 @@ class Parser {
     return out;
   }
 
+  ValueId value_named(const Region& region, const Token& name) {
+    if (const auto found = region.find(name.text)) return *found;
+    fail(name.at, Kind::unknown_name, "there is no value `%{}` before this", name.text);
+  }
+  BufferId buffer_named(const Token& name) {
+    if (const auto found = module_.find_buffer(name.text)) return *found;
+    fail(name.at, Kind::unknown_name, "there is no buffer `@{}`", name.text);
+  }
+
   Operand operand(const Region& region) {
     const Token token = token_;
     take();
-    if (token.kind == Tok::value) {
-      if (const auto found = region.find(token.text)) return *found;
-      fail(token.at, Kind::unknown_name, "there is no value `%{}` before this", token.text);
-    }
-    if (token.kind == Tok::buffer) {
-      if (const auto found = module_.find_buffer(token.text)) return *found;
-      fail(token.at, Kind::unknown_name, "there is no buffer `@{}`", token.text);
-    }
+    if (token.kind == Tok::value) return value_named(region, token);
+    if (token.kind == Tok::buffer) return buffer_named(token);
     if (token.kind == Tok::integer || token.kind == Tok::real) return token.real;
     fail(token.at, Kind::syntax, "expected an operand (%value, @buffer or a number), found `{}`", token.text);
   }
@@ -364,11 +364,7 @@ class Parser {
     if (accept_word("bias")) {
       Bias& bias = out.bias.emplace();
       expect("(");
-      const Location vector_at = token_.at;
-      const Operand vector = stored(region);
-      const BufferId* buffer = as_buffer(vector);
-      if (buffer == nullptr) fail(vector_at, Kind::syntax, "a bias is a buffer");
-      bias.vector = *buffer;
+      bias.vector = buffer_named(expect(Tok::buffer, "the @name of a bias"));
       expect(","), bias.kernel = kernel_number(), expect(")");
     }
     return out;
@@ -455,12 +451,7 @@ class Parser {
     if (!known) fail(at.at, Kind::unknown_name, "there is no yield role `{}`", role);
     out.role = *known;
     if (out.role == YieldRole::metric) out.metric = key();
-    if (out.role == YieldRole::grad) {
-      const Token of = expect(Tok::buffer, "the parameter's @name");
-      const auto found = module_.find_buffer(of.text);
-      if (!found) fail(of.at, Kind::unknown_name, "there is no buffer `@{}`", of.text);
-      out.of = *found;
-    }
+    if (out.role == YieldRole::grad) out.of = buffer_named(expect(Tok::buffer, "the parameter's @name"));
     out.what = operand(region);
     region.yields.push_back(std::move(out));
   }
@@ -486,14 +477,12 @@ class Parser {
       out.operands.push_back(operand(region));
       if (!accept(",")) break;
     }
-    if (!out.info->takes_operands(out.operands.size())) {
+    if (!out.info->takes_operands(out.operands.size()))
       fail(word.at, Kind::invalid_ir, "R3: `{}` takes {} operands, {} are given", word.text,
            out.info->operand_count_text(), out.operands.size());
-    }
-    if (results.size() != static_cast<size_t>(out.info->results)) {
+    if (results.size() != static_cast<size_t>(out.info->results))
       fail(word.at, Kind::invalid_ir, "R3: `{}` has {} results, {} are named", word.text, out.info->results,
            results.size());
-    }
     if (accept_word("when")) expect("("), out.when = operand(region), expect(")");
     for (const Token& result : results) define(region, result, out.results);
     for (size_t i = 0; i < out.results.size(); ++i) {
@@ -511,10 +500,7 @@ class Parser {
     if (accept_word("seg")) expect("("), out.segment = small_integer(), expect(")");
     if (accept_word("remat")) {
       expect("(");
-      const Token of = expect(Tok::value, "the %name of what is made again");
-      const auto found = region.find(of.text);
-      if (!found) fail(of.at, Kind::unknown_name, "there is no value `%{}` before this", of.text);
-      out.remat = *found;
+      out.remat = value_named(region, expect(Tok::value, "the %name of what is made again"));
       expect(")");
     }
     for (const Origin origin : {Origin::forward, Origin::gradient, Origin::init, Origin::update})
