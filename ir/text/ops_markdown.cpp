@@ -8,17 +8,6 @@ namespace gacc::ir {
 
 namespace {
 
-struct AttrText {
-  std::string operator()(bool value) const { return value ? "true" : "false"; }
-  std::string operator()(int64_t value) const { return fmt::to_string(value); }
-  std::string operator()(double value) const { return fmt::format("{}", value); }
-  std::string operator()(const std::string& value) const { return '"' + value + '"'; }
-  template <class T>
-  std::string operator()(const std::vector<T>& value) const {
-    return fmt::format("[{}]", fmt::join(value, ", "));
-  }
-};
-
 std::string_view lowering_text(Lowering lowering) {
   constexpr std::string_view texts[] = {"pointwise",
                                         "row reduction",
@@ -54,7 +43,7 @@ std::string section(const OpInfo& info) {
   }
   out += '\n';
   for (const AttrSpec& attr : info.attrs)
-    out += fmt::format("- attribute `{}`, default {}\n", attr.name, std::visit(AttrText{}, attr.fallback));
+    out += fmt::format("- attribute `{}`, default {}\n", attr.name, attr_text(attr.fallback));
   out += fmt::format("- runs as: {}; precision: {}; recompute: {}\n", lowering_text(info.lowering),
                      precisions[static_cast<size_t>(info.precision)],
                      recomputes[static_cast<size_t>(info.recompute)]);
