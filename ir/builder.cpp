@@ -52,6 +52,11 @@ ValueId Builder::make(std::string_view op, std::string name, std::vector<Operand
   return make_n(op, {std::move(name)}, std::move(operands), std::move(attrs)).front();
 }
 
+Operand Builder::reshaped(std::string name, const Operand& x, const Shape& shape) {
+  if (type(x).shape == shape) return x;
+  return make("reshape", std::move(name), {x}, {{"shape", shape}});
+}
+
 void Builder::effect(std::string_view op, std::vector<Operand> operands, Attrs attrs) {
   make_n(op, {}, std::move(operands), std::move(attrs));
 }

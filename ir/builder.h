@@ -41,6 +41,8 @@ class Builder {
   // Any number of results, one name each.
   std::vector<ValueId> make_n(std::string_view op, std::vector<std::string> names,
                               std::vector<Operand> operands, Attrs attrs = {});
+  // x under another shape of as many elements; x itself where it has that shape.
+  Operand reshaped(std::string name, const Operand& x, const Shape& shape);
   // No result: the op only writes buffers.
   void effect(std::string_view op, std::vector<Operand> operands, Attrs attrs = {});
   void yield(Yield what) { region_.yields.push_back(std::move(what)); }

@@ -10,10 +10,7 @@ namespace {
 // ir/types.h `broadcast`: one element, one value a row, trailing axes.
 Operand sum_down(Builder& b, const std::string& name, Operand d, const Shape& wanted) {
   const Shape from = b.type(d).shape;
-  const auto shaped = [&](Operand value) -> Operand {
-    if (b.type(value).shape == wanted) return value;
-    return b.make("reshape", name, {value}, {{"shape", wanted}});
-  };
+  const auto shaped = [&](const Operand& value) { return b.reshaped(name, value, wanted); };
   switch (access(wanted, from).value_or(Access::scalar)) {
     case Access::element:
       return shaped(d);
@@ -30,9 +27,8 @@ Operand sum_down(Builder& b, const std::string& name, Operand d, const Shape& wa
       Shape flat(from.begin(), from.end() - inner), samples(from.begin(), from.end() - inner - own);
       flat.push_back(channel_inner(wanted, from));
       samples.push_back(elements(wanted, 1));
-      if (flat != from) d = b.make("reshape", name + ".flat", {d}, {{"shape", flat}});
-      d = b.make("row_sum", name + ".row", {d});
-      d = b.make("reshape", name + ".rows", {d}, {{"shape", samples}});
+      d = b.make("row_sum", name + ".row", {b.reshaped(name + ".flat", d, flat)});
+      d = b.reshaped(name + ".rows", d, samples);
       return shaped(samples.size() == 1 ? d : Operand(b.make("column_sum", name + ".sum", {d})));
     }
     case Access::suffix:

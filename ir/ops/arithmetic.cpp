@@ -1,4 +1,6 @@
 // Arithmetic: pointwise ops with broadcasting, comparisons, and the index ops that class losses are made of.
+#include <functional>
+
 #include "ir/ops/common.h"
 
 namespace gacc::ir {
@@ -10,8 +12,27 @@ void unary(const FormulaView& view) {
   view.result(f(view.operand(0)));
 }
 
-OpInfo comparison(std::string_view name, std::string_view summary, void (*formula)(const FormulaView& view)) {
-  return {.name = name, .summary = summary, .operands = 2, .infer = infer_compare, .formula = formula};
+template <class Compare>
+OpInfo comparison(std::string_view name, std::string_view summary) {
+  return {.name = name,
+          .summary = summary,
+          .operands = 2,
+          .infer = infer_compare,
+          .formula = [](const FormulaView& view) {
+            view.result(to_integer(Compare()(view.operand(0), view.operand(1))));
+          }};
+}
+
+// A function of a float that half precision is too narrow for.
+OpInfo function(std::string_view name, std::string_view summary, void (*formula)(const FormulaView& view),
+                Saves saves, Scalar (*derivative)(Scalar saved, Scalar dy, const OpView& op)) {
+  return {.name = name,
+          .summary = summary,
+          .infer = infer_float,
+          .formula = formula,
+          .derivative = derivative,
+          .saves = saves,
+          .precision = Precision::f32};
 }
 
 }  // namespace
@@ -128,67 +149,26 @@ extern const OpInfo op_square{
     .saves = Saves::operands,
 };
 
-extern const OpInfo op_sqrt{
-    .name = "sqrt",
-    .summary = "square root of x",
-    .infer = infer_float,
-    .formula = unary<sqrt>,
-    .derivative = [](Scalar y, Scalar dy, const OpView&) { return 0.5 * dy / y; },
-    .saves = Saves::result,
-    .precision = Precision::f32,
-};
+extern const OpInfo op_sqrt = function("sqrt", "square root of x", unary<sqrt>, Saves::result,
+                                       [](Scalar y, Scalar dy, const OpView&) { return 0.5 * dy / y; });
 
-extern const OpInfo op_reciprocal{
-    .name = "reciprocal",
-    .summary = "1 / x",
-    .infer = infer_float,
-    .formula = [](const FormulaView& view) { view.result(1.0 / view.operand(0)); },
-    .derivative = [](Scalar y, Scalar dy, const OpView&) { return -dy * y * y; },
-    .saves = Saves::result,
-    .precision = Precision::f32,
-};
+extern const OpInfo op_reciprocal = function(
+    "reciprocal", "1 / x", [](const FormulaView& view) { view.result(1.0 / view.operand(0)); }, Saves::result,
+    [](Scalar y, Scalar dy, const OpView&) { return -dy * y * y; });
 
-extern const OpInfo op_exp{
-    .name = "exp",
-    .summary = "e to the x",
-    .infer = infer_float,
-    .formula = unary<exp>,
-    .derivative = [](Scalar y, Scalar dy, const OpView&) { return dy * y; },
-    .saves = Saves::result,
-    .precision = Precision::f32,
-};
+extern const OpInfo op_exp = function("exp", "e to the x", unary<exp>, Saves::result,
+                                      [](Scalar y, Scalar dy, const OpView&) { return dy * y; });
 
-extern const OpInfo op_log{
-    .name = "log",
-    .summary = "natural logarithm of x",
-    .infer = infer_float,
-    .formula = unary<log>,
-    .derivative = [](Scalar x, Scalar dy, const OpView&) { return dy / x; },
-    .saves = Saves::operands,
-    .precision = Precision::f32,
-};
+extern const OpInfo op_log = function("log", "natural logarithm of x", unary<log>, Saves::operands,
+                                      [](Scalar x, Scalar dy, const OpView&) { return dy / x; });
 
-extern const OpInfo op_sin{
-    .name = "sin",
-    .summary =
-        "sine of x; in kernels within 2.3 units in the last place to |x| = 1e5, 5 to 4e6, any of [-1, 1] "
-        "beyond",
-    .infer = infer_float,
-    .formula = unary<sin>,
-    .derivative = [](Scalar x, Scalar dy, const OpView&) { return cos(x) * dy; },
-    .saves = Saves::operands,
-    .precision = Precision::f32,
-};
+extern const OpInfo op_sin = function(
+    "sin",
+    "sine of x; in kernels within 2.3 units in the last place to |x| = 1e5, 5 to 4e6, any of [-1, 1] beyond",
+    unary<sin>, Saves::operands, [](Scalar x, Scalar dy, const OpView&) { return cos(x) * dy; });
 
-extern const OpInfo op_cos{
-    .name = "cos",
-    .summary = "cosine of x, as `sin`",
-    .infer = infer_float,
-    .formula = unary<cos>,
-    .derivative = [](Scalar x, Scalar dy, const OpView&) { return -sin(x) * dy; },
-    .saves = Saves::operands,
-    .precision = Precision::f32,
-};
+extern const OpInfo op_cos = function("cos", "cosine of x, as `sin`", unary<cos>, Saves::operands,
+                                      [](Scalar x, Scalar dy, const OpView&) { return -sin(x) * dy; });
 
 extern const OpInfo op_cast{
     .name = "cast",
@@ -216,16 +196,11 @@ extern const OpInfo op_cast{
 };
 
 extern const OpInfo op_equal =
-    comparison("equal", "1 where x == y, else 0; NaN equals nothing",
-               [](const FormulaView& view) { view.result(to_integer(view.operand(0) == view.operand(1))); });
-
+    comparison<std::equal_to<>>("equal", "1 where x == y, else 0; NaN equals nothing");
 extern const OpInfo op_not_equal =
-    comparison("not_equal", "1 where x != y, else 0; NaN differs from everything",
-               [](const FormulaView& view) { view.result(to_integer(view.operand(0) != view.operand(1))); });
-
+    comparison<std::not_equal_to<>>("not_equal", "1 where x != y, else 0; NaN differs from everything");
 extern const OpInfo op_greater =
-    comparison("greater", "1 where x > y, else 0; NaN is greater than nothing",
-               [](const FormulaView& view) { view.result(to_integer(view.operand(0) > view.operand(1))); });
+    comparison<std::greater<>>("greater", "1 where x > y, else 0; NaN is greater than nothing");
 
 extern const OpInfo op_select{
     .name = "select",

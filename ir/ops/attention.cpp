@@ -150,7 +150,7 @@ void each_head(EvalView& view, size_t words, F f) {
   const double* documents = view.op.op.operands.size() > plain ? view.operand(plain).data.data() : nullptr;
   const Tensor& qkv = view.operand(0);
   for (int64_t b = 0; b < qkv.shape[0]; ++b) {
-    for (int64_t h = 0; h < s.heads; ++h) {
+    for (int64_t h = 0; h < s.heads; ++h)
       f(Head{.s = s,
              .causal = view.op.flag("causal"),
              .window = view.op.integer("window"),
@@ -161,7 +161,6 @@ void each_head(EvalView& view, size_t words, F f) {
              .view = &view,
              .words = words,
              .documents = documents == nullptr ? nullptr : documents + b * s.length});
-    }
   }
 }
 

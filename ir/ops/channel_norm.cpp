@@ -22,8 +22,7 @@ Types infer_batch_norm(const OpView& op) {
 // The mean over [B,C,S] is that of the samples' sums: B is known only at launch, so it is counted. Mean and
 // variance are corrected as in normal_rows.
 std::vector<Operand> expand_batch_norm(Builder& b, const Op& op) {
-  std::string names[5];
-  for (size_t i = 0; i < 5; ++i) names[i] = take_name(b, op, i);
+  const std::vector<std::string> names = take_names(b, op);
   const std::string& name = names[0];
   const Operand x = op.operands[0];
   const Shape shape = b.type(x).shape;
@@ -136,20 +135,15 @@ Types infer_group_norm(const OpView& op) {
   return {{DType::f32, x.shape}, group, group};
 }
 
-Operand reshaped(Builder& b, const std::string& name, const Operand& x, const Shape& shape) {
-  if (b.type(x).shape == shape) return x;
-  return b.make("reshape", name, {x}, {{"shape", shape}});
-}
-
 std::vector<Operand> expand_group_norm(Builder& b, const Op& op) {
-  const std::string name = take_name(b, op, 0), mean_name = take_name(b, op, 1),
-                    rstd_name = take_name(b, op, 2);
+  const std::vector<std::string> names = take_names(b, op);
+  const std::string& name = names[0];
   const Shape shape = b.type(op.operands[0]).shape;
   const Shape group = group_shape(shape, std::get<int64_t>(*find_attr(op, "groups")));
   const double eps = std::get<double>(*find_attr(op, "eps"));
-  const Operand x = reshaped(b, name + ".groups", op.operands[0], group);
-  const NormalRows rows = normal_rows(b, name, mean_name, rstd_name, x, eps);
-  const Operand images = reshaped(b, name + ".images", rows.normal, shape);
+  const Operand x = b.reshaped(name + ".groups", op.operands[0], group);
+  const NormalRows rows = normal_rows(b, name, names[1], names[2], x, eps);
+  const Operand images = b.reshaped(name + ".images", rows.normal, shape);
   const Operand weight = per_channel(b, name + ".weight.wide", op.operands[1], shape);
   const Operand bias = per_channel(b, name + ".bias.wide", op.operands[2], shape);
   const Operand scaled = b.make("mul", name + ".scaled", {images, weight});
@@ -164,18 +158,18 @@ void group_norm_gradient(GradBuilder& g) {
   const Operand x = g.operand(0), dy = *g.d_result(0);
   const Shape shape = b.type(x).shape, group = group_shape(shape, g.view().integer("groups"));
   const std::string name = "d." + b.name(g.op().results[0]);
-  const Operand grouped = reshaped(b, name + ".x", x, group);
+  const Operand grouped = b.reshaped(name + ".x", x, group);
   const Operand centred = b.make("sub", name + ".centred", {grouped, g.result(1)});
   const Operand h = b.make("mul", name + ".normal", {centred, g.result(2)});
   if (g.wanted(0)) {
     const Operand wide = per_channel(b, name + ".weight.wide", g.operand(1), shape);
     const Operand scaled = b.make("mul", name + ".scaled", {dy, wide});
-    const Operand k = reshaped(b, name + ".groups", scaled, group);
+    const Operand k = b.reshaped(name + ".groups", scaled, group);
     const std::string dx = group == shape ? g.d_name(0) : name + ".dx";
-    g.add(0, reshaped(b, g.d_name(0), normal_rows_gradient(b, name, dx, k, h, g.result(2)), shape));
+    g.add(0, b.reshaped(g.d_name(0), normal_rows_gradient(b, name, dx, k, h, g.result(2)), shape));
   }
   if (g.wanted(1)) {
-    const Operand normal = flat_channels(b, name + ".h", reshaped(b, name + ".h.images", h, shape));
+    const Operand normal = flat_channels(b, name + ".h", b.reshaped(name + ".h.images", h, shape));
     const Operand dy_flat = flat_channels(b, name + ".flat", dy);
     g.add(1, channel_sum(b, name + ".weight.sum", b.make("mul", name + ".weight.rows", {dy_flat, normal})));
   }
@@ -236,45 +230,42 @@ extern const OpInfo op_group_norm{
     .precision = Precision::f32,
 };
 
+namespace {
+
 // s <- (1 - m) s + m x, for the statistic s = statistic + change, which so moves with every micro-batch of a
 // window while the statistic itself waits for the update:
 //   change += m (x - (statistic + change))
-extern const OpInfo op_moving_mean_acc{
-    .name = "moving_mean.acc",
-    .summary =
-        "change += momentum * (x - (statistic + change)): a running statistic that moves with every "
-        "micro-batch and is committed by the update. Operands: change (written), statistic, x",
-    .operands = 3,
-    .writes = operand_bits({0}),
-    .attrs = {{"momentum", 0.1}},
-    .infer = infer_write,
-    .formula =
-        [](const FormulaView& view) {
-          const Scalar change = view.operand(0);
-          view.result(change + view.op.real("momentum") * (view.operand(2) - (view.operand(1) + change)));
-        },
-    .precision = Precision::f32,
-    .accumulates = true,
-};
+// Where x is a biased variance of n elements, operand 3, it is taken as the unbiased x n / (n - 1); of one element
+// alone it is taken as it is.
+template <bool variance>
+OpInfo moving(std::string_view name, std::string_view summary) {
+  return {.name = name,
+          .summary = summary,
+          .operands = variance ? 4 : 3,
+          .writes = operand_bits({0}),
+          .attrs = {{"momentum", 0.1}},
+          .infer = infer_write,
+          .formula =
+              [](const FormulaView& view) {
+                const Scalar change = view.operand(0);
+                Scalar x = view.operand(2);
+                if (variance) x = x * (view.operand(3) / max(view.operand(3) - 1, 1));
+                view.result(change + view.op.real("momentum") * (x - (view.operand(1) + change)));
+              },
+          .precision = Precision::f32,
+          .accumulates = true};
+}
 
-// The same with the unbiased variance x n / (n - 1); of one element alone it is taken as it is.
-extern const OpInfo op_moving_variance_acc{
-    .name = "moving_variance.acc",
-    .summary =
-        "moving_mean.acc of the unbiased variance x * n / (n - 1), n at least 2. Operands: change (written), "
-        "statistic, biased variance x, count n",
-    .operands = 4,
-    .writes = operand_bits({0}),
-    .attrs = {{"momentum", 0.1}},
-    .infer = infer_write,
-    .formula =
-        [](const FormulaView& view) {
-          const Scalar change = view.operand(0), n = view.operand(3);
-          const Scalar x = view.operand(2) * (n / max(n - 1, 1));
-          view.result(change + view.op.real("momentum") * (x - (view.operand(1) + change)));
-        },
-    .precision = Precision::f32,
-    .accumulates = true,
-};
+}  // namespace
+
+extern const OpInfo op_moving_mean_acc = moving<false>(
+    "moving_mean.acc",
+    "change += momentum * (x - (statistic + change)): a running statistic that moves with every "
+    "micro-batch and is committed by the update. Operands: change (written), statistic, x");
+
+extern const OpInfo op_moving_variance_acc = moving<true>(
+    "moving_variance.acc",
+    "moving_mean.acc of the unbiased variance x * n / (n - 1), n at least 2. Operands: change (written), "
+    "statistic, biased variance x, count n");
 
 }  // namespace gacc::ir

@@ -18,11 +18,10 @@ void expect_per_channel(const OpView& op, size_t first, size_t last) {
       refuse(op, Kind::shape_mismatch, {0, i}, "it must have the shape {}", shape_text(wanted));
 }
 
-Operand per_channel(Builder& b, const std::string& name, Operand values, const Shape& shape) {
-  if (shape.size() == 2) return values;
+Operand per_channel(Builder& b, const std::string& name, const Operand& values, const Shape& shape) {
   Shape wide(shape.size() - 1, 1);
   wide[0] = shape[1];
-  return b.make("reshape", name, {values}, {{"shape", wide}});
+  return b.reshaped(name, values, wide);
 }
 
 Operand flat_channels(Builder& b, const std::string& name, Operand x) {

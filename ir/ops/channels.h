@@ -11,7 +11,7 @@ void expect_channels(const OpView& op, size_t i);
 void expect_per_channel(const OpView& op, size_t first, size_t last);
 
 // `values` [C] under the shape [C,1,..] that meets every element of the channel in `shape` [B,C,..].
-Operand per_channel(Builder& b, const std::string& name, Operand values, const Shape& shape);
+Operand per_channel(Builder& b, const std::string& name, const Operand& values, const Shape& shape);
 // x [B,C,..] as [B,C,S], S elements of a channel (or x itself, when it is [B,C]).
 Operand flat_channels(Builder& b, const std::string& name, Operand x);
 // The sum of a value [B,C,S] or [B,C] over all but the channels: [C]. NAME is the sum's, NAME.rows that of

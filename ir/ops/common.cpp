@@ -160,6 +160,12 @@ std::string take_name(Builder& b, const Op& op, size_t i) {
   return taken;
 }
 
+std::vector<std::string> take_names(Builder& b, const Op& op) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < op.results.size(); ++i) names.push_back(take_name(b, op, i));
+  return names;
+}
+
 int64_t column_count(const Tensor& tensor) { return tensor.shape.empty() ? 1 : tensor.shape.back(); }
 
 Operand row_mean(Builder& b, const std::string& sum, const std::string& name, const Operand& x) {

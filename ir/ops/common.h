@@ -69,6 +69,7 @@ bool only_first(GradBuilder& g, std::string_view what);
 // The name of result i, which the caller's next value may then bear: the old value, about to be replaced,
 // gives it up. For OpInfo::expand.
 std::string take_name(Builder& b, const Op& op, size_t i);
+std::vector<std::string> take_names(Builder& b, const Op& op);  // of all results
 
 // The stable start of every softmax: top = max(x), shifted = x - top, exp = exp(shifted), sum = sum(exp),
 // over the last axis; values TOP_NAME, NAME.shifted, NAME.exp, NAME.sum. For OpInfo::expand.
@@ -112,5 +113,12 @@ RowExponentials row_exponentials(const double* row, int64_t columns);
 // References that walk rows: number of rows and columns of a tensor (a scalar is 1 by 1).
 int64_t row_count(const Tensor& tensor);
 int64_t column_count(const Tensor& tensor);
+// Calls f(r, row, columns) for every row of operand 0.
+template <class F>
+void each_row(const EvalView& view, F f) {
+  const Tensor& x = view.operand(0);
+  const int64_t columns = column_count(x);
+  for (int64_t r = 0; r < row_count(x); ++r) f(r, x.data.data() + r * columns, columns);
+}
 
 }  // namespace gacc::ir

@@ -91,10 +91,9 @@ void concat_gradient(GradBuilder& g) {
   for (size_t i = 0; i < g.op().operands.size(); ++i) {
     const Shape shape = g.b.type(g.operand(i)).shape;
     const int64_t size = shape[first_axis(shape) + static_cast<size_t>(axis)];
-    if (g.wanted(i)) {
+    if (g.wanted(i))
       g.add(i, g.b.make("slice", g.d_name(i), {*g.d_result()},
                         {{"axis", axis}, {"from", from}, {"size", size}}));
-    }
     from += size;
   }
 }

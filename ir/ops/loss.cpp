@@ -24,14 +24,12 @@ void expect_classes(const OpView& op, size_t target) {
     refuse(op, Kind::out_of_range, "label_smoothing is {}; it must be 0 to 1", smoothing);
 }
 
-// Operands that are f32 and have one element a row of operand 0, or are one number.
-void expect_row_values(const OpView& op, std::initializer_list<size_t> operands) {
+// An operand that is f32 and has one element a row of operand 0, or is one number.
+void expect_row_value(const OpView& op, size_t i) {
   const Shape rows = row_shape(op.operand(0).shape);
-  for (const size_t i : operands) {
-    expect_dtype(op, i, DType::f32);
-    if (broadcast(rows, op.operand(i).shape) != rows)
-      refuse(op, Kind::shape_mismatch, {0, i}, "it has one element a row");
-  }
+  expect_dtype(op, i, DType::f32);
+  if (broadcast(rows, op.operand(i).shape) != rows)
+    refuse(op, Kind::shape_mismatch, {0, i}, "it has one element a row");
 }
 
 Types infer_cross_entropy(const OpView& op) {
@@ -53,10 +51,11 @@ void cross_entropy_gradient(GradBuilder& g) {
 struct Likelihood {
   Operand top, shifted, log, hit, nll;
 };
-Likelihood target_likelihood(Builder& b, const std::string& name, const std::string& top_name,
-                             const std::string& log_name, const Operand& x, const Operand& target) {
-  const auto [top, shifted, exp, sum] = shifted_exponentials(b, name, top_name, x);
-  const Operand log = b.make("log", log_name, {sum});
+Likelihood target_likelihood(Builder& b, const std::vector<std::string>& names, const Operand& x,
+                             const Operand& target) {
+  const std::string& name = names[0];
+  const auto [top, shifted, exp, sum] = shifted_exponentials(b, name, names[1], x);
+  const Operand log = b.make("log", names[2], {sum});
   const Operand column = b.make("column", name + ".column", {x});
   const Operand hit = b.make("equal", name + ".hit", {column, target});
   const Operand masked = b.make("select", name + ".masked", {hit, shifted, 0.0});
@@ -66,13 +65,13 @@ Likelihood target_likelihood(Builder& b, const std::string& name, const std::str
 
 // loss = (1 - s) * nll + s * (l - mean(t))
 std::vector<Operand> expand_cross_entropy(Builder& b, const Op& op) {
-  const std::string name = take_name(b, op, 0), top_name = take_name(b, op, 1),
-                    log_name = take_name(b, op, 2), counted_name = take_name(b, op, 3);
+  const std::vector<std::string> names = take_names(b, op);
+  const std::string& name = names[0];
   const Operand x = op.operands[0], target = op.operands[1];
   const double smoothing = std::get<double>(*find_attr(op, "label_smoothing"));
   const auto ignored = static_cast<double>(std::get<int64_t>(*find_attr(op, "ignore_index")));
   const auto classes = static_cast<double>(b.type(x).shape.back());
-  const auto [top, shifted, log, hit, nll] = target_likelihood(b, name, top_name, log_name, x, target);
+  const auto [top, shifted, log, hit, nll] = target_likelihood(b, names, x, target);
   Operand row = nll;
   if (smoothing != 0) {
     const Operand total = b.make("row_sum", name + ".total", {shifted});
@@ -82,7 +81,7 @@ std::vector<Operand> expand_cross_entropy(Builder& b, const Op& op) {
     const Operand second = b.make("mul", name + ".second", {flat, smoothing});
     row = b.make("add", name + ".smooth", {first, second});
   }
-  const Operand counted = b.make("not_equal", counted_name, {target, ignored});
+  const Operand counted = b.make("not_equal", names[3], {target, ignored});
   return {b.make("select", name, {counted, row, 0.0}), top, log, counted};
 }
 
@@ -94,24 +93,24 @@ void expect_weights(const OpView& op, size_t weights) {
     refuse(op, Kind::shape_mismatch, {0, weights}, "the weights must be {}", shape_text(classes));
 }
 
+Types infer_weighted_cross_entropy(const OpView& op) {
+  Types types = infer_cross_entropy(op);
+  expect_weights(op, 2);
+  types.resize(6, types.front());
+  return types;
+}
+
 // With C classes, smoothing s and weights v the label's share of class c is a = v[c] * ((1 - s) * [c ==
 // target] + s / C), and 0 in ignored rows:
 //   loss = sum over c of a * (l - t[c])    mass = sum over c of a    weight = v[target]
 //   d_x = dloss * (mass * exp((x - m) - l) - a)
 void weighted_cross_entropy_gradient(GradBuilder& g) {
-  for (const size_t i : {size_t{1}, size_t{2}, size_t{4}, size_t{5}}) {
-    if (!g.d_result(i)) continue;
-    g.b.diag().error(Kind::no_gradient, g.op().at,
-                     "`weighted_cross_entropy` has a gradient through its loss alone");
-    return;
-  }
-  if (!g.d_result(0)) return;
-  if (g.wanted(0)) {
+  if (!only_first(g, "its maximum, its logarithm and its weights")) return;
+  if (g.wanted(0))
     g.add(0, g.b.make("weighted_cross_entropy.grad", g.d_name(0),
                       {g.operand(0), g.result(1), g.result(2), g.operand(1), g.operand(2), g.result(5),
                        *g.d_result(0)},
                       g.op().attrs));
-  }
   if (!g.wanted(2)) return;
   // d_v[c] = dloss * ((1 - s) * [c == target] + s / C) * (l - t[c])
   const std::string name = g.d_name(2);
@@ -128,14 +127,13 @@ void weighted_cross_entropy_gradient(GradBuilder& g) {
 }
 
 std::vector<Operand> expand_weighted_cross_entropy(Builder& b, const Op& op) {
-  const std::string name = take_name(b, op, 0), top_name = take_name(b, op, 1),
-                    log_name = take_name(b, op, 2), counted_name = take_name(b, op, 3),
-                    weight_name = take_name(b, op, 4), mass_name = take_name(b, op, 5);
+  const std::vector<std::string> names = take_names(b, op);
+  const std::string& name = names[0];
   const Operand x = op.operands[0], target = op.operands[1], weights = op.operands[2];
   const double smoothing = std::get<double>(*find_attr(op, "label_smoothing"));
   const auto ignored = static_cast<double>(std::get<int64_t>(*find_attr(op, "ignore_index")));
   const double share = smoothing / static_cast<double>(b.type(x).shape.back());
-  const auto [top, shifted, log, hit, nll] = target_likelihood(b, name, top_name, log_name, x, target);
+  const auto [top, shifted, log, hit, nll] = target_likelihood(b, names, x, target);
   const Operand own = b.make("select", name + ".own", {hit, weights, 0.0});
   Operand weight = b.make("row_sum", name + ".sum_own", {own});
   Operand row = b.make("mul", name + ".weighted", {nll, weight});
@@ -151,25 +149,21 @@ std::vector<Operand> expand_weighted_cross_entropy(Builder& b, const Op& op) {
     const Operand shares = b.make("mul", name + ".shares", {part, weights});
     mass = b.make("row_sum", name + ".sum_shares", {shares});
   }
-  const Operand counted = b.make("not_equal", counted_name, {target, ignored});
-  weight = b.make("select", weight_name, {counted, weight, 0.0});
-  mass = b.make("select", mass_name, {counted, mass, 0.0});
+  const Operand counted = b.make("not_equal", names[3], {target, ignored});
+  weight = b.make("select", names[4], {counted, weight, 0.0});
+  mass = b.make("select", names[5], {counted, mass, 0.0});
   return {b.make("select", name, {counted, row, 0.0}), top, log, counted, weight, mass};
 }
 
 // The reference of both forms, with weights or without.
 void cross_entropy_reference(EvalView& view) {
   const bool weighted = view.op.op.operands.size() == 3;
-  const Tensor &x = view.operand(0), &target = view.operand(1);
-  const int64_t columns = column_count(x);
   const double smoothing = view.op.real("label_smoothing");
   const auto weight = [&](int64_t c) { return weighted ? view.operand(2).data[c] : 1; };
-  for (int64_t r = 0; r < row_count(x); ++r) {
-    const auto i = static_cast<size_t>(r);
-    const double* row = x.data.data() + r * columns;
+  each_row(view, [&](int64_t i, const double* row, int64_t columns) {
     const auto [top, sum] = row_exponentials(row, columns);
     const double log = std::log(sum);
-    const auto wanted = static_cast<int64_t>(target.data[i]);
+    const auto wanted = static_cast<int64_t>(view.operand(1).data[i]);
     double loss = 0, mass = 0;
     const bool counted = wanted != view.op.integer("ignore_index");
     for (int64_t c = 0; counted && c < columns; ++c) {
@@ -181,10 +175,10 @@ void cross_entropy_reference(EvalView& view) {
     view.result(1).data[i] = top;
     view.result(2).data[i] = log;
     view.result(3).data[i] = counted;
-    if (!weighted) continue;
+    if (!weighted) return;
     view.result(4).data[i] = counted ? weight(wanted) : 0;
     view.result(5).data[i] = mass;
-  }
+  });
 }
 
 // Returns the label's share of the class in this column: (1 - s) * [column == target] + s / C.
@@ -192,6 +186,52 @@ Scalar label_share(const FormulaView& view, const Scalar& target) {
   const double smoothing = view.op.real("label_smoothing");
   const double each = smoothing / static_cast<double>(view.op.operand(0).shape.back());
   return select(column_of(view, 0) == target, 1 - smoothing + each, each);
+}
+
+// Both forms of the loss, and of its gradient.
+template <bool weighted>
+OpInfo cross_entropy(std::string_view name, std::string_view summary) {
+  return {.name = name,
+          .summary = summary,
+          .operands = weighted ? 3 : 2,
+          .results = weighted ? 6 : 4,
+          .attrs = kClassAttrs,
+          .infer = weighted ? infer_weighted_cross_entropy : infer_cross_entropy,
+          .gradient = weighted ? weighted_cross_entropy_gradient : cross_entropy_gradient,
+          .expand = weighted ? expand_weighted_cross_entropy : expand_cross_entropy,
+          .reference = cross_entropy_reference,
+          .saves = Saves::operands,
+          .precision = Precision::f32};
+}
+
+template <bool weighted>
+OpInfo cross_entropy_grad(const OpInfo& of, std::string_view name, std::string_view summary) {
+  return {.name = name,
+          .summary = summary,
+          .operands = weighted ? 7 : 5,
+          .numbers = 3,
+          .numbered = [](const OpView& op) { return op.operand(0).shape.back(); },
+          .attrs = kClassAttrs,
+          .infer = [](const OpView& op) -> Types {
+            expect_classes(op, 3);
+            if (weighted) expect_weights(op, 4);
+            for (size_t i = 1; i < op.op.operands.size(); ++i)
+              if (i != 3 && (i != 4 || !weighted)) expect_row_value(op, i);
+            return {{DType::f32, op.operand(0).shape}};
+          },
+          .formula =
+              [](const FormulaView& view) {
+                const Scalar x = view.operand(0), top = view.operand(1), log = view.operand(2),
+                             target = view.operand(3), weight = weighted ? view.operand(4) : 1,
+                             mass = weighted ? view.operand(5) : 1, dloss = view.operand(weighted ? 6 : 4);
+                const auto ignored = static_cast<double>(view.op.integer("ignore_index"));
+                const Scalar share = label_share(view, target);
+                const Scalar difference =
+                    weighted ? mass * exp((x - top) - log) - weight * share : exp((x - top) - log) - share;
+                view.result(select(target == ignored, 0, dloss * difference));
+              },
+          .precision = Precision::f32,
+          .gradient_of = &of};
 }
 
 }  // namespace
@@ -202,32 +242,11 @@ extern const OpInfo op_cross_entropy = cross_entropy<false>(
     "where the target is ignore_index. Operands: logits x [..,C], target i32 [..,1]; results, each "
     "[..,1]: loss, max(x), log(sum(exp(x - max(x)))), counted (i32: 0 in ignored rows, else 1)");
 
-extern const OpInfo op_cross_entropy_grad{
-    .name = "cross_entropy.grad",
-    .summary =
-        "dloss * (exp((x - max) - log) - (1 - label_smoothing) * [column == target] - label_smoothing / C), "
-        "0 in ignored rows; operands: logits x [..,C], the row's max and log of `cross_entropy` [..,1], "
-        "target i32 [..,1], dloss [..,1] or scalar",
-    .operands = 5,
-    .numbers = 3,
-    .numbered = [](const OpView& op) { return op.operand(0).shape.back(); },
-    .attrs = kClassAttrs,
-    .infer = [](const OpView& op) -> Types {
-      expect_classes(op, 3);
-      expect_row_values(op, {1, 2, 4});
-      return {{DType::f32, op.operand(0).shape}};
-    },
-    .formula =
-        [](const FormulaView& view) {
-          const Scalar x = view.operand(0), top = view.operand(1), log = view.operand(2),
-                       target = view.operand(3), dloss = view.operand(4);
-          const auto ignored = static_cast<double>(view.op.integer("ignore_index"));
-          const Scalar share = label_share(view, target);
-          view.result(select(target == ignored, 0, dloss * (exp((x - top) - log) - share)));
-        },
-    .precision = Precision::f32,
-    .gradient_of = &op_cross_entropy,
-};
+extern const OpInfo op_cross_entropy_grad = cross_entropy_grad<false>(
+    op_cross_entropy, "cross_entropy.grad",
+    "dloss * (exp((x - max) - log) - (1 - label_smoothing) * [column == target] - label_smoothing / C), "
+    "0 in ignored rows; operands: logits x [..,C], the row's max and log of `cross_entropy` [..,1], "
+    "target i32 [..,1], dloss [..,1] or scalar");
 
 extern const OpInfo op_weighted_cross_entropy = cross_entropy<true>(
     "weighted_cross_entropy",
@@ -236,34 +255,11 @@ extern const OpInfo op_weighted_cross_entropy = cross_entropy<true>(
     "weights f32 [C]; results, each [..,1]: loss, max, log and counted as `cross_entropy`; "
     "weights[target], 0 in ignored rows; mass, what the weights of y add up to");
 
-extern const OpInfo op_weighted_cross_entropy_grad{
-    .name = "weighted_cross_entropy.grad",
-    .summary =
-        "dloss * (mass * exp((x - max) - log) - weights * ((1 - label_smoothing) * [column == target] + "
-        "label_smoothing / C)), 0 in ignored rows; operands: logits x [..,C], the row's max and log [..,1], "
-        "target i32 [..,1], weights f32 [C], mass [..,1], dloss [..,1] or scalar",
-    .operands = 7,
-    .numbers = 3,
-    .numbered = [](const OpView& op) { return op.operand(0).shape.back(); },
-    .attrs = kClassAttrs,
-    .infer = [](const OpView& op) -> Types {
-      expect_classes(op, 3);
-      expect_weights(op, 4);
-      expect_row_values(op, {1, 2, 5, 6});
-      return {{DType::f32, op.operand(0).shape}};
-    },
-    .formula =
-        [](const FormulaView& view) {
-          const Scalar x = view.operand(0), top = view.operand(1), log = view.operand(2),
-                       target = view.operand(3), weight = view.operand(4), mass = view.operand(5),
-                       dloss = view.operand(6);
-          const auto ignored = static_cast<double>(view.op.integer("ignore_index"));
-          const Scalar share = label_share(view, target);
-          view.result(select(target == ignored, 0, dloss * (mass * exp((x - top) - log) - weight * share)));
-        },
-    .precision = Precision::f32,
-    .gradient_of = &op_weighted_cross_entropy,
-};
+extern const OpInfo op_weighted_cross_entropy_grad = cross_entropy_grad<true>(
+    op_weighted_cross_entropy, "weighted_cross_entropy.grad",
+    "dloss * (mass * exp((x - max) - log) - weights * ((1 - label_smoothing) * [column == target] + "
+    "label_smoothing / C)), 0 in ignored rows; operands: logits x [..,C], the row's max and log [..,1], "
+    "target i32 [..,1], weights f32 [C], mass [..,1], dloss [..,1] or scalar");
 
 namespace {
 
@@ -383,14 +379,11 @@ extern const OpInfo op_row_argmax{
         },
     .reference =
         [](EvalView& view) {
-          const Tensor& x = view.operand(0);
-          const int64_t columns = column_count(x);
-          for (int64_t r = 0; r < row_count(x); ++r) {
-            const double* row = x.data.data() + r * columns;
+          each_row(view, [&](int64_t r, const double* row, int64_t columns) {
             const bool ordered = std::none_of(row, row + columns, [](double v) { return std::isnan(v); });
             const int64_t best = ordered ? std::max_element(row, row + columns) - row : columns;
             view.result().data[r] = static_cast<double>(best);
-          }
+          });
         },
     .precision = Precision::f32,
 };

@@ -43,12 +43,9 @@ void gradient(GradBuilder& g) {
   const bool ta = g.view().flag("ta"), tb = g.view().flag("tb");
   const Operand a = g.operand(0), b = g.operand(1), d = *g.d_result();
   const auto add = [&](size_t i, const Operand& left, const Operand& right, bool turn_left, bool turn_right) {
-    const Shape wanted = g.b.type(g.operand(i)).shape;
-    Operand product =
+    const Operand product =
         g.b.make(g.op().info->name, g.d_name(i), {left, right}, {{"ta", turn_left}, {"tb", turn_right}});
-    if (g.b.type(product).shape != wanted)
-      product = g.b.make("reshape", g.d_name(i) + ".shaped", {product}, {{"shape", wanted}});
-    g.add(i, product);
+    g.add(i, g.b.reshaped(g.d_name(i) + ".shaped", product, g.b.type(g.operand(i)).shape));
   };
   if (g.wanted(0) && ta) add(0, b, d, tb, true);
   if (g.wanted(0) && !ta) add(0, d, b, false, !tb);
@@ -156,10 +153,10 @@ extern const OpInfo op_matmul{
     .operands = 2,
     .attrs = {{"f32", false}, {"ta", false}, {"tb", false}},
     .infer = [](const OpView& op) -> Types {
-    .lowering = Lowering::gemm,
       return {{op.flag("f32") ? DType::f32 : op.operand(0).dtype, product_shape(op, 0)}};
     },
     .gradient = gradient,
+    .lowering = Lowering::gemm,
     .reference = [](EvalView& view) { multiply(view, 0); },
     .cost = [](const OpView& op) { return product_cost(op, 0); },
     .saves = Saves::operands,

@@ -41,22 +41,18 @@ void gradient(GradBuilder& g) {
 }
 
 std::vector<Operand> expand(Builder& b, const Op& op) {
-  const std::string name = take_name(b, op, 0), mean_name = take_name(b, op, 1),
-                    rstd_name = take_name(b, op, 2);
+  const std::vector<std::string> names = take_names(b, op);
+  const std::string& name = names[0];
   const double eps = std::get<double>(*find_attr(op, "eps"));
-  const NormalRows rows = normal_rows(b, name, mean_name, rstd_name, op.operands[0], eps);
+  const NormalRows rows = normal_rows(b, name, names[1], names[2], op.operands[0], eps);
   const Operand scaled = b.make("mul", name + ".scaled", {rows.normal, op.operands[1]});
   return {b.make("add", name, {scaled, op.operands[2]}), rows.mean, rows.rstd};
 }
 
 void reference(EvalView& view) {
-  const Tensor& x = view.operand(0);
-  const int64_t columns = column_count(x);
-  const double eps = view.op.real("eps");
   const std::vector<double>& bias = view.operand(2).data;
-  for (int64_t r = 0; r < row_count(x); ++r) {
-    const double* row = x.data.data() + r * columns;
-    const auto [mean, rstd] = row_statistics(row, columns, eps);
+  each_row(view, [&](int64_t r, const double* row, int64_t columns) {
+    const auto [mean, rstd] = row_statistics(row, columns, view.op.real("eps"));
     for (int64_t c = 0; c < columns; ++c) {
       const auto i = static_cast<size_t>(c);
       view.result(0).data[r * columns + c] =
@@ -64,7 +60,7 @@ void reference(EvalView& view) {
     }
     view.result(1).data[r] = mean;
     view.result(2).data[r] = rstd;
-  }
+  });
 }
 
 }  // namespace
@@ -130,17 +126,14 @@ std::vector<Operand> expand_rms(Builder& b, const Op& op) {
 }
 
 void rms_reference(EvalView& view) {
-  const Tensor& x = view.operand(0);
-  const int64_t columns = column_count(x);
-  for (int64_t r = 0; r < row_count(x); ++r) {
-    const double* row = x.data.data() + r * columns;
+  each_row(view, [&](int64_t r, const double* row, int64_t columns) {
     double mean = 0;
     for (int64_t c = 0; c < columns; ++c) mean += row[c] * row[c] / static_cast<double>(columns);
     const double rstd = 1.0 / std::sqrt(mean + view.op.real("eps"));
     for (int64_t c = 0; c < columns; ++c)
       view.result(0).data[r * columns + c] = row[c] * rstd * view.operand(1).data[c];
     view.result(1).data[r] = rstd;
-  }
+  });
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ void reference(EvalView& view) {
 long double rope_frequency(const OpView& op, int64_t pair) {
   const auto& scales = op.reals("scales");
   const auto exponent = static_cast<long double>(-2 * pair) / static_cast<long double>(op.integer("rotated"));
-  const long double scale = scales.empty() ? 1 : scales[static_cast<size_t>(pair)];
+  const long double scale = scales.empty() ? 1 : scales[pair];
   return scale * std::pow(static_cast<long double>(op.real("theta")), exponent);
 }
 

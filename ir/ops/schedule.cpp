@@ -79,7 +79,7 @@ Scalar sine_of_quarter(Scalar g) {
 }
 
 Scalar integer_attr(const FormulaView& view, std::string_view name) {
-  return {static_cast<int>(view.op.integer(name))};
+  return static_cast<int>(view.op.integer(name));
 }
 
 // Returns true where operands 2 and 3 are the total and the warm-up: the length of the run decides them.

@@ -12,15 +12,6 @@ Types infer_rows_kept(const OpView& op) {
   return infer_float(op);
 }
 
-// Calls row(x, y, columns) for every row of operand 0 and result 0.
-template <class F>
-void each_row(EvalView& view, F row) {
-  const Tensor& x = view.operand(0);
-  const int64_t columns = column_count(x);
-  for (int64_t r = 0; r < row_count(x); ++r)
-    row(x.data.data() + r * columns, view.result().data.data() + r * columns, columns);
-}
-
 }  // namespace
 
 extern const OpInfo op_softmax{
@@ -45,9 +36,10 @@ extern const OpInfo op_softmax{
         },
     .reference =
         [](EvalView& view) {
-          each_row(view, [](const double* x, double* y, int64_t columns) {
+          each_row(view, [&](int64_t r, const double* x, int64_t columns) {
             const auto [top, sum] = row_exponentials(x, columns);
-            for (int64_t c = 0; c < columns; ++c) y[c] = std::exp(x[c] - top) / sum;
+            for (int64_t c = 0; c < columns; ++c)
+              view.result().data[r * columns + c] = std::exp(x[c] - top) / sum;
           });
         },
     .saves = Saves::result,
@@ -77,10 +69,10 @@ extern const OpInfo op_log_softmax{
         },
     .reference =
         [](EvalView& view) {
-          each_row(view, [](const double* x, double* y, int64_t columns) {
+          each_row(view, [&](int64_t r, const double* x, int64_t columns) {
             const auto [top, sum] = row_exponentials(x, columns);
-            const double log = std::log(sum);
-            for (int64_t c = 0; c < columns; ++c) y[c] = x[c] - top - log;
+            for (int64_t c = 0; c < columns; ++c)
+              view.result().data[r * columns + c] = x[c] - top - std::log(sum);
           });
         },
     .saves = Saves::result,
