@@ -25,8 +25,7 @@ Touched touched(const Module& module, const Region& region, const Kernel& kernel
 
 bool overlap(const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
   return std::ranges::any_of(a, [&](const Bytes& x) {
-    return std::ranges::any_of(
-        b, [&](const Bytes& y) { return x.offset < y.offset + y.size && y.offset < x.offset + x.size; });
+    return std::ranges::any_of(b, [&](const Bytes& y) { return overlap(x, y); });
   });
 }
 

@@ -19,6 +19,9 @@ struct Touched {
   std::vector<Bytes> reads, writes;
 };
 Touched touched(const Module& module, const Region& region, const Kernel& kernel);
+inline bool overlap(const Bytes& a, const Bytes& b) {
+  return a.offset < b.offset + b.size && b.offset < a.offset + a.size;
+}
 bool overlap(const std::vector<Bytes>& a, const std::vector<Bytes>& b);
 // Returns true if one of them writes bytes that the other touches.
 bool conflict(const Touched& a, const Touched& b);

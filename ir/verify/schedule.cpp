@@ -203,35 +203,33 @@ class ScheduleRules : RegionRules {
 
   // R23
   void workspaces() {
+    std::vector<std::pair<int, const CallSite*>> working;  // kernels whose workspace is a place in the arena
     for (const CallSite* line : lines_) {
       const ProductCall* product = as_product(*line);
       if (product == nullptr || !product->workspace) continue;
       const Bytes& bytes = *product->workspace;
       const int64_t end = module.arena_bytes.value_or(0);
       if (bytes.offset < 0 || bytes.offset % kWorkspaceAlignment != 0 || bytes.size < 1 ||
-          bytes.size > kMostWorkspace || bytes.size > end || bytes.offset > end - bytes.size) {
+          bytes.size > kMostWorkspace || bytes.size > end || bytes.offset > end - bytes.size)
         broken("R23", line->at, "the workspace of product {} is misaligned, too large or outside the arena",
                line->kernel);
-        continue;
-      }
-      for (const auto& [name, taken] : taken_while(facts_->numbers[line->kernel]))
-        if (overlap({bytes}, {taken}))
-          broken("R23", line->at, "the workspace of product {} meets {}", line->kernel, name);
+      else
+        working.emplace_back(facts_->numbers[line->kernel], line);
     }
-  }
-  // Buffers, and values that live while kernel k runs.
-  std::vector<std::pair<std::string, Bytes>> taken_while(size_t k) {
-    std::vector<std::pair<std::string, Bytes>> taken;
+    // Bytes that are taken from kernel `first` to kernel `last`.
+    const auto apart = [&](char sign, const std::string& name, const Bytes& taken, int first, int last) {
+      for (const auto& [now, line] : working)
+        if (first <= now && now <= last && overlap(*as_product(*line)->workspace, taken))
+          broken("R23", line->at, "the workspace of product {} meets {}{}", line->kernel, sign, name);
+    };
+    const auto end = static_cast<int>(facts_->kernels.size());
     for (const Buffer& buffer : module.buffers)
       if (buffer.role != BufferRole::slot)
-        taken.emplace_back("@" + buffer.name, Bytes{buffer.offset.value_or(0), room_bytes(buffer)});
-    if (ranges_.empty()) ranges_ = live_ranges(module, region, facts_->kernels);
-    for (const LiveRange& range : ranges_) {
-      if (range.first <= static_cast<int>(k) && static_cast<int>(k) <= range.last)
-        taken.emplace_back("%" + region[range.value].name,
-                           Bytes{region[range.value].offset.value_or(0), range.bytes});
+        apart('@', buffer.name, {buffer.offset.value_or(0), room_bytes(buffer)}, 0, end);
+    for (const LiveRange& range : live_ranges(module, region, facts_->kernels)) {
+      const Value& value = region[range.value];
+      apart('%', value.name, {value.offset.value_or(0), range.bytes}, range.first, range.last);
     }
-    return taken;
   }
 
   // R24
@@ -324,7 +322,6 @@ class ScheduleRules : RegionRules {
   std::map<size_t, size_t> line_of_;                           // of a kernel: its call
   std::set<size_t> joined_;                                    // kernels that a product does
   std::map<std::string, std::vector<std::string>> functions_;  // of the parts of a merged launch
-  std::vector<LiveRange> ranges_;
 };
 
 }  // namespace

@@ -3,6 +3,8 @@
 // times. What is free for a full micro-batch is free for a smaller one, whose values begin at the same
 // places. On two streams they are also free of what a launch touches that may run beside the product, and of
 // what such a product works in.
+#include <algorithm>
+
 #include "ir/liveness.h"
 #include "ir/region_facts.h"
 #include "ir/row_pitch.h"
@@ -14,13 +16,26 @@ namespace gacc::passes {
 
 namespace {
 
-// The region's launches stand in the order of its kernels.
-void add_workspaces(const ir::Module& module, ir::Region& region) {
-  std::vector<planner::TakenBytes> buffers;
+// The bytes of all buffers, by runs that no workspace fits between.
+std::vector<planner::TakenBytes> buffer_runs(const ir::Module& module) {
+  std::vector<planner::TakenBytes> all, runs;
   for (const ir::Buffer& buffer : module.buffers) {
     const int64_t begin = buffer.offset.value_or(0);
-    buffers.push_back({begin, begin + ir::room_bytes(buffer)});
+    all.push_back({begin, begin + ir::room_bytes(buffer)});
   }
+  std::ranges::sort(all, {}, &planner::TakenBytes::begin);
+  for (const planner::TakenBytes& next : all) {
+    if (runs.empty() || next.begin > ir::aligned(runs.back().end, ir::kWorkspaceAlignment))
+      runs.push_back(next);
+    else
+      runs.back().end = std::max(runs.back().end, next.end);
+  }
+  return runs;
+}
+
+// The region's launches stand in the order of its kernels.
+void add_workspaces(const ir::Module& module, ir::Region& region) {
+  const std::vector<planner::TakenBytes> buffers = buffer_runs(module);
   const ir::Facts facts = ir::facts(module, region);
   const std::vector<ir::LiveRange> ranges = ir::live_ranges(module, region, facts->kernels);
   for (ir::CallSite* call : ir::calls(*region.schedule))
