@@ -26,6 +26,12 @@ namespace {
 
 using namespace ir;
 
+// Ops of one kernel: register pressure; and what it loads and stores in memory. Kernels of few elements have neither
+// problem.
+constexpr size_t kKernelOps = 24, kScalarKernelOps = 512;
+constexpr size_t kKernelOperands = 12, kScalarKernelOperands = 192;
+constexpr int64_t kSmallDomain = 4096;  // elements; unrelated ops over a smaller domain share a launch
+
 bool writes(const Op& op, BufferId buffer) {
   for (size_t i = 0; i < op.operands.size(); ++i)
     if (op.info->is_written(i) && op.operands[i] == Operand(buffer)) return true;
@@ -56,8 +62,7 @@ void sink_pointwise(Region& region) {
   for (size_t i = ops.size(); i-- > 0;) {
     if (ops[i].info->lowering != Lowering::pointwise || ops[i].info->writes != 0) continue;
     const auto stop = [&](const Op& other) {
-      const auto used = [&](const Operand& operand) { return makes(ops[i], operand); };
-      if (std::ranges::any_of(other.operands, used) || (other.when && used(*other.when))) return true;
+      if (std::ranges::any_of(ops[i].results, [&](ValueId made) { return other.reads(made); })) return true;
       return std::ranges::any_of(ops[i].operands, [&](const Operand& operand) {
         const std::optional<BufferId> buffer = roots.buffer(operand);
         return buffer && writes(other, *buffer);
@@ -89,10 +94,9 @@ struct Group {
 
 class Fuser {
  public:
-  Fuser(const Module& module, Region& region, const Options& options)
+  Fuser(const Module& module, Region& region)
       : module_(module),
         region_(region),
-        options_(options),
         batch_(module.micro_batch()),
         roots_(region),
         domains_(region.ops.size()),
@@ -193,7 +197,7 @@ class Fuser {
     // In the update, and where a lane is closed, launches of parameters run side by side anyway
     // (codegen/gpu/merged_kernel.h, host/engine.h), and a parameter's ops should stay together.
     const bool apart = natural_origin(region_.kind) == Origin::update || region_.kind == RegionKind::close;
-    const int64_t small = apart ? 1 : options_.small_domain;
+    const int64_t small = apart ? 1 : kSmallDomain;
     if (gain == 0 && same_domain && elements(own, batch_) <= small) gain = 1;
     return gain;
   }
@@ -214,10 +218,9 @@ class Fuser {
 
   bool fits(size_t index, const Group& group) const {
     const Op& op = region_.ops[index];
-    const bool tiny = elements(domain(index), batch_) <= options_.parts;
-    if (group.ops.size() >= (tiny ? options_.scalar_kernel_ops : options_.kernel_ops)) return false;
-    if (memory_operands(op, group) > (tiny ? options_.scalar_kernel_operands : options_.kernel_operands))
-      return false;
+    const bool tiny = elements(domain(index), batch_) <= kTotalParts;
+    if (group.ops.size() >= (tiny ? kScalarKernelOps : kKernelOps)) return false;
+    if (memory_operands(op, group) > (tiny ? kScalarKernelOperands : kKernelOperands)) return false;
     if (!buffers_allowed(index, group) || better_elsewhere(op, group) || kept_wide(op, group) ||
         left_to_product(index, group))
       return false;
@@ -256,7 +259,7 @@ class Fuser {
   // thing.
   bool left_to_product(size_t index, const Group& group) const {
     const Op& sum = region_.ops[index];
-    if (sum.info->lowering != Lowering::column_reduce || rows(domain(index), batch_) >= options_.rows_to_cut)
+    if (sum.info->lowering != Lowering::column_reduce || rows(domain(index), batch_) >= kRowsToCut)
       return false;
     const ValueId* summed = as_value(reduced(sum));
     if (summed == nullptr || !is_read_elsewhere(*summed, group)) return false;
@@ -368,7 +371,6 @@ class Fuser {
 
   const Module& module_;
   Region& region_;
-  const Options& options_;
   const int64_t batch_;
   const StorageRoots roots_;
   std::vector<Shape> domains_;  // by op; of those placed that may share a kernel
@@ -381,9 +383,8 @@ class Fuser {
 
 }  // namespace
 
-bool fits_kernel(const Module& module, const Region& region, const std::vector<size_t>& ops,
-                 const Options& options) {
-  if (ops.size() > options.kernel_ops) return false;
+bool fits_kernel(const Module& module, const Region& region, const std::vector<size_t>& ops) {
+  if (ops.size() > kKernelOps) return false;
   std::vector<Operand> made, operands;
   for (const size_t i : ops) {
     const Op& op = region.ops[i];
@@ -392,13 +393,13 @@ bool fits_kernel(const Module& module, const Region& region, const std::vector<s
         operands.push_back(operand);
     for (const ValueId result : op.results) made.emplace_back(result);
   }
-  return operands.size() < options.kernel_operands && may_fuse(module, region, ops);
+  return operands.size() < kKernelOperands && may_fuse(module, region, ops);
 }
 
-bool fuse(Module& module, const Options& options, Diag& diag) {
+bool fuse(Module& module, const Options&, Diag& diag) {
   for (const RegionKind kind : all_regions) {
     Region& region = module.region(kind);
-    split_sums(module, region, options, diag);
+    split_sums(module, region, diag);
     for (const Op& op : region.ops) {
       if (op.info->lowering != Lowering::composite) continue;
       diag.error(Kind::unsupported, op.at, "`{}` has no lowering; run `expand` first", op.info->name);
@@ -407,7 +408,7 @@ bool fuse(Module& module, const Options& options, Diag& diag) {
     hoist_reshapes(region);
     sink_pointwise(region);
     if (is_batched(kind)) hoist_scalars(region);
-    Fuser(module, region, options).run();
+    Fuser(module, region).run();
   }
   return true;
 }

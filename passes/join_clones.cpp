@@ -164,9 +164,8 @@ constexpr size_t kMostClonesAtOnce = 256;
 
 class Joiner {
  public:
-  Joiner(Module& module, const Options& options)
+  explicit Joiner(Module& module)
       : module_(module),
-        options_(options),
         region_(module.step),
         kernels_(region_),
         origin_(origins(region_)),
@@ -219,8 +218,7 @@ class Joiner {
     for (size_t to = clone + 1; to < std::min(kernels_.count(), clone + 1 + kKernelsLookedAhead); ++to) {
       if (!share_a_value(kernels_[clone], kernels_[to]) && !reads(kernels_[to], kernels_[clone])) continue;
       const std::optional<std::vector<size_t>> order = join(before_->root, kernels_, clone, to, origin_);
-      if (!order || !fits_kernel(module_, region_, ops_of(kernels_, std::array{clone, to}), options_))
-        continue;
+      if (!order || !fits_kernel(module_, region_, ops_of(kernels_, std::array{clone, to}))) continue;
       const auto number = [&](int32_t kernel) {
         for (size_t i = kernels_.start(clone); i < kernels_.end(clone); ++i) region_.ops[i].kernel = kernel;
       };
@@ -239,7 +237,6 @@ class Joiner {
   }
 
   Module& module_;
-  const Options& options_;
   Region& region_;
   Kernels kernels_;
   std::vector<ValueId> origin_;
@@ -250,6 +247,6 @@ class Joiner {
 
 }  // namespace
 
-void join_clones(Module& module, const Options& options) { Joiner(module, options).run(); }
+void join_clones(Module& module) { Joiner(module).run(); }
 
 }  // namespace gacc::passes

@@ -12,18 +12,6 @@ namespace gacc::passes {
 
 // Limits that passes work within. They depend on nothing but the module, so that one input has one output.
 struct Options {
-  size_t kernel_ops = 24;          // ops of one kernel: register pressure
-  size_t kernel_operands = 12;     // what one kernel loads and stores in memory
-  size_t scalar_kernel_ops = 512;  // the same two for kernels of one element, which have neither problem
-  size_t scalar_kernel_operands = 192;
-  int64_t small_domain = 4096;       // elements; unrelated ops over a smaller domain share a launch
-  int64_t elements_per_part = 4096;  // of a large total_sum, one task's share
-  int64_t parts = 64;                // at most
-  // A column_sum of fewer rows stays whole: a GPU walks so many in the time that a second launch takes (some
-  // six waits for memory, for 8 rows by each of at least 8 warps).
-  int64_t rows_to_cut = 1024;
-  int64_t rows_per_part = 128;   // of one that is cut: two such waits
-  int64_t column_parts = 256;    // at most: their sum is not cut again
   int plan_effort = 1;           // scales the work of the recompute search
   std::string target = "sm_80";  // the GPU that recompute weighs launches of, and that `select` chooses for
 };

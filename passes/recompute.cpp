@@ -34,11 +34,11 @@ constexpr int kPlacementTries = 3;     // searches, each for less, until a plan 
 // take more bytes, but they may lie worse: then they are left where the arena has to be `most` bytes. Not feasible:
 // no place is tried, there are too few bytes.
 StepPlan write_back(const Module& fused, const StepGraph& step, const std::vector<planner::Step>& schedule,
-                    const Options& options, int64_t most) {
+                    int64_t most) {
   StepPlan out;
   const Module plain = rematerialized(fused, step, schedule);
   out.module = plain;
-  join_clones(out.module, options);
+  join_clones(out.module);
   out.feasible = transient_bytes(out.module, out.module.step) <= most - step.fixed_bytes;
   if (!out.feasible) return out;
   out.arena = arena_of(out.module, most);
@@ -165,7 +165,7 @@ StepPlan StepPlanner::plan(int64_t budget) {
     if (number * fine_ >= top_) continue;
     const planner::Recompute& above = level(number * fine_);
     if (!above.feasible || (chosen != nullptr && above.cost == chosen->cost)) break;
-    written = write_back(fused_, step_, above.schedule, options_, budget);
+    written = write_back(fused_, step_, above.schedule, budget);
     written.feasible = written.feasible && written.arena <= budget;
     if (written.feasible) {
       chosen = &above;
@@ -173,7 +173,7 @@ StepPlan StepPlanner::plan(int64_t budget) {
     }
   }
   if (chosen == nullptr) return none;
-  if (!written.feasible) written = write_back(fused_, step_, chosen->schedule, options_, budget);
+  if (!written.feasible) written = write_back(fused_, step_, chosen->schedule, budget);
   if (!written.feasible || written.arena > budget) return none;
   written.seconds = chosen->cost;
   written.lower_bound = std::min(written.seconds, bound(transient));
@@ -233,7 +233,7 @@ bool recompute(Module& module, const Options& options, Diag& diag) {
   int64_t peak = 0;
   double seconds = 0;
   const std::vector<planner::Step> schedule = segment_schedule(module, step, peak, seconds);
-  module = write_back(module, step, schedule, options, std::numeric_limits<int64_t>::max()).module;
+  module = write_back(module, step, schedule, std::numeric_limits<int64_t>::max()).module;
   note(module, step.seconds, seconds, std::min(seconds, planner::lower_bound(step.graph, peak)));
   return true;
 }

@@ -34,10 +34,9 @@ struct Recipe {
 
 class Saver {
  public:
-  Saver(Module& module, const Options& options)
+  explicit Saver(Module& module)
       : module_(module),
         region_(module.step),
-        options_(options),
         batch_(module.micro_batch()),
         facts_(facts(module, module.step)),
         maker_(region_.values.size()),
@@ -176,8 +175,7 @@ class Saver {
     for (const size_t reader : readers)
       for (const size_t i : order_[reader]) as_it_was.emplace_back(i, region_.ops[i]);
     for (const size_t reader : readers) make_again(reader, value, recipe);
-    if (std::ranges::all_of(readers,
-                            [&](size_t r) { return fits_kernel(module_, region_, order_[r], options_); })) {
+    if (std::ranges::all_of(readers, [&](size_t r) { return fits_kernel(module_, region_, order_[r]); })) {
       for (const ValueId leaf : recipe.leaves)
         for (const size_t reader : readers) read(leaf, reader);
       std::erase_if(readers_[index(value)], [&](size_t r) { return r != k; });
@@ -219,7 +217,6 @@ class Saver {
 
   Module& module_;
   Region& region_;
-  const Options& options_;
   const int64_t batch_;
   const Facts facts_;                         // as they were
   std::vector<std::optional<Made>> maker_;    // by value; nothing for inputs
@@ -230,8 +227,8 @@ class Saver {
 
 }  // namespace
 
-bool save_less(Module& module, const Options& options, Diag&) {
-  Saver(module, options).run();
+bool save_less(Module& module, const Options&, Diag&) {
+  Saver(module).run();
   return true;
 }
 

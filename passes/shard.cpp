@@ -42,8 +42,8 @@ struct Cut {
 
 class Sharder {
  public:
-  Sharder(Module& module, const Options& options, int64_t ranks, Diag& diag)
-      : module_(module), options_(options), ranks_(ranks), diag_(diag), update_(module.update) {}
+  Sharder(Module& module, int64_t ranks, Diag& diag)
+      : module_(module), ranks_(ranks), diag_(diag), update_(module.update) {}
 
   bool run() {
     for (const BufferId id : module_.buffer_ids())
@@ -62,7 +62,7 @@ class Sharder {
   std::optional<Cut> cut_of(const Shape& shape) const {
     const int64_t all = rows(shape, 1), columns = ir::columns(shape);
     Cut cut;
-    cut.parts = total_parts(shape, options_);
+    cut.parts = total_parts(shape);
     if (cut.parts < 2) return std::nullopt;
     const int64_t rows_per_part = ceil_divide(all, cut.parts);
     // At least two, for a sum in one part is another kind of sum.
@@ -235,7 +235,6 @@ class Sharder {
   }
 
   Module& module_;
-  const Options& options_;
   const int64_t ranks_;
   Diag& diag_;
   Region& update_;
@@ -250,9 +249,9 @@ class Sharder {
 
 }  // namespace
 
-bool shard(Module& module, const Options& options, Diag& diag) {
+bool shard(Module& module, const Options&, Diag& diag) {
   const int64_t ranks = sharing_ranks(module.settings);
-  return ranks < 2 || Sharder(module, options, ranks, diag).run();
+  return ranks < 2 || Sharder(module, ranks, diag).run();
 }
 
 }  // namespace gacc::passes

@@ -22,14 +22,18 @@ using namespace ir;
 
 namespace {
 
+constexpr int64_t kElementsPerPart = 4096;  // of a large total_sum, one task's share
+constexpr int64_t kRowsPerPart = 128;       // of a column_sum that is cut: two waits for memory
+constexpr int64_t kColumnParts = 256;       // at most: their sum is not cut again
+
 // Returns the number of parts that pays: parts are runs of rows, none empty at the full micro-batch. 1: not split.
-int64_t part_count(Lowering lowering, const Shape& shape, int64_t batch, const Options& options) {
+int64_t part_count(Lowering lowering, const Shape& shape, int64_t batch) {
   const int64_t row_count = rows(shape, batch);
   int64_t wanted = 1;
   if (lowering == Lowering::total_reduce)
-    wanted = std::min({options.parts, row_count, elements(shape, batch) / options.elements_per_part});
-  else if (row_count >= options.rows_to_cut)
-    wanted = std::min(options.column_parts, row_count / options.rows_per_part);
+    wanted = std::min({kTotalParts, row_count, elements(shape, batch) / kElementsPerPart});
+  else if (row_count >= kRowsToCut)
+    wanted = std::min(kColumnParts, row_count / kRowsPerPart);
   if (wanted < 2) return 1;
   return ceil_divide(row_count, ceil_divide(row_count, wanted));
 }
@@ -54,11 +58,9 @@ bool moves_past(const Op& last, const Op& next) {
 
 }  // namespace
 
-int64_t total_parts(const Shape& shape, const Options& options) {
-  return part_count(Lowering::total_reduce, shape, 1, options);
-}
+int64_t total_parts(const Shape& shape) { return part_count(Lowering::total_reduce, shape, 1); }
 
-void split_sums(Module& module, Region& region, const Options& options, Diag& diag) {
+void split_sums(Module& module, Region& region, Diag& diag) {
   for (size_t i = 0; i < region.ops.size(); ++i) {
     const Op& op = region.ops[i];
     const Lowering lowering = op.info->lowering;
@@ -71,8 +73,8 @@ void split_sums(Module& module, Region& region, const Options& options, Diag& di
       continue;
     const bool whole =
         op.results.empty() || region[op.results.front()].type.shape.size() == (total ? 0U : 1U);
-    const int64_t parts = part_count(lowering, operand_type(module, region, op.operands[summed]).shape,
-                                     module.micro_batch(), options);
+    const int64_t parts =
+        part_count(lowering, operand_type(module, region, op.operands[summed]).shape, module.micro_batch());
     if (!whole || parts < 2) continue;
 
     Builder build = Builder(module, region, diag).like(op);

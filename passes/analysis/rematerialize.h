@@ -15,7 +15,7 @@ ir::Module rematerialized(ir::Module module, const StepGraph& step,
 // more memory then (join_clones.cpp): to one that reads them, where they are rounded as in the forward pass
 // and need not be stored, or to one that reads what they read. So gelu, wanted by a weight's gradient, is made
 // again by the kernel of gelu's gradient, and the weight's gradient comes after it.
-void join_clones(ir::Module& module, const Options& options);
+void join_clones(ir::Module& module);
 
 // The module without its clones: what it was before, in phase fused.
 ir::Module without_clones(const ir::Module& module);
