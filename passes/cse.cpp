@@ -19,24 +19,19 @@ bool equal(const Op& a, const Op& b) {
 }
 
 void merge(Region& region) {
-  Replacements replaced(region);
-  std::vector<Op> kept;
-  std::map<std::pair<std::string_view, int32_t>, std::vector<size_t>> by_first;  // of `kept`
-  for (Op& op : region.ops) {
-    replaced.apply(op);
+  std::map<std::pair<std::string_view, int32_t>, std::vector<size_t>> by_first;  // of those that stay
+  rewrite(region, [&](Op& op, Replacements& replaced) {
     const ValueId* first = op.operands.empty() ? nullptr : as_value(op.operands.front());
     std::vector<size_t>& alike = by_first[{op.info->name, first != nullptr ? first->index : -1}];
-    const auto earlier = std::ranges::find_if(alike, [&](size_t i) { return equal(kept[i], op); });
+    const auto earlier = std::ranges::find_if(alike, [&](size_t i) { return equal(region.ops[i], op); });
     if (op.info->writes != 0 || earlier == alike.end()) {
-      alike.push_back(kept.size());
-      kept.push_back(std::move(op));
-      continue;
+      alike.push_back(region.ops.size());
+      return true;
     }
-    for (size_t i = 0; i < op.results.size(); ++i) replaced.set(op.results[i], kept[*earlier].results[i]);
-  }
-  region.ops = std::move(kept);
-  replaced.apply(region.yields);
-  compact(region);
+    for (size_t i = 0; i < op.results.size(); ++i)
+      replaced.set(op.results[i], region.ops[*earlier].results[i]);
+    return false;
+  });
 }
 
 }  // namespace

@@ -14,24 +14,17 @@ using namespace ir;
 
 // One sweep over a region; true when something was expanded (the new ops may be composite themselves).
 bool sweep(Module& module, Region& region, Diag& diag) {
-  std::vector<Op> old = std::exchange(region.ops, {});
-  Replacements replaced(region);
   bool any = false;
-  for (Op& op : old) {
-    replaced.apply(op);
-    if (op.info->expand == nullptr) {
-      region.ops.push_back(std::move(op));
-      continue;
-    }
+  rewrite(region, [&](const Op& op, Replacements& replaced) {
+    if (op.info->expand == nullptr) return true;
     any = true;
     Builder build = Builder(module, region, diag).like(op);
     build.when = op.when;
     build.keep_f32 = op.keep_f32;
     const std::vector<Operand> by = op.info->expand(build, op);
     for (size_t i = 0; i < op.results.size() && i < by.size(); ++i) replaced.set(op.results[i], by[i]);
-  }
-  replaced.apply(region.yields);
-  compact(region);
+    return false;
+  });
   return any;
 }
 

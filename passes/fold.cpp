@@ -81,12 +81,9 @@ void skip_broadcasts(const Module& module, const Region& region,
 }
 
 void fold_region(const Module& module, Region& region) {
-  Replacements replaced(region);
-  std::vector<Op> kept;
   std::vector<std::optional<Operand>> reshaped(region.values.size());  // what a value is a reshape of
   std::vector<std::optional<Operand>> repeated(region.values.size());  // what a value is a broadcast of
-  for (Op& op : region.ops) {
-    replaced.apply(op);
+  rewrite(region, [&](Op& op, Replacements& replaced) {
     skip_broadcasts(module, region, repeated, op);
     if (op.info == &op_broadcast) repeated[index(op.results.front())] = op.operands.front();
     if (op.info->lowering == Lowering::alias) {
@@ -97,14 +94,9 @@ void fold_region(const Module& module, Region& region) {
     }
     std::optional<Operand> by = constant(module, region, op);
     if (!by) by = identity(module, region, op);
-    if (by)
-      replaced.set(op.results.front(), *by);
-    else
-      kept.push_back(std::move(op));
-  }
-  region.ops = std::move(kept);
-  replaced.apply(region.yields);
-  compact(region);
+    if (by) replaced.set(op.results.front(), *by);
+    return !by;
+  });
 }
 
 }  // namespace

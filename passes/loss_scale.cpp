@@ -14,12 +14,11 @@
 //   1. Every `seed` that autodiff and accumulate left is replaced.
 //   2. @loss.scale starts at the setting; update stores the one it used in @window.scale, and, with dynamic
 //      scaling, adjusts it, last of all.
-#include "passes/loss_scale.h"
+#include "passes/accumulate.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "passes/accumulate.h"
 #include "passes/analysis/rewrite.h"
 
 namespace gacc::passes {
@@ -77,21 +76,14 @@ class LossScale {
 
  private:
   void replace_seeds(Region& region) {
-    std::vector<Op> old = std::exchange(region.ops, {});
-    Replacements replaced(region);
-    for (Op& op : old) {
-      replaced.apply(op);
-      if (op.info != &op_seed) {
-        region.ops.push_back(std::move(op));
-        continue;
-      }
+    rewrite(region, [&](const Op& op, Replacements& replaced) {
+      if (op.info != &op_seed) return true;
       Builder build = Builder(module_, region, diag_).like(op);
       const bool inverse = has_flag(op, "inverse");
       std::string name = std::exchange(region[op.results.front()].name, "replaced seed");
       replaced.set(op.results.front(), seed(build, inverse, std::move(name)));
-    }
-    replaced.apply(region.yields);
-    compact(region);
+      return false;
+    });
   }
 
   Operand seed(Builder& build, bool inverse, std::string name) const {

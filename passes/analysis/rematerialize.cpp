@@ -202,23 +202,14 @@ Module rematerialized(Module module, const StepGraph& step, const std::vector<pl
 Module without_clones(const Module& module) {
   Module out = module;
   Region& region = out.step;
-  Replacements originals(region);
   std::vector<std::vector<ValueId>> results(region.values.size());  // by first result
-  std::vector<Op> kept;
-  for (Op& op : region.ops) {
+  rewrite(region, [&](const Op& op, Replacements& originals) {
     if (!op.results.empty()) results[index(op.results.front())] = op.results;
-    if (op.remat) {
-      for (size_t i = 0; i < op.results.size(); ++i)
-        originals.set(op.results[i], results[index(*op.remat)].at(i));
-      continue;
-    }
-    originals.apply(op);
-    kept.push_back(std::move(op));
-  }
-  region.ops = std::move(kept);
-  originals.apply(region.yields);
+    for (size_t i = 0; op.remat && i < op.results.size(); ++i)
+      originals.set(op.results[i], results[index(*op.remat)].at(i));
+    return !op.remat;
+  });
   renumber_kernels(region);
-  compact(region);
   out.phase = Phase::fused;
   out.arena_bytes.reset();
   for (Buffer& buffer : out.buffers) buffer.offset.reset();

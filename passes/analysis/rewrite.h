@@ -2,6 +2,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/module.h"
@@ -20,6 +21,19 @@ class Replacements {
  private:
   std::vector<std::optional<ir::Operand>> by_;
 };
+
+// Goes over the ops of a region, in which each then reads what replaces its operands. visit(op, replacements) returns
+// whether the op stays; it may say what replaces the op's results, and put ops before it, at the end of region.ops.
+template <class Visit>
+void rewrite(ir::Region& region, Visit&& visit) {
+  Replacements replaced(region);
+  for (ir::Op& op : std::exchange(region.ops, {})) {
+    replaced.apply(op);
+    if (visit(op, replaced)) region.ops.push_back(std::move(op));
+  }
+  replaced.apply(region.yields);
+  compact(region);
+}
 
 // The op that adds to the buffer; null where none does.
 const ir::Op* adds_to(const ir::Region& region, std::optional<ir::BufferId> buffer);
