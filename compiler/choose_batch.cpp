@@ -10,7 +10,7 @@
 
 #include "ir/text/size_text.h"
 #include "kernels/launch_work.h"
-#include "passes/lanes.h"
+#include "passes/accumulate.h"
 #include "passes/pipeline.h"
 #include "passes/plan_memory.h"
 #include "passes/planner/recompute_search.h"

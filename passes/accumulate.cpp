@@ -18,8 +18,6 @@
 #include "ir/kernel.h"
 #include "passes/accumulate.h"
 #include "passes/analysis/rewrite.h"
-#include "passes/lanes.h"
-#include "passes/loss_scale.h"
 
 namespace gacc::passes {
 

@@ -10,8 +10,8 @@
 #include <algorithm>
 
 #include "ir/builder.h"
+#include "passes/accumulate.h"
 #include "passes/analysis/rewrite.h"
-#include "passes/loss_scale.h"
 #include "passes/pass.h"
 
 namespace gacc::passes {

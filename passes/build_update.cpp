@@ -23,7 +23,6 @@
 #include "ir/schema/optimizer.h"
 #include "ir/schema/rate_schedule.h"
 #include "passes/accumulate.h"
-#include "passes/loss_scale.h"
 
 namespace gacc::passes {
 

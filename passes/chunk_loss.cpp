@@ -28,7 +28,6 @@
 #include "ir/kernel.h"
 #include "passes/analysis/by_row.h"
 #include "passes/analysis/rewrite.h"
-#include "passes/frozen_blocks.h"
 #include "passes/pass.h"
 
 namespace gacc::passes {

@@ -7,8 +7,6 @@
 //      type that the parameter had; a cast of it to f32 becomes such an op. So numbers out of blocks live around one
 //      product. Those that follow each other (the head in the parts of chunk-loss) share them.
 //   3. What starts it in `init` writes blocks.
-#include "passes/frozen_blocks.h"
-
 #include <algorithm>
 #include <utility>
 

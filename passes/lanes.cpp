@@ -10,7 +10,7 @@
 // have moved, so a node is multiplied by @S.keptD first, what all launches to the right of it leave.
 //
 // So every address is fixed, and a sum is read and written once however many nodes it meets.
-#include "passes/lanes.h"
+#include "passes/accumulate.h"
 
 #include <fmt/format.h>
 

@@ -5,12 +5,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ir/module.h"
 
 namespace gacc::passes {
 
-// Limits that passes work within. They depend on nothing but the module, so that one input has one output.
 struct Options {
   int plan_effort = 1;           // scales the work of the recompute search
   std::string target = "sm_80";  // the GPU that recompute weighs launches of, and that `select` chooses for
@@ -35,6 +35,8 @@ const Pass* find_pass(std::string_view name);  // null when there is none
 std::string_view pass_before(std::string_view name);
 // Returns into how many parts chunk-loss will cut the loss: more in a smaller memory.budget.
 int64_t loss_chunks(const ir::Module& half);
+// Returns the type of every buffer of a module in phase `half`, where those of the pass frozen-blocks are in blocks.
+std::vector<ir::Type> stored_types(const ir::Module& half);
 std::string passes_text();      // --list-passes
 std::string passes_markdown();  // docs/passes.md
 

@@ -7,7 +7,7 @@
 #include <bit>
 #include <cmath>
 
-#include "passes/lanes.h"
+#include "passes/accumulate.h"
 
 namespace gacc {
 namespace {
