@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <ranges>
 #include <set>
 
 #include "ir/builder.h"
@@ -63,9 +64,12 @@ class HostState {
     std::vector<int64_t> bytes;  // by piece of the pipeline
     for (const Group& group : groups_) {
       int64_t all = 0;
-      const auto states = std::ranges::count_if(group.state, [&](BufferId b) { return hosted.contains(b); });
-      for (const BufferId buffer : group.state)
-        if (hosted.contains(buffer)) all += aligned(room_bytes(module_[buffer]));
+      int64_t states = 0;
+      for (const BufferId buffer : group.state) {
+        if (!hosted.contains(buffer)) continue;
+        all += aligned(room_bytes(module_[buffer]));
+        ++states;
+      }
       if (states == 0) continue;
       if (!is_cut(group, piece)) {
         bytes.push_back(all);
@@ -87,8 +91,7 @@ class HostState {
   int64_t least_piece(const std::set<BufferId>& hosted) const {
     int64_t all = 0;
     for (const Group& group : groups_)
-      if (std::ranges::any_of(group.state, [&](BufferId buffer) { return hosted.contains(buffer); }))
-        all += group.elements;
+      if (is_hosted(group, hosted)) all += group.elements;
     int64_t piece = kLeastPiece;
     while (piece < kMostPiece && all / piece > kMostPieces) piece *= 2;
     return piece;
@@ -102,6 +105,9 @@ class HostState {
   }
 
  private:
+  static bool is_hosted(const Group& group, const std::set<BufferId>& hosted) {
+    return std::ranges::any_of(group.state, [&](BufferId buffer) { return hosted.contains(buffer); });
+  }
   static bool is_cut(const Group& group, int64_t piece) { return group.pointwise && group.elements > piece; }
 
   // Moments, and the f32 numbers of parameters that nothing else reads.
@@ -184,7 +190,7 @@ class HostState {
         measure(group);
         groups_.push_back(std::move(group));
       } else {
-        std::erase_if(candidates_, [&](BufferId buffer) { return contains(group.state, buffer); });
+        keep_in_arena(group);
       }
     }
   }
@@ -239,14 +245,20 @@ class HostState {
       made.clear();
       find_late(made);
     } while (std::erase_if(groups_, [&](const Group& group) {
-               const bool follows = std::ranges::any_of(group.kernels, [&](size_t k) {
-                 return std::ranges::any_of(facts_->kernels[k].reads,
-                                            [&](const Operand& read) { return made.contains(read); });
-               });
-               if (follows)
-                 std::erase_if(candidates_, [&](BufferId buffer) { return contains(group.state, buffer); });
+               const bool follows =
+                   std::ranges::any_of(group.kernels, [&](size_t k) { return reads(k, made); });
+               if (follows) keep_in_arena(group);
                return follows;
              }) > 0);
+  }
+
+  void keep_in_arena(const Group& group) {
+    std::erase_if(candidates_, [&](BufferId buffer) { return contains(group.state, buffer); });
+  }
+
+  bool reads(size_t kernel, const std::set<Operand>& made) const {
+    return std::ranges::any_of(facts_->kernels[kernel].reads,
+                               [&](const Operand& read) { return made.contains(read); });
   }
 
   // Also gives the values that they make.
@@ -266,7 +278,7 @@ class HostState {
     for (size_t k = 0; k < facts_->kernels.size(); ++k) {
       if (grouped.contains(k)) continue;
       const Kernel& kernel = facts_->kernels[k];
-      bool late = std::ranges::any_of(kernel.reads, [&](const Operand& read) { return made.contains(read); });
+      bool late = reads(k, made);
       for (const Operand& operand : kernel.writes)
         if (const BufferId* buffer = as_buffer(operand))
           late = late || used.contains(storage_of(module_, *buffer));
@@ -327,7 +339,7 @@ class HostState {
     };
     std::vector<const Group*> group_of(facts_->kernels.size());
     for (const Group& group : groups_)
-      if (std::ranges::any_of(group.state, [&](BufferId buffer) { return hosted.contains(buffer); }))
+      if (is_hosted(group, hosted))
         for (const size_t k : group.kernels) group_of[k] = &group;
     for (size_t k = 0; k < facts_->kernels.size(); ++k) {
       const Group* group = group_of[k];
@@ -335,16 +347,12 @@ class HostState {
         (late_.contains(k) ? late : early).push_back(ops_of(k));
         continue;
       }
-      std::vector<Op> fills;
-      for (const size_t each : group->kernels)
-        for (const Op& op : ops_of(each))
-          if (k == group->kernels.front() && op.info->writes != 0 && op.when != flag_) fills.push_back(op);
-      if (!fills.empty()) late.push_back(std::move(fills));
       if (k != group->kernels.front()) continue;
-      std::vector<Op> ops;
+      std::vector<Op> ops, fills;
       for (const size_t each : group->kernels)
         for (Op& op : ops_of(each))
-          if (op.info->writes == 0 || op.when == flag_) ops.push_back(std::move(op));
+          (op.info->writes == 0 || op.when == flag_ ? ops : fills).push_back(std::move(op));
+      if (!fills.empty()) late.push_back(std::move(fills));
       cut(*group, hosted, ops, is_cut(*group, piece) ? piece : 0, pieces);
     }
     int32_t kernel = 0;
@@ -491,16 +499,10 @@ bool host_state(Module& module, const Options& options, Diag&) {
     choice.bytes = buffers + std::max(area, state.slot_bytes(choice.hosted, choice.piece) + beside);
     return choice;
   };
-  size_t fewest = 0, enough = chosen.size();
-  while (fewest < enough) {
-    const size_t middle = fewest + (enough - fewest) / 2;
-    if (with(middle).bytes <= budget)
-      enough = middle;
-    else
-      fewest = middle + 1;
-  }
+  const size_t fewest = *std::ranges::partition_point(std::views::iota(size_t{0}, chosen.size()),
+                                                      [&](size_t n) { return with(n).bytes > budget; });
   // Values may lie a little worse than the bound has it.
-  for (;; ++enough) {
+  for (size_t enough = fewest;; ++enough) {
     const Choice choice = with(enough);
     if (!choice.hosted.empty()) HostState(module).build(choice.hosted, choice.piece);
     if (enough == chosen.size()) return true;
