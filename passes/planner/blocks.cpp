@@ -32,7 +32,7 @@ constexpr int kEachTime = -1;  // instead of a number of times
 // may fit, for less may not.
 constexpr double kBudgetShares[] = {1.15, 1.08, 1.04, 1.02, 1, 0.98, 0.96, 0.93, 0.9, 0.85, 0.8, 0.7};
 
-struct Block {
+struct ChainBlock {
   int from = 0, to = 0;                // operations of the forward pass
   int back_from = 0, back_to = 0;      // of the backward pass
   int after = -1;                      // the tensor that crosses to the next block; -1: there is none
@@ -41,10 +41,10 @@ struct Block {
 
 class Blocks {
  public:
-  Blocks(const Graph& graph, Chain chain) : graph_(graph), chain_(std::move(chain)), nothing_(graph) {
+  Blocks(const Graph& graph, Chain chain) : graph_(graph), chain_(std::move(chain)) {
     separator_.assign(graph_.tensors.size(), -1);
     for (size_t i = 0; i <= chain_.points.size(); ++i) {
-      Block block;
+      ChainBlock block;
       block.from = i == 0 ? 0 : chain_.points[i - 1] + 1;
       block.to = i == chain_.points.size() ? chain_.backward_begin : chain_.points[i] + 1;
       if (i < chain_.points.size()) {
@@ -55,7 +55,7 @@ class Blocks {
     }
     cut_backward();
     std::map<std::string, Stage> known;
-    for (Block& block : blocks_) stages_.push_back(stage(block, known));
+    for (ChainBlock& block : blocks_) stages_.push_back(stage(block, known));
   }
 
   // False: the chain is too long.
@@ -93,12 +93,13 @@ class Blocks {
     return inside >= 0 ? inside : behind;
   }
 
+  static bool is_read_from(const Tensor& x, int o) { return !x.uses.empty() && x.uses.back() >= o; }
+
   // Bytes of the backward pass that are made before operation o and read there or later.
   int64_t crossing(int o) const {
     int64_t bytes = 0;
     for (const Tensor& x : graph_.tensors)
-      if (x.producer >= chain_.backward_begin && x.producer < o && !x.uses.empty() && x.uses.back() >= o)
-        bytes += x.bytes;
+      if (x.producer >= chain_.backward_begin && x.producer < o && is_read_from(x, o)) bytes += x.bytes;
     return bytes;
   }
 
@@ -174,7 +175,7 @@ class Blocks {
       alone.graph.operations.back().in_place.emplace_back(alone.local.at(input), alone.local.at(output));
   }
 
-  Alone cut_out(const Block& block) const {
+  Alone cut_out(const ChainBlock& block) const {
     Alone alone;
     const auto once = [&] {
       alone.graph.operations.emplace_back();
@@ -203,8 +204,7 @@ class Blocks {
     alone.graph.operations.emplace_back();
     for (const auto& [x, here] : alone.local) {
       const Tensor& tensor = graph_.tensor(x);
-      if (tensor.producer >= chain_.backward_begin && !tensor.uses.empty() &&
-          tensor.uses.back() >= block.back_to)
+      if (tensor.producer >= chain_.backward_begin && is_read_from(tensor, block.back_to))
         alone.read(here, end);
     }
     return alone;
@@ -222,19 +222,12 @@ class Blocks {
     return text;
   }
 
-  // The interval of x that ends at its first use from `backward_begin` on: its number in the plan, or -1.
-  static int between(const Graph& graph, const RecomputePlan& plan, int x, int backward_begin) {
-    const auto& uses = graph.tensor(x).uses;
-    const auto next = std::ranges::lower_bound(uses, backward_begin);
-    return next == uses.end() ? -1 : plan.first(x) + static_cast<int>(next - uses.begin());
-  }
-
-  Stage stage(Block& block, std::map<std::string, Stage>& known) {
+  Stage stage(ChainBlock& block, std::map<std::string, Stage>& known) {
     const Alone alone = cut_out(block);
     std::vector<int> all;
     for (int o = block.from; o < block.to; ++o) {
       for (const int x : graph_.operation(o).outputs)
-        if (x != block.after && !graph_.once(x) && between(graph_, nothing_, x, chain_.backward_begin) >= 0)
+        if (x != block.after && !graph_.once(x) && is_read_from(graph_.tensor(x), chain_.backward_begin))
           all.push_back(x);
     }
     const auto bytes = [&](int x) { return graph_.tensor(x).bytes; };
@@ -253,7 +246,7 @@ class Blocks {
     return place->second;
   }
 
-  Stage measure(const Block& block, const Alone& alone) const {
+  Stage measure(const ChainBlock& block, const Alone& alone) const {
     Stage out;
     for (int o = block.from; o < block.to; ++o)
       if (!graph_.operation(o).once) out.cost += graph_.operation(o).again_cost();
@@ -267,7 +260,7 @@ class Blocks {
     RecomputePlan plan(alone.graph);
     const auto set = [&](int x, Interval interval) {
       if (const auto at = alone.local.find(x); at != alone.local.end()) {
-        if (const int number = between(alone.graph, plan, at->second, alone.backward_begin); number >= 0)
+        if (const int number = plan.interval(alone.graph, at->second, alone.backward_begin); number >= 0)
           plan.intervals[number] = interval;
       }
     };
@@ -287,7 +280,7 @@ class Blocks {
       return undominated(all);
     };
     if (const auto at = alone.local.find(block.after); at != alone.local.end())
-      out.reads_after = between(alone.graph, plan, at->second, alone.backward_begin) >= 0;
+      out.reads_after = plan.interval(alone.graph, at->second, alone.backward_begin) >= 0;
     for (const int x : block.rest) set(x, Interval::drop);
     for (const bool held : {false, true}) {
       set(block.after, held ? Interval::keep : Interval::drop);
@@ -321,7 +314,7 @@ class Blocks {
 
   // x goes the first `times` times it is there, and stays then.
   void keep_from(RecomputePlan& plan, int x, int times) const {
-    if (const int interval = between(graph_, plan, x, chain_.backward_begin); interval >= 0)
+    if (const int interval = plan.interval(graph_, x, chain_.backward_begin); interval >= 0)
       plan.intervals[interval] = times == kEachTime ? Interval::drop_again : dropped(times);
     else if (times != kEachTime)
       plan.held[x] = static_cast<uint16_t>(times + 1);
@@ -329,14 +322,14 @@ class Blocks {
 
   void decide(RecomputePlan& plan, const Decision& decision) const {
     const auto i = static_cast<size_t>(decision.stage);
-    const Block& block = blocks_[i];
+    const ChainBlock& block = blocks_[i];
     const int pass = decision.pass;
     switch (decision.kind) {
       case Decision::Kind::store:
         return keep_from(plan, block.after, pass);
       case Decision::Kind::free: {
-        const int interval = between(graph_, plan, block.after, block.back_from);
-        if (interval != between(graph_, plan, block.after, chain_.backward_begin))
+        const int interval = plan.interval(graph_, block.after, block.back_from);
+        if (interval != plan.interval(graph_, block.after, chain_.backward_begin))
           plan.intervals[interval] = Interval::drop;
         else if (!stages_[i + 1].backward)
           keep_from(plan, block.after, pass);  // nobody read it since it was stored: it need not have been
@@ -361,9 +354,8 @@ class Blocks {
 
   const Graph& graph_;
   const Chain chain_;
-  const RecomputePlan nothing_;  // for the numbers of intervals
-  std::vector<int> separator_;   // by tensor: its number in the chain, or -1
-  std::vector<Block> blocks_;
+  std::vector<int> separator_;  // by tensor: its number in the chain, or -1
+  std::vector<ChainBlock> blocks_;
   std::vector<Stage> stages_;
 };
 

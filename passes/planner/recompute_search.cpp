@@ -148,15 +148,6 @@ class Planner {
     return out;
   }
 
-  // The interval of x that spans the point `t` (made or read at t or before, read after it), or -1.
-  int spanning(int x, int t) const {
-    const Tensor& tensor = graph_.tensor(x);
-    if (tensor.producer < 0 || tensor.producer > t) return -1;
-    const auto next = std::ranges::upper_bound(tensor.uses, t);
-    if (next == tensor.uses.end()) return -1;
-    return plan_first_.first(x) + static_cast<int>(next - tensor.uses.begin());
-  }
-
   // The choices of the cut `below` for tensors made before the operation `from`, of `above` from there on.
   RecomputePlan plan_of(int point, const Cut& below, const Cut& above, int from) const {
     RecomputePlan plan(graph_);
@@ -165,7 +156,7 @@ class Planner {
       const Tensor& tensor = graph_.tensors[i];
       if (tensor.producer < 0 || tensor.producer > point || graph_.once(x)) continue;
       const bool kept = (tensor.producer < from ? below : above).kept[tensor.storage] != 0;
-      const int interval = spanning(x, point);
+      const int interval = plan.interval(graph_, x, point + 1);
       if (interval >= 0)
         plan.intervals[interval] = kept ? Interval::keep : Interval::drop;
       else if (kept && tensor.storage == x)
@@ -525,7 +516,6 @@ class Planner {
   std::mt19937 random_;
   RecomputePlan best_;
   std::vector<Known> pool_;
-  RecomputePlan plan_first_{graph_};  // for the numbers of intervals
   Measure best_measure_;
   bool found_ = false, tried_blocks_ = false;
   double enough_ = 0;

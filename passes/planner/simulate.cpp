@@ -16,6 +16,12 @@ RecomputePlan::RecomputePlan(const Graph& graph) : held(graph.tensors.size(), 0)
   for (size_t x = 0; x < held.size(); ++x) held[x] = graph.once(static_cast<int>(x)) ? 1 : 0;
 }
 
+int RecomputePlan::interval(const Graph& graph, int x, int t) const {
+  const std::vector<int>& uses = graph.tensor(x).uses;
+  const auto end = std::ranges::lower_bound(uses, t);
+  return end == uses.end() ? -1 : first_[x] + static_cast<int>(end - uses.begin());
+}
+
 Simulator::Simulator(const Graph& graph)
     : graph_(graph),
       now_(graph.tensors.size()),

@@ -26,6 +26,8 @@ class RecomputePlan {
  public:
   explicit RecomputePlan(const Graph& graph);
   int first(int x) const { return first_[x]; }
+  // Returns the first interval of x that ends at operation `t` or later; -1: there is none.
+  int interval(const Graph& graph, int x, int t) const;
   std::vector<Interval> intervals;
   std::vector<uint16_t> held;  // by tensor; n + 1: from the n-th time on that a replay makes it
 
