@@ -20,7 +20,7 @@ struct PlanTask {
   struct Count {
     int64_t factor = 1, by = 1;
     bool batch = false;
-    int64_t at(int64_t samples) const { return (factor * (batch ? samples : 1) + by - 1) / by; }
+    int64_t at(int64_t samples) const { return ceil_divide(factor * (batch ? samples : 1), by); }
   };
   std::string entry;
   std::vector<PlanArgument> arguments;

@@ -103,17 +103,20 @@ class Convolution final : public LibraryCall {
     const int64_t in = shape.in / (cut_in ? blocks_ : 1), out = shape.out / (cut_out ? blocks_ : 1);
     const int64_t pixels = shape.pixels(), places = shape.places();
     const DType type = op.operand(0).dtype;
-    Tensor images{.type = type,
+    Tensor images{.role = kind_ == ConvKind::images ? DNNL_ARG_DIFF_SRC : DNNL_ARG_SRC,
+                  .type = type,
                   .dims = {1, groups * in, w.from[0], w.from[1]},
                   .columns = groups * in * pixels,
                   .step = shape.groups * shape.in * pixels,
                   .of_block = cut_out ? 0 : groups * in * pixels};
-    Tensor outputs{.type = type,
+    Tensor outputs{.role = kind_ == ConvKind::forward ? DNNL_ARG_DST : DNNL_ARG_DIFF_DST,
+                   .type = type,
                    .dims = {1, groups * out, w.to[0], w.to[1]},
                    .columns = groups * out * places,
                    .step = shape.groups * shape.out * places,
                    .of_block = cut_in ? 0 : groups * out * places};
-    Tensor weight{.type = kind_ == ConvKind::weight ? DType::f32 : type,
+    Tensor weight{.role = kind_ == ConvKind::weight ? DNNL_ARG_DIFF_WEIGHTS : DNNL_ARG_WEIGHTS,
+                  .type = kind_ == ConvKind::weight ? DType::f32 : type,
                   .dims = {out, in, w.kernel[0], w.kernel[1]},
                   .rows = groups * out,
                   .columns = in * taps,
@@ -121,29 +124,20 @@ class Convolution final : public LibraryCall {
                   .of_block = cut_in ? in * taps : groups * out * in * taps,
                   .samples = false};
     if (shape.groups > 1) weight.dims.insert(weight.dims.begin(), groups);
-    switch (kind_) {
-      case ConvKind::forward:
-        images.role = DNNL_ARG_SRC, weight.role = DNNL_ARG_WEIGHTS, outputs.role = DNNL_ARG_DST;
-        tensors_ = {images, weight, outputs};
-        break;
-      case ConvKind::images:
-        outputs.role = DNNL_ARG_DIFF_DST, weight.role = DNNL_ARG_WEIGHTS, images.role = DNNL_ARG_DIFF_SRC;
-        tensors_ = {outputs, weight, images};
-        break;
-      case ConvKind::weight:
-        outputs.role = DNNL_ARG_DIFF_DST, images.role = DNNL_ARG_SRC, weight.role = DNNL_ARG_DIFF_WEIGHTS;
-        tensors_ = {outputs, images, weight};
-        break;
-    }
+    if (kind_ == ConvKind::forward) tensors_ = {images, weight, outputs};
+    if (kind_ == ConvKind::images) tensors_ = {outputs, weight, images};
+    if (kind_ == ConvKind::weight) tensors_ = {outputs, images, weight};
     const int64_t row_bytes = (images.columns + outputs.columns) * static_cast<int64_t>(sizeof(float));
     const int64_t weight_bytes = weight.rows * weight.columns * static_cast<int64_t>(sizeof(float));
     const int64_t most = kind_ == ConvKind::weight ? std::max(kLotBytes, weight_bytes) : kLotBytes;
     const int64_t lots =
         ceil_divide(task_samples(), std::clamp<int64_t>(most / row_bytes, 1, task_samples()));
     const int64_t lot = ceil_divide(task_samples(), lots);
-    if (type == DType::bf16 && multiplies_bf16()) {
-      computed_ = DType::bf16;
-      if (describe_lot(lot).rank < 2) computed_ = DType::f32;
+    computed_ = type == DType::bf16 && multiplies_bf16() ? DType::bf16 : DType::f32;
+    Described described = describe_lot(lot);
+    if (computed_ == DType::bf16 && described.rank < 2) {
+      computed_ = DType::f32;
+      described = describe_lot(lot);
     }
     for (Tensor& tensor : tensors_) {
       const bool widened = tensor.type != DType::f32 && computed_ == DType::f32;
@@ -152,8 +146,8 @@ class Convolution final : public LibraryCall {
       tensor.copied = widened || sum || (crowded && tensor.type == DType::f32);
       tensor.pitch = tensor.columns + (tensor.samples ? 0 : kBlockStep);
     }
-    lots_.push_back(make_lot(lot, threads));
-    if (lot > 1) lots_.push_back(make_lot(1, threads));
+    lots_.push_back(make_lot(lot, described, threads));
+    if (lot > 1) lots_.push_back(make_lot(1, describe_lot(1), threads));
   }
 
   int64_t tasks(int64_t batch) const override {
@@ -282,9 +276,8 @@ class Convolution final : public LibraryCall {
     return {};
   }
 
-  Lot make_lot(int64_t samples, int threads) const {
+  Lot make_lot(int64_t samples, const Described& made, int threads) const {
     Lot lot{.samples = samples};
-    const Described made = describe_lot(samples);
     size_t end = 0, work = made.scratch.get_size();
     const auto place = [&](size_t bytes) { return std::exchange(end, end + aligned(bytes)); };
     std::vector<Primitive::Argument> arguments;

@@ -187,13 +187,13 @@ void HostEngine::set_batch(Prepared& prepared, int64_t batch) {
       Launch& launch = prepared.launches[i];
       prepared.first_task[i] = wave.tasks;
       if (launch.copied > 0) {
-        wave.tasks += (launch.copied + kCopied - 1) / kCopied;
+        wave.tasks += ceil_divide(launch.copied, kCopied);
       } else if (launch.library != nullptr) {
         wave.tasks += launch.library->tasks(batch);
       } else if (launch.function != nullptr) {
         for (size_t e = 0; e < launch.extents.size(); ++e) launch.values[e] = launch.extents[e].at(batch);
         launch.item_count = launch.items.at(batch);
-        wave.tasks += (launch.item_count + launch.tile - 1) / launch.tile;
+        wave.tasks += ceil_divide(launch.item_count, launch.tile);
       } else {
         const ir::ProductCall& product = launch.product;
         launch.gemm.m = product.m.at(batch);

@@ -1,9 +1,10 @@
 #include "codegen/host/native_product.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string_view>
 #include <tuple>
+
+#include "ir/module.h"
 
 namespace gacc::host {
 
@@ -20,12 +21,6 @@ constexpr int64_t kMostTerms = 512;
 constexpr int64_t kBytes = 2;  // of an element of A and B
 
 int64_t result_bytes(const Gemm& gemm) { return gemm.result == DType::f32 ? 4 : 2; }
-
-// Rows of so many bytes, which lie this far apart.
-void copy_rows(const char* from, int64_t from_step, int64_t rows, int64_t bytes, char* to, int64_t to_step) {
-  for (int64_t row = 0; row < rows; ++row)
-    std::memcpy(to + row * to_step, from + row * from_step, static_cast<size_t>(bytes));
-}
 
 }  // namespace
 
@@ -48,7 +43,7 @@ bool NativeProduct::add_parts(const Gemm& gemm, bool copies, int threads) {
   most_terms_ = in_parts ? std::min(k, kMostTerms) : k;
   const int64_t rows = std::min(gemm.tile_m, m), columns = std::min(gemm.tile_n, n);
   const auto behind = [](int64_t place, bool copies, int64_t bytes) {
-    return copies ? (place + bytes + 63) / 64 * 64 : place;
+    return copies ? ir::aligned(place + bytes, 64) : place;
   };
   b_place_ = behind(0, copies_a_, rows * most_terms_ * kBytes);
   c_place_ = behind(b_place_, copies_b_, columns * most_terms_ * kBytes);

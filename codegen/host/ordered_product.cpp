@@ -4,7 +4,6 @@
 // turned. This file is compiled with contraction: a product and the addition behind it are one rounding.
 #include "codegen/host/ordered_product.h"
 
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -159,15 +158,10 @@ const Machine& own_machine() {
   return own;
 }
 
-void copy(const float* from, int64_t from_step, int64_t rows, int64_t columns, float* to, int64_t to_step) {
-  for (int64_t i = 0; i < rows; ++i)
-    std::memcpy(to + i * to_step, from + i * from_step, static_cast<size_t>(columns) * sizeof(float));
-}
-
 // The columns of a factor as rows of `width` numbers, zeros behind the last one.
 void pack(const Numbers& from, int64_t columns, int64_t terms, int64_t width, float* to) {
   if (from.row == 1)
-    copy(from.data, from.term, terms, columns, to, width);
+    copy_rows(from.data, from.term, terms, columns, to, width);
   else
     own_machine().turn(from.data, from.row, columns, terms, to, width);
   for (int64_t p = 0; p < terms; ++p) std::fill(to + p * width + columns, to + (p + 1) * width, 0.0F);
@@ -200,7 +194,7 @@ void multiply_in_order(const ProductSize& size, const HostMatrix& a, const HostM
   }
   packed.resize(static_cast<size_t>(size.k * own.lanes * kMostVectors));
   for (int64_t j = 0, vectors = 0; j < columns; j += vectors * own.lanes) {
-    const int64_t rest = (columns - j + own.lanes - 1) / own.lanes;
+    const int64_t rest = ceil_divide(columns - j, own.lanes);
     // Four are two and two.
     vectors = rest == 4 ? 2 : std::min(kMostVectors, rest);
     const int64_t width = vectors * own.lanes, here = std::min(width, columns - j);
@@ -221,11 +215,11 @@ void multiply_in_order(const ProductSize& size, const HostMatrix& a, const HostM
       }
       // Rows of the tile are rows of C, or its columns.
       const bool rows_lie = to.column == 1;
-      if (start != Start::zero && rows_lie) copy(first, to.row, many, here, beside, width);
+      if (start != Start::zero && rows_lie) copy_rows(first, to.row, many, here, beside, width);
       if (start != Start::zero && !rows_lie) own.turn(first, to.column, here, many, beside, width);
       run(beside, width);
       if (rows_lie)
-        copy(beside, width, many, here, first, to.row);
+        copy_rows(beside, width, many, here, first, to.row);
       else
         own.turn(beside, width, many, here, first, to.column);
     }

@@ -5,6 +5,7 @@
 #include "codegen/host/native_product.h"
 #include "codegen/host/ordered_product.h"
 #include "codegen/host/primitive.h"
+#include "ir/module.h"
 
 namespace gacc::host {
 
@@ -30,8 +31,6 @@ constexpr int64_t kFewRows = 64, kTallRows = 128, kTallColumns = 48;
 // Products in order: samples of at least kLeastRowsToSum rows are summed first, kRun rows at a time; a packed factor
 // has at most kMostTerms terms at once.
 constexpr int64_t kLeastRowsToSum = 16, kRun = 128, kMostTerms = 1024;
-
-int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
 // [rows, columns] from element `first` on, whose rows lie `step` elements apart, as f32: the matrix itself, or of a
 // half type a copy without gaps, in `copy`.
@@ -84,7 +83,7 @@ void Gemm::cut(int64_t long_tile) {
     if (rows)
       tile_m = (tile_m + 1) / 2;
     else
-      tile_n = round_up((tile_n + 1) / 2, kColumnStep);
+      tile_n = ir::aligned((tile_n + 1) / 2, kColumnStep);
   };
   for (bool first = true;; first = false) {
     if (flops() <= (first ? kOneCutFlops : enough)) break;
@@ -113,7 +112,7 @@ int64_t Gemm::block_end(int64_t begin, int64_t depth) const {
 }
 
 bool Gemm::run(const void* a, const void* b, void* c, int64_t task, const ProductThread& thread) const {
-  const int64_t across = (n + tile_n - 1) / tile_n;
+  const int64_t across = ceil_divide(n, tile_n);
   const int64_t i = task / across * tile_m, rows = std::min(tile_m, m - i);
   const int64_t j = task % across * tile_n, columns = std::min(tile_n, n - j), c_first = i * c_row() + j;
   if (native != nullptr) return native->run(*this, a, b, c, i, rows, j, columns, thread);
@@ -124,8 +123,8 @@ bool Gemm::run(const void* a, const void* b, void* c, int64_t task, const Produc
   float *copy_a = thread.scratch, *copy_b = nullptr;
   if (type != DType::f32) {
     const int64_t most = kBlockFloats / (tile_m + tile_n) / kDepthStep * kDepthStep;
-    const int64_t count = (k + most - 1) / most;
-    depth = round_up((k + count - 1) / count, kDepthStep);
+    const int64_t count = ceil_divide(k, most);
+    depth = ir::aligned(ceil_divide(k, count), kDepthStep);
     copy_b = copy_a + tile_m * depth;
   }
   for (int64_t p = 0; p < k; p = block_end(p, depth)) {

@@ -7,6 +7,7 @@
 // A CPU that multiplies bf16 itself (AVX512-BF16, AMX) needs no conversion: sums are f32 all the same, and a
 // bf16 result is rounded once.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -57,7 +58,7 @@ struct Gemm {
   int64_t a_row() const { return pitch[0] != 0 ? pitch[0] : transpose_a ? m : k; }
   int64_t b_row() const { return pitch[1] != 0 ? pitch[1] : transpose_b ? k : n; }
   int64_t c_row() const { return pitch[2] != 0 ? pitch[2] : n; }
-  int64_t tasks() const { return ((m + tile_m - 1) / tile_m) * ((n + tile_n - 1) / tile_n); }
+  int64_t tasks() const { return ceil_divide(m, tile_m) * ceil_divide(n, tile_n); }
   // Computes tile `task`. False when oneDNN refuses (out of memory for its packing buffers).
   // Allocates inside oneDNN, which packs operands into buffers of its own in every call, and once a thread where
   // `in_order`.
@@ -81,5 +82,11 @@ struct HostMatrix {
 struct ProductSize {
   int64_t m = 0, n = 0, k = 0;
 };
+
+// Copies rows of `columns` elements, which lie so many elements apart.
+template <class T>
+void copy_rows(const T* from, int64_t from_step, int64_t rows, int64_t columns, T* to, int64_t to_step) {
+  for (int64_t row = 0; row < rows; ++row) std::copy_n(from + row * from_step, columns, to + row * to_step);
+}
 
 }  // namespace gacc::host

@@ -58,7 +58,7 @@ class EmbeddingGradient {
   // take the next ones, it adds them up. So the numbers are read once by every warp, and dy once by all.
   void by_rows() {
     lanes_ = static_cast<unsigned>(s_.lanes);
-    const int64_t slices = (s_.columns + kLanes * lanes_ - 1) / (kLanes * lanes_);
+    const int64_t slices = ceil_divide(s_.columns, kLanes * lanes_);
     t_.parts([&](Value* part) {
       Value* first = b_.CreateUDiv(part, t_.index(slices));
       Value* lane = t_.threads().thread(b_);

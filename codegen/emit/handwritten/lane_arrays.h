@@ -24,7 +24,7 @@ class LaneArrays {
   // One lane value for each channel; what it holds at first is undefined.
   using Array = llvm::AllocaInst*;
   Array make(int64_t count);
-  Array make() { return make((own_ + lanes_ - 1) / lanes_ * lanes_); }
+  Array make() { return make(ceil_divide(own_, lanes_) * lanes_); }
   Value* get(Array array, Value* channel) {
     return b_.CreateAlignedLoad(type_, place(array, channel), align());
   }

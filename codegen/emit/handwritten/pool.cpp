@@ -85,7 +85,7 @@ class Pooling {
   };
 
   bool by_window() const { return s_.walk == PoolShape::kByWindow; }
-  int64_t overlap(int axis) const { return (w_.kernel[axis] + w_.stride[axis] - 1) / w_.stride[axis]; }
+  int64_t overlap(int axis) const { return ceil_divide(w_.kernel[axis], w_.stride[axis]); }
   Value* lane(int64_t value) { return t_.integer(value, lanes_); }
   Value* both(Value* a, Value* b) { return b == nullptr ? a : b_.CreateAnd(a, b); }
 
