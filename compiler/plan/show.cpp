@@ -94,13 +94,12 @@ nlohmann::ordered_json share_json(const Share& share) {
   return {{"parameters", share.parameters}, {"bytes", share.bytes}};
 }
 
-nlohmann::ordered_json bytes_json(const PlanBytes& bytes) {
-  return {{"weights", bytes.weights},         {"half_weights", bytes.half_weights},
-          {"gradients", bytes.gradients},     {"optimizer", bytes.optimizer},
-          {"activations", bytes.activations}, {"workspace", bytes.workspace},
-          {"inputs", bytes.inputs},           {"peak", bytes.peak},
-          {"lower_bound", bytes.lower_bound}, {"host", bytes.host}};
-}
+constexpr std::pair<const char*, int64_t PlanBytes::*> kMemory[] = {
+    {"weights", &PlanBytes::weights},         {"half_weights", &PlanBytes::half_weights},
+    {"gradients", &PlanBytes::gradients},     {"optimizer", &PlanBytes::optimizer},
+    {"activations", &PlanBytes::activations}, {"workspace", &PlanBytes::workspace},
+    {"inputs", &PlanBytes::inputs},           {"peak", &PlanBytes::peak},
+    {"lower_bound", &PlanBytes::lower_bound}, {"host", &PlanBytes::host}};
 
 // Returns what a run predicts, where that is less than a micro-batch; else "".
 std::string predictions_text(const Plan& plan) {
@@ -127,7 +126,8 @@ std::string count_text(int64_t count) {  // 567434 -> "567,434"
 nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module,
                                  const passes::RecomputeReport& recompute) {
   using json = nlohmann::ordered_json;
-  json equivalence = {{"exact", plan.exact}}, listed = json::array();
+  json equivalence = {{"exact", plan.exact}}, listed = json::array(), bytes;
+  for (const auto& [name, size] : kMemory) bytes[name] = plan.bytes.*size;
   for (const PlanGroup& group : plan_groups(module))
     listed.push_back({{"match", group.match},
                       {"tensors", group.tensors},
@@ -159,14 +159,13 @@ nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module,
           {"kernels_per_launch", plan.kernels_per_launch},
           {"loss_chunks", loss_chunks(module)},
           {"groups", std::move(listed)},
-          {"bytes", bytes_json(plan.bytes)},
+          {"bytes", std::move(bytes)},
           {"passes", plan.passes},
           {"equivalence", std::move(equivalence)},
           {"predict", std::move(predict)}};
 }
 
 std::string plan_text(const Plan& plan, const ir::Module& module, const passes::RecomputeReport& recompute) {
-  const PlanBytes& bytes = plan.bytes;
   std::string text = fmt::format("plan of {} for {} ({}, {} parameters)\n", plan.model, plan.target,
                                  dtype_text(plan.precision), count_text(plan.parameters));
   const auto line = [&](std::string_view name, const std::string& value) {
@@ -222,20 +221,12 @@ std::string plan_text(const Plan& plan, const ir::Module& module, const passes::
   if (plan.exact) line("equivalence", "exact: an update equals that of the one big batch");
   for (const std::string& because : plan.because) line("equivalence", "not exact: " + because);
   text += "memory\n";
-  const auto row = [&](std::string_view name, int64_t size) {
-    if (size > 0)
+  for (const auto& [key, member] : kMemory) {
+    std::string name = key;
+    std::ranges::replace(name, '_', ' ');
+    if (const int64_t size = plan.bytes.*member; size > 0)
       text += fmt::format("  {:<18}{:>10}{:>18}\n", name, ir::short_size_text(size), count_text(size));
-  };
-  row("weights", bytes.weights);
-  row("half weights", bytes.half_weights);
-  row("gradients", bytes.gradients);
-  row("optimizer", bytes.optimizer);
-  row("activations", bytes.activations);
-  row("workspace", bytes.workspace);
-  row("inputs", bytes.inputs);
-  row("peak", bytes.peak);
-  row("lower bound", bytes.lower_bound);
-  row("host", bytes.host);
+  }
   return text;
 }
 
