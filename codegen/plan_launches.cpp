@@ -163,7 +163,7 @@ class Writer {
     const bool measured = region_.kind == ir::RegionKind::predict && !module_.measure.ops.empty();
     return std::ranges::any_of(region_.yields, [&](const ir::Yield& yield) {
       return (yield.role == ir::YieldRole::rows || measured) &&
-             ir::facts(module_, region_)->root(yield.what) == ir::Operand(value);
+             facts_->root(yield.what) == ir::Operand(value);
     });
   }
 
