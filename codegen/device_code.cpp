@@ -154,7 +154,7 @@ std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view 
   }
   for (const GemmKernel& kernel : code.products) {
     const std::optional<GemmEpilogue>& epilogue = kernel.epilogue;
-    const Body* then = epilogue ? &code.program.functions[static_cast<size_t>(epilogue->function)] : nullptr;
+    const Body* then = epilogue ? &code.program.functions[epilogue->function] : nullptr;
     set_block(*emit_gemm(device, kernel, gpu, then), kernel.tile->threads());
   }
   must(optimize(device, machine.get(), problem));

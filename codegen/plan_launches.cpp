@@ -58,17 +58,16 @@ class Writer {
     for (const ir::CallSite* call : ir::calls(schedule_)) {
       const ir::ProductCall* product = ir::as_product(*call);
       if (product == nullptr) continue;
-      PlanLaunch& launch = program.launches[static_cast<size_t>(line.at(call->kernel))];
+      PlanLaunch& launch = program.launches[line.at(call->kernel)];
       if (product->then) launch.builtin.does = line.at(product->then->kernel);
       if (product->bias)
         launch.bias = PlanBias{*module_[product->bias->vector].offset, line.at(product->bias->kernel)};
     }
     if (!line.empty()) program.values = values(line);
-    if (const auto section = ir::section_of_launches(region_)) {
+    if (const auto section = ir::section_of_launches(region_))
       program.section =
           PlanSection{ir::arena_offset(module_, region_, section->flag).value(),
                       static_cast<int64_t>(section->first), static_cast<int64_t>(section->last)};
-    }
     if (schedule_.persistent) {
       const ir::Persistent& persistent = *schedule_.persistent;
       program.persistent =
@@ -151,7 +150,7 @@ class Writer {
     }
     const auto by_offset = [&](const std::set<ir::BufferId>& set, std::vector<int64_t>& to) {
       for (const ir::BufferId buffer : set) to.push_back(buffer.index);
-      std::ranges::sort(to, {}, [&](int64_t i) { return module_.buffers[static_cast<size_t>(i)].offset; });
+      std::ranges::sort(to, {}, [&](int64_t i) { return module_.buffers[i].offset; });
     };
     by_offset(writes, program.writes);
     for (const ir::BufferId buffer : writes) reads.erase(buffer);

@@ -75,7 +75,7 @@ bool Clocks::ordered_set(Stamp earlier, int actor) {
   uint64_t& known = known_[place_of(earlier, stamp)];
   if (known == key_of(earlier, stamp)) return true;
   for (Stamp s = earlier; s != 0; s = meanings_[s - first_].before)
-    if (s < first_ || !knows(actors_[static_cast<size_t>(actor)], meanings_[s - first_])) return false;
+    if (s < first_ || !knows(actors_[actor], meanings_[s - first_])) return false;
   known = key_of(earlier, stamp);
   return true;
 }
@@ -85,7 +85,7 @@ bool Clocks::ordered_set(Stamp earlier, int actor) {
 // these.
 Stamp Clocks::extend_set(Stamp earlier, int actor) {
   const Stamp stamp = mine(actor);
-  const Actor& reader = actors_[static_cast<size_t>(actor)];
+  const Actor& reader = actors_[actor];
   const Stamp unknown = reader.others ? reader.others->before : 0;  // in other blocks, and all later ones
   Stamp rest = earlier;                                             // of the set that stays as it is
   size_t above = 0;  // readers that stay, of those before `rest`
@@ -124,7 +124,7 @@ void Clocks::join(Known& into, const Known& from) {
 }
 
 void Clocks::release(int actor, Known& into) {
-  Actor& a = actors_[static_cast<size_t>(actor)];
+  Actor& a = actors_[actor];
   if (!into) {
     into = std::make_shared<Epochs>();
     into->line = ++lines_;
@@ -142,7 +142,7 @@ void Clocks::release(int actor, Known& into) {
 }
 
 void Clocks::acquire(int actor, const Known& from) {
-  Actor& a = actors_[static_cast<size_t>(actor)];
+  Actor& a = actors_[actor];
   if (!from || a.others == from) return;
   join(a.others, from);
   for (uint32_t w = 0; w < warps_ && a.first + w < from->size(); ++w)
@@ -150,7 +150,7 @@ void Clocks::acquire(int actor, const Known& from) {
 }
 
 void Clocks::arrive(int actor, Gathered& into) {
-  Actor& a = actors_[static_cast<size_t>(actor)];
+  Actor& a = actors_[actor];
   for (uint32_t w = 0; w < warps_; ++w)
     into.own[w] = std::max(into.own[w], a.first + w == a.id ? a.epoch : a.own[w]);
   join(into.others, a.others);
@@ -158,7 +158,7 @@ void Clocks::arrive(int actor, Gathered& into) {
 }
 
 void Clocks::leave(int actor, const Gathered& from) {
-  Actor& a = actors_[static_cast<size_t>(actor)];
+  Actor& a = actors_[actor];
   for (uint32_t w = 0; w < warps_; ++w) a.own[w] = std::max(a.own[w], from.own[w]);
   join(a.others, from.others);
 }

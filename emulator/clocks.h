@@ -43,7 +43,7 @@ class Clocks {
   Stamp base() const { return base_; }  // the launch's first stamp: older ones are ordered before it
   Stamp next() const { return next_; }
   Stamp mine(int actor) {
-    Actor& a = actors_[static_cast<size_t>(actor)];
+    Actor& a = actors_[actor];
     return a.stamp != 0 ? a.stamp : a.stamp = make({a.id, a.epoch, 0, next_, next_});
   }
   // The questions below are about stamps of this launch.
@@ -113,7 +113,7 @@ inline bool Clocks::knows(const Actor& actor, const Meaning& meaning) const {
 inline bool Clocks::ordered(Stamp earlier, int actor) {
   if (earlier < first_) return false;
   const Meaning& meaning = meanings_[earlier - first_];
-  if (!knows(actors_[static_cast<size_t>(actor)], meaning)) return false;
+  if (!knows(actors_[actor], meaning)) return false;
   return meaning.before == 0 || ordered_set(earlier, actor);
 }
 

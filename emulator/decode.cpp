@@ -181,9 +181,7 @@ int Decoder::source(const Operand& operand, uint8_t bytes, bool narrow) {
       break;
   }
   fail(fmt::format("an operand of `{}` has the wrong kind or width{}", s_->opcode,
-                   operand.kind == Kind::reg
-                       ? fmt::format(" (`{}`)", kernel_.names[static_cast<size_t>(operand.reg)])
-                       : ""));
+                   operand.kind == Kind::reg ? fmt::format(" (`{}`)", kernel_.names[operand.reg]) : ""));
   return constant(bytes, 0);
 }
 
@@ -203,7 +201,7 @@ void Decoder::finish(const Operand& operand, int reg, bool sign) {
 }
 
 Instr& Decoder::emit(Handler handler, int d, const std::vector<int>& sources) {
-  const auto at = [&](int reg) { return reg < 0 ? 0 : kernel_.slots[static_cast<size_t>(reg)].at; };
+  const auto at = [&](int reg) { return reg < 0 ? 0 : kernel_.slots[reg].at; };
   Instr& in = kernel_.code.emplace_back();
   in.run = handler;
   in.line = s_->line;

@@ -27,7 +27,7 @@ class Decoder {
   int temporary(uint8_t bytes) { return add_slot(bytes, "a temporary"); }
   int constant(uint8_t bytes, uint64_t value);
   int special(const std::string& name);
-  uint8_t width(int reg) const { return kernel_.slots[static_cast<size_t>(reg)].bytes; }
+  uint8_t width(int reg) const { return kernel_.slots[reg].bytes; }
   // The place of a variable, in addresses of its own space; null after an error.
   struct Place {
     Space space;

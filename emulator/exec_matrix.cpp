@@ -53,7 +53,7 @@ void run_mma(Warp& warp, const Instr& in) {
     for (int k = 0; k < 8 * in_b; ++k)
       for (int j = 0; j < 8; ++j) d[i][j] += a[i][k] * b[k][j];
   for (int r = 0; r < 4; ++r) {
-    const int reg = x.registers[static_cast<size_t>(r)];
+    const int reg = x.registers[r];
     auto* out = warp.lanes<float>(slot_of(warp, reg).at);
     for (int l = 0; l < kLanes; ++l) out[l] = d[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)];
     warp.defined[reg] = ~0u;
@@ -75,7 +75,7 @@ void run_load_matrix(Warp& warp, const Instr& in) {
       note(warp, in, place, 16, l, false, false);
       std::memcpy(matrix[j], place.region->data() + place.at, 16);
     }
-    const int reg = x.registers[static_cast<size_t>(i)];
+    const int reg = x.registers[i];
     auto* out = words_of(warp, reg);
     for (int l = 0; l < kLanes; ++l) {
       const int row = l >> 2, column = 2 * (l & 3);

@@ -145,7 +145,7 @@ void run_load(Warp& warp, const Instr& in) {
   }
   if (atomic) ++warp.polls;
   for (int e = 0; e < x.count; ++e) {
-    const int reg = x.registers[static_cast<size_t>(e)];
+    const int reg = x.registers[e];
     if (reg < 0) continue;
     const Slot& slot = slot_of(warp, reg);
     for (const int l : LanesOf{warp.active}) {
@@ -166,7 +166,7 @@ void run_store(Warp& warp, const Instr& in) {
   for (const int l : LanesOf{warp.active}) {
     uint8_t staged[16];
     for (int e = 0; e < x.count; ++e) {
-      const Slot& slot = slot_of(warp, x.registers[static_cast<size_t>(e)]);
+      const Slot& slot = slot_of(warp, x.registers[e]);
       std::memcpy(staged + e * x.bytes, warp.file + slot.at + static_cast<size_t>(l) * slot.bytes, x.bytes);
     }
     Place place;

@@ -58,7 +58,7 @@ void Region::prepare(int64_t at, int64_t count) {
     return;
   }
   Zeroed<Word> bytes = make_zeroed<Word>(bytes_ + 4);
-  for (int64_t i = 0; i < bytes_; ++i) bytes[static_cast<size_t>(i)] = words_[static_cast<size_t>(i >> 2)];
+  for (int64_t i = 0; i < bytes_; ++i) bytes[i] = words_[i >> 2];
   words_ = std::move(bytes);
   shift_ = 0;
 }
@@ -73,7 +73,7 @@ Conflict Region::note(int64_t at, int64_t count, const Toucher& by, bool atomic)
   };
   Conflict conflict;
   for (int64_t i = at >> shift_; i <= (at + count - 1) >> shift_; ++i) {
-    Word& word = words_[static_cast<size_t>(i)];
+    Word& word = words_[i];
     if (write && races(word.reader)) conflict = {true, false, clocks.warp_of(word.reader)};
     const Stamp writer = word.writer & ~kAtomic;
     if (!(atomic && word.writer & kAtomic) && races(writer)) conflict = {true, true, clocks.warp_of(writer)};
@@ -168,8 +168,8 @@ void Lifetimes::arrive(uint64_t address, int block, int64_t blocks) {
     meeting.arrived.assign(static_cast<size_t>(blocks), false);
     meeting.missing = blocks;
   }
-  if (meeting.arrived[static_cast<size_t>(block)]) return;
-  meeting.arrived[static_cast<size_t>(block)] = true;
+  if (meeting.arrived[block]) return;
+  meeting.arrived[block] = true;
   if (--meeting.missing > 0) return;
   leave();
   ++phase_;

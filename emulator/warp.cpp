@@ -62,7 +62,7 @@ void Warp::run(int64_t budget) {
     ++launch->executed;
     active = group;
     if (in.guard >= 0) {
-      const uint32_t p = *lanes<uint32_t>(launch->kernel.slots[static_cast<size_t>(in.guard)].at);
+      const uint32_t p = *lanes<uint32_t>(launch->kernel.slots[in.guard].at);
       check_defined(in.guard, in);
       active &= in.guard_negated ? ~p : p;
       if (!active) continue;
@@ -86,14 +86,14 @@ void Warp::check_defined(int reg, const Instr& in) {
   const uint32_t missing = active & ~known;
   if (!missing) return;
   report(Defect::uninitialised_register, in, first_lane(missing), "{} was not written",
-         launch->kernel.names[static_cast<size_t>(reg)]);
+         launch->kernel.names[reg]);
   known |= missing;  // once is enough
 }
 
 void Warp::fill_specials() {
   const Geometry geometry{launch->grid, launch->block, block->id};
   for (const auto& [reg, value] : launch->kernel.specials) {
-    uint32_t* const to = lanes<uint32_t>(launch->kernel.slots[static_cast<size_t>(reg)].at);
+    uint32_t* const to = lanes<uint32_t>(launch->kernel.slots[reg].at);
     for (int l = 0; l < kLanes; ++l) to[l] = value(geometry, thread_of(l));
     defined[reg] = ~0u;
   }

@@ -145,11 +145,9 @@ struct LanesOf {
   Iterator end() const { return {0}; }
 };
 inline const Extra& extra_of(const Warp& warp, const Instr& in) {
-  return warp.launch->kernel.extras[static_cast<size_t>(in.extra)];
+  return warp.launch->kernel.extras[in.extra];
 }
-inline const Slot& slot_of(const Warp& warp, int reg) {
-  return warp.launch->kernel.slots[static_cast<size_t>(reg)];
-}
+inline const Slot& slot_of(const Warp& warp, int reg) { return warp.launch->kernel.slots[reg]; }
 // The lanes of a register of 32 bits, or the mask of a predicate.
 inline uint32_t* words_of(Warp& warp, int reg) { return warp.lanes<uint32_t>(slot_of(warp, reg).at); }
 // The bits of a lane, 8 bytes at most.

@@ -139,14 +139,12 @@ class KernelBuilder {
       }
       const Shape domain = op_domain(module_, region_, op);
       if (domain != kernel_.domain) {
-        if (domain != per_row || is_reduce(op.info->lowering)) {
+        if (domain != per_row || is_reduce(op.info->lowering))
           return refuse(fmt::format("`{}` runs over {}, the kernel over {}", op.info->name,
                                     shape_text(domain), shape_text(kernel_.domain)));
-        }
-        if (kernel_.form != KernelForm::pointwise && kernel_.form != KernelForm::rowwise) {
+        if (kernel_.form != KernelForm::pointwise && kernel_.form != KernelForm::rowwise)
           return refuse(
               fmt::format("`{}` gives one value a row in a kernel that walks columns", op.info->name));
-        }
         kernel_.form = KernelForm::rowwise;
         member.per_row = true;
       }
@@ -165,10 +163,9 @@ class KernelBuilder {
     if (as_number(operand) != nullptr) return true;
     if (const KernelMember* producer = produced(operand)) {
       const Op& from = region_.ops[producer->op];
-      if (from.info->lowering == Lowering::column_reduce || from.info->lowering == Lowering::total_reduce) {
+      if (from.info->lowering == Lowering::column_reduce || from.info->lowering == Lowering::total_reduce)
         return refuse(
             fmt::format("`{}` uses the result of `{}` inside one kernel", op.info->name, from.info->name));
-      }
       if (member.per_row && from.info->lowering == Lowering::pointwise && !producer->per_row)
         return refuse(fmt::format("`{}` gives one value a row from one an element", op.info->name));
       member.stage =

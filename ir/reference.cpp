@@ -2,8 +2,6 @@
 // rest brings its own `reference`; nothing here knows an op by name.
 #include "ir/reference.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
 #include <limits>
 

@@ -53,10 +53,10 @@ std::vector<int32_t> approximate_nodes(const ir::OpView& op, const ir::ScalarPro
   const auto& nodes = formula.nodes;
   std::vector<bool> hidden(nodes.size(), true);  // by the rounding of every result that it reaches
   for (size_t r = 0; r < types.size(); ++r)
-    if (!ir::is_narrow(types[r])) hidden[static_cast<size_t>(formula.results[r])] = false;
+    if (!ir::is_narrow(types[r])) hidden[formula.results[r]] = false;
   for (size_t n = nodes.size(); n-- > 0;) {
     for (size_t i = 0; i < std::size(nodes[n].args) && nodes[n].args[i] >= 0; ++i)
-      if (!hidden[n] || !passes_error(nodes[n].op, i)) hidden[static_cast<size_t>(nodes[n].args[i])] = false;
+      if (!hidden[n] || !passes_error(nodes[n].op, i)) hidden[nodes[n].args[i]] = false;
   }
   const bool any = std::ranges::any_of(
       op.op.operands, [&](const Operand& operand) { return of_half(op.module, op.region, operand, half); });

@@ -309,7 +309,7 @@ double streams_seconds(const std::vector<Streamed>& launches) {
         if (stream.waiting.empty() || stream.launch != nullptr) continue;
         const size_t next = stream.waiting.back();
         const Streamed& launch = launches[next];
-        if (launch.after >= 0 && !ended[static_cast<size_t>(launch.after)]) continue;
+        if (launch.after >= 0 && !ended[launch.after]) continue;
         if (launch.gap + launch.seconds > 0) {
           stream.launch = &launch, stream.gap = launch.gap, stream.left = launch.seconds;
           continue;

@@ -92,7 +92,7 @@ class FormulaWork {
     if (source.from == Source::From::member) need_member(source.index, stage);
   }
   void need_member(int32_t index, Stage& stage) const {
-    const Member& member = body_.members[static_cast<size_t>(index)];
+    const Member& member = body_.members[index];
     if (member.kind != Lowering::pointwise || member.per_row || !stage.computed.insert(index).second) return;
     for (size_t n = 0; n < member.program.nodes.size(); ++n) {
       const ScalarCost& cost = scalar_cost(member.program.nodes[n].op);
@@ -117,7 +117,7 @@ class FormulaWork {
   void add(const Stage& stage, double iterations, std::set<int32_t>& before) {
     double loaded = 0, accesses = 0, again = 0, conversions = 0;  // of an iteration of a thread
     for (const int32_t i : stage.slots) {
-      const Slot& slot = body_.slots[static_cast<size_t>(i)];
+      const Slot& slot = body_.slots[i];
       const int64_t one = ir::dtype_bytes(slot.dtype);
       const double here = along(slot) ? body_.vector * one : one;
       if (along(slot)) {
@@ -127,15 +127,15 @@ class FormulaWork {
       // A row's own value is loaded before the loop over its elements.
       if (along(slot) || body_.form != KernelForm::rowwise) accesses += std::ceil(here / 16);
       const bool fresh = before.insert(i).second;
-      const double moved = fresh || slot.access == Access::element ? bytes_[static_cast<size_t>(i)] : 0;
+      const double moved = fresh || slot.access == Access::element ? bytes_[i] : 0;
       work_.loads.add(width(slot), moved);
       if (!fresh) again += moved;
     }
     double stores = 0;
     for (const int32_t i : stage.stored) {
-      const Slot& slot = body_.slots[static_cast<size_t>(i)];
+      const Slot& slot = body_.slots[i];
       stored_.insert(i);
-      work_.stores.add(width(slot), bytes_[static_cast<size_t>(i)]);
+      work_.stores.add(width(slot), bytes_[i]);
       stores += std::ceil(body_.vector * ir::dtype_bytes(slot.dtype) / 16.0);
       conversions += ir::is_narrow(slot.dtype) ? 1 : 0;
     }
@@ -324,12 +324,12 @@ class RegionCosts {
   // Returns the share of a level's calls that are these.
   double part_of_level(const ir::Calls& calls) const {
     const std::optional<int32_t>& level = calls.front()->level;
-    return level ? static_cast<double>(calls.size()) / calls_of_level_[static_cast<size_t>(*level)] : 0;
+    return level ? static_cast<double>(calls.size()) / calls_of_level_[*level] : 0;
   }
 
   void add_call(const ir::CallSite& call, LaunchCost& cost) {
     const BodyCall& from = program_.call(region_.kind, call.kernel);
-    const Body* body = from.function < 0 ? nullptr : &program_.functions[static_cast<size_t>(from.function)];
+    const Body* body = from.function < 0 ? nullptr : &program_.functions[from.function];
     const Work work = work_of(machine_, module_, region_, from, body, call, GpuTarget(module_.target),
                               module_.arena_bytes.value_or(0));
     const Estimate library = estimate(machine_, work, Engine::library),

@@ -70,10 +70,9 @@ std::string body_key(const Body& body) {
     key += fmt::format("{} {} {} {} {}|", body.op->name, body.by_tiles, body.block, body.cost,
                        fmt::join(body.shape.key(), ","));
   key += fmt::format("{} {}|", body.rows_of_sample, body.samples);
-  for (const Slot& slot : body.slots) {
+  for (const Slot& slot : body.slots)
     key += fmt::format("{}.{}.{}.{}.{}{};", static_cast<int>(slot.dtype), static_cast<int>(slot.access),
                        slot.period, slot.pitch, slot.read, slot.written);
-  }
   for (const Member& member : body.members) {
     key +=
         fmt::format("|{} {} {} {} {} {} {}:", static_cast<int>(member.kind), static_cast<int>(member.combine),
@@ -147,8 +146,8 @@ class ProgramBuilder {
       return calls.push_back(std::move(call));
     std::vector<int64_t> bits;
     for (const auto& [m, n] : constants) {
-      const Member& member = body.members[static_cast<size_t>(m)];
-      bits.push_back(constant_bits(member.program.nodes[static_cast<size_t>(n)]));
+      const Member& member = body.members[m];
+      bits.push_back(constant_bits(member.program.nodes[n]));
     }
     const auto [place, fresh] =
         known_.emplace(body_key(body), static_cast<int32_t>(program_.functions.size()));
@@ -171,7 +170,7 @@ class ProgramBuilder {
           std::ranges::all_of(uses.bits, [&](const auto& bits) { return bits[c] == uses.bits[0][c]; });
       if (same) continue;
       const auto [m, n] = uses.constants[c];
-      body.members[static_cast<size_t>(m)].lifted.emplace_back(n, body.extents++);
+      body.members[m].lifted.emplace_back(n, body.extents++);
       for (size_t u = 0; u < uses.calls.size(); ++u)
         uses.calls[u]->extents.push_back({uses.bits[u][c], false});
     }
@@ -217,8 +216,8 @@ void Specialiser::approximate(const ir::Kernel& kernel, Body& body) const {
 }
 
 int Body::stage_of(const Member& member) const {
-  const bool overwrites = std::ranges::any_of(
-      member.stores, [&](int32_t slot) { return slot >= 0 && slots[static_cast<size_t>(slot)].read; });
+  const bool overwrites =
+      std::ranges::any_of(member.stores, [&](int32_t slot) { return slot >= 0 && slots[slot].read; });
   return member.kind == ir::Lowering::pointwise && overwrites ? stages - 1 : member.stage;
 }
 

@@ -107,7 +107,7 @@ struct Body {
   // Returns true if its one op, which is pointwise, writes a parameter in blocks: then rows are blocks.
   bool blocks() const {
     return form == ir::KernelForm::pointwise && members.size() == 1 && !members[0].stores.empty() &&
-           members[0].stores[0] >= 0 && ir::is_blocks(slots[static_cast<size_t>(members[0].stores[0])].dtype);
+           members[0].stores[0] >= 0 && ir::is_blocks(slots[members[0].stores[0]].dtype);
   }
   // Returns the stage in which a member stores. Later stages compute values again from memory, so a store that
   // overwrites an operand waits for the last stage.

@@ -29,8 +29,7 @@ GemmKernel built_in(const ir::Module& module, const ir::Region& region, const ir
   GemmKernel kernel = choose_gemm(module, region, program.call(region.kind, product.kernel).kernel, gpu);
   if (const std::optional<ir::Then>& then = ir::as_product(product)->then) {
     const int32_t function = program.call(region.kind, then->kernel).function;
-    kernel.epilogue = {function, program.functions[static_cast<size_t>(function)].name, then->slot,
-                       then->keeps};
+    kernel.epilogue = {function, program.functions[function].name, then->slot, then->keeps};
   }
   return kernel;
 }
@@ -56,7 +55,7 @@ std::optional<ir::Schedule> select(const ir::Module& module, const ir::Region& r
   ir::Schedule schedule;
   for (const BodyCall& from : program.calls(region.kind)) {
     if (from.kernel.form == ir::KernelForm::alias) continue;
-    const Body* body = from.function < 0 ? nullptr : &program.functions[static_cast<size_t>(from.function)];
+    const Body* body = from.function < 0 ? nullptr : &program.functions[from.function];
     ir::CallSite call = select_kernel(module, region, from, body, gpu);
     call.level = static_cast<int32_t>(schedule.launches.size());
     schedule.launches.emplace_back(std::move(call));

@@ -69,7 +69,7 @@ class BodyBuilder {
   // The slot of a memory operand, made at its first mention.
   Slot& slot(const Operand& operand) {
     const int32_t found = find_slot(operand);
-    if (found >= 0) return body_.slots[static_cast<size_t>(found)];
+    if (found >= 0) return body_.slots[found];
     const ir::Type type = ir::operand_type(module_, region_, operand);
     call_.operands.push_back(operand);
     Slot& made = body_.slots.emplace_back();
@@ -127,7 +127,7 @@ class BodyBuilder {
       const int32_t index = find_slot(op.operands[i]);
       const bool adds = member.kind != Lowering::pointwise && op.info->is_read(i);
       member.accumulate = member.accumulate || adds;
-      member.types.push_back(body_.slots[static_cast<size_t>(index)].dtype);
+      member.types.push_back(body_.slots[index].dtype);
       member.stores.push_back(index);
       member.old.push_back(adds || op.when ? index : -1);
     }
@@ -137,11 +137,11 @@ class BodyBuilder {
                           static_cast<int32_t>(member.types.size()), 0};
       const int32_t index = find_slot(result);
       member.types.push_back(region_[result].type.dtype);
-      member.stores.push_back(index >= 0 && body_.slots[static_cast<size_t>(index)].written ? index : -1);
+      member.stores.push_back(index >= 0 && body_.slots[index].written ? index : -1);
       member.old.push_back(-1);
     }
     for (const int32_t index : member.stores)
-      if (reduces && index >= 0) operands_[static_cast<size_t>(index)].reduced = true;
+      if (reduces && index >= 0) operands_[index].reduced = true;
     body_.members.push_back(std::move(member));
   }
 

@@ -260,10 +260,9 @@ class Parts {
       for (const Operand& operand : old_[i].operands) {
         const ValueId* value = as_value(operand);
         if (value == nullptr || !loss_.has_rows(region_[*value].type.shape) || loss_.makes(*value)) continue;
-        if (const auto [slice, fresh] = slices_.try_emplace(*value); fresh) {
+        if (const auto [slice, fresh] = slices_.try_emplace(*value); fresh)
           slice->second = build.make("slice", part_name(region_[*value].name), {operand},
                                      {{"from", from_}, {"size", size_}});
-        }
       }
     }
   }

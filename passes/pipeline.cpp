@@ -32,23 +32,20 @@ std::string time_table(const std::vector<Timing>& timings) {
   double total = 0;
   for (const Timing& timing : timings) total += timing.milliseconds;
   std::string out = "pass          milliseconds  share\n";
-  for (const Timing& timing : timings) {
+  for (const Timing& timing : timings)
     out += fmt::format("{:<12} {:>13.3f} {:>5.1f}%\n", timing.name, timing.milliseconds,
                        total > 0 ? 100 * timing.milliseconds / total : 0.0);
-  }
   return out + fmt::format("{:<12} {:>13.3f}\n", "total", total);
 }
 
 // Asks for the place in the pipeline that a pass has no right to be in.
 std::string wrong_phase(const Pass& pass, ir::Phase phase) {
-  if (pass.needs && phase != *pass.needs) {
+  if (pass.needs && phase != *pass.needs)
     return fmt::format("pass `{}` needs a module in phase `{}`, this one is in phase `{}`", pass.name,
                        ir::phase_text(*pass.needs), ir::phase_text(phase));
-  }
-  if (!pass.needs && phase >= ir::Phase::fused) {
+  if (!pass.needs && phase >= ir::Phase::fused)
     return fmt::format("pass `{}` runs before `fuse`, this module is in phase `{}`", pass.name,
                        ir::phase_text(phase));
-  }
   return "";
 }
 

@@ -100,10 +100,9 @@ std::string passes_markdown() {
   const auto phase = [](const std::optional<ir::Phase>& phase) {
     return phase ? fmt::format("`{}`", ir::phase_text(*phase)) : std::string("–");
   };
-  for (const Pass& pass : kPasses) {
+  for (const Pass& pass : kPasses)
     out += fmt::format("| `{}` | {} | {} | {} |\n", pass.name, phase(pass.needs), phase(pass.gives),
                        pass.summary);
-  }
   return out;
 }
 

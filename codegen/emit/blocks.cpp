@@ -11,10 +11,9 @@ constexpr int64_t kNumbers = 32, kPairs = kNumbers / 2;
 // The bytes of one block.
 class Block {
  public:
-  Block(Target& t, int32_t slot, Value* block)
-      : t_(t), b_(t.b), dtype_(t.body.slots[static_cast<size_t>(slot)].dtype) {
+  Block(Target& t, int32_t slot, Value* block) : t_(t), b_(t.b), dtype_(t.body.slots[slot].dtype) {
     Value* first = b_.CreateMul(b_.CreateZExtOrTrunc(block, b_.getInt64Ty()), wide(ir::dtype_bytes(dtype_)));
-    base_ = b_.CreateInBoundsGEP(b_.getInt8Ty(), t_.operands[static_cast<size_t>(slot)], first);
+    base_ = b_.CreateInBoundsGEP(b_.getInt8Ty(), t_.operands[slot], first);
   }
 
   DType dtype() const { return dtype_; }

@@ -31,7 +31,7 @@ class Evaluator {
     row_values_.clear();
     base_.assign(body_.slots.size(), nullptr);
     row_base_ = body_.flat ? nullptr : b_.CreateMul(row, t_.column_count());
-    const auto extent = [&](int32_t i) { return t_.extents[static_cast<size_t>(i)]; };
+    const auto extent = [&](int32_t i) { return t_.extents[i]; };
     for (size_t i = 0; i < body_.slots.size(); ++i) {
       const Slot& slot = body_.slots[i];
       Value* repeated = slot.period < 0 ? row : b_.CreateURem(row, extent(slot.period));
@@ -63,9 +63,8 @@ class Evaluator {
   Value* result(int32_t member, int32_t r) {
     if (const auto known = row_values_.find({member, r}); known != row_values_.end()) return known->second;
     auto place = members_.find(member);
-    if (place == members_.end())
-      place = members_.emplace(member, formula(body_.members[static_cast<size_t>(member)])).first;
-    return place->second[static_cast<size_t>(r)];
+    if (place == members_.end()) place = members_.emplace(member, formula(body_.members[member])).first;
+    return place->second[r];
   }
 
   // A value of the whole row: the result of a row reduction, or of an op with one result a row.
@@ -91,7 +90,7 @@ class Evaluator {
     Value *index, *value;
   };
   void prepare(int32_t m, std::vector<Pending>& pending) {
-    const Member& member = body_.members[static_cast<size_t>(m)];
+    const Member& member = body_.members[m];
     for (size_t r = 0; r < member.stores.size(); ++r) {
       const int32_t s = member.stores[r];
       if (s >= 0) pending.push_back({s, index(s), gated(member, r, result(m, static_cast<int32_t>(r)))});
@@ -107,15 +106,15 @@ class Evaluator {
   }
 
   Value* index(int32_t s) {
-    const Slot& slot = body_.slots[static_cast<size_t>(s)];
-    if (slot.access == Access::row) return base_[static_cast<size_t>(s)];
+    const Slot& slot = body_.slots[s];
+    if (slot.access == Access::row) return base_[s];
     if (slot.access == Access::scalar) return t_.index(0);
-    Value* base = base_.empty() ? nullptr : base_[static_cast<size_t>(s)];
+    Value* base = base_.empty() ? nullptr : base_[s];
     return base == nullptr ? point_.column : b_.CreateAdd(base, point_.column);
   }
 
   Value* slot(int32_t s) {
-    const Access access = body_.slots[static_cast<size_t>(s)].access;
+    const Access access = body_.slots[s].access;
     if (access == Access::scalar || access == Access::row) return kept_.at(s);
     Value*& loaded = slots_[s];
     if (loaded == nullptr) loaded = t_.load(s, index(s), point_);
@@ -129,7 +128,7 @@ class Evaluator {
     for (size_t n = 0; n < values.size(); ++n) values[n] = node(member, n, values);
     std::vector<Value*> results;
     for (const int32_t r : member.program.results)
-      results.push_back(t_.round(narrow(values[static_cast<size_t>(r)]), member.types[results.size()]));
+      results.push_back(t_.round(narrow(values[r]), member.types[results.size()]));
     return results;
   }
 
@@ -158,7 +157,7 @@ class Evaluator {
         return b_.CreateAdd(t_.splat(first, point_.lanes), t_.iota(b_.getInt64Ty(), point_.lanes));
       }
       case ScalarOp::samples:
-        return b_.CreateZExtOrTrunc(t_.extents[static_cast<size_t>(body_.samples)], b_.getInt32Ty());
+        return b_.CreateZExtOrTrunc(t_.extents[body_.samples], b_.getInt32Ty());
       case ScalarOp::sample_uniform:
         return sample_uniform(member, node, values);
       default:
@@ -168,7 +167,7 @@ class Evaluator {
     unsigned lanes = 1;
     for (const int32_t arg : node.args) {
       if (arg < 0) break;
-      a.push_back(values[static_cast<size_t>(arg)]);
+      a.push_back(values[arg]);
       lanes = std::max(lanes, Math::lanes(a.back()));
     }
     for (size_t i = 0; i < a.size(); ++i) {
@@ -180,9 +179,9 @@ class Evaluator {
 
   // The point's number of its sample: see ir/scalar.h. Seeds and ordinals are scalars.
   Value* sample_uniform(const Member& member, const ir::ScalarNode& node, const std::vector<Value*>& values) {
-    const auto word = [&](int i) { return values[static_cast<size_t>(node.args[i])]; };
+    const auto word = [&](int i) { return values[node.args[i]]; };
     const auto wide = [&](Value* v) { return b_.CreateZExt(v, b_.getInt64Ty()); };
-    Value* rows = t_.extents[static_cast<size_t>(body_.rows_of_sample)];
+    Value* rows = t_.extents[body_.rows_of_sample];
     Value* inside = b_.CreateURem(row_, rows);
     const unsigned lanes = member.per_row ? 1 : point_.lanes;
     if (!member.per_row) inside = b_.CreateAdd(b_.CreateMul(inside, t_.column_count()), point_.column);
@@ -199,7 +198,7 @@ class Evaluator {
     const bool real = node.kind == ScalarKind::real;
     for (const auto& [lifted, extent] : member.lifted) {
       if (static_cast<size_t>(lifted) != n) continue;
-      Value* bits = t_.constants[static_cast<size_t>(extent)];
+      Value* bits = t_.constants[extent];
       return real ? b_.CreateBitCast(bits, b_.getFloatTy()) : bits;
     }
     if (node.kind == ScalarKind::truth) return b_.getInt1(node.value != 0);

@@ -78,7 +78,7 @@ class KernelEmitter {
   }
 
  private:
-  const Member& member(int32_t m) const { return body_.members[static_cast<size_t>(m)]; }
+  const Member& member(int32_t m) const { return body_.members[m]; }
 
   // Members with something to do at every point of a stage.
   struct Stage {

@@ -105,7 +105,7 @@ Value* Target::iota(Type* element, unsigned lanes) {
 }
 
 std::vector<Value*> Target::load_pair(int32_t slot, Value* index, unsigned lanes) {
-  Value* address = b.CreateInBoundsGEP(b.getInt16Ty(), operands[static_cast<size_t>(slot)], index);
+  Value* address = b.CreateInBoundsGEP(b.getInt16Ty(), operands[slot], index);
   Value* words = splat(b.CreateAlignedLoad(b.getInt32Ty(), address, llvm::Align(2)), lanes);
   Value* low = b.CreateShl(words, splat(b.getInt32(16), lanes));
   Value* high = b.CreateAnd(words, splat(b.getInt32(0xffff0000), lanes));
@@ -114,10 +114,10 @@ std::vector<Value*> Target::load_pair(int32_t slot, Value* index, unsigned lanes
 }
 
 Value* Target::load(int32_t slot, Value* index, const Point& point) {
-  const ir::DType dtype = body.slots[static_cast<size_t>(slot)].dtype;
+  const ir::DType dtype = body.slots[slot].dtype;
   if (ir::is_blocks(dtype)) return load_numbers(*this, slot, index, point.lanes);
   Type* type = Math::with_lanes(memory_type(dtype), point.lanes);
-  Value* address = b.CreateInBoundsGEP(memory_type(dtype), operands[static_cast<size_t>(slot)], index);
+  Value* address = b.CreateInBoundsGEP(memory_type(dtype), operands[slot], index);
   const llvm::Align align = alignment(point, dtype);
   Value* value = point.mask == nullptr ? static_cast<Value*>(b.CreateAlignedLoad(type, address, align))
                                        : b.CreateMaskedLoad(type, address, align, point.mask,
@@ -159,9 +159,9 @@ Value* Target::gather(int32_t slot, Value* base, Value* offset, Value* mask) {
     return mask == nullptr ? value : b.CreateSelect(mask, value, zero(value->getType()));
   }
   if (mask == nullptr) mask = llvm::Constant::getAllOnesValue(Math::with_lanes(b.getInt1Ty(), lanes));
-  const ir::DType dtype = body.slots[static_cast<size_t>(slot)].dtype;
+  const ir::DType dtype = body.slots[slot].dtype;
   Type *element = memory_type(dtype), *type = Math::with_lanes(element, lanes);
-  Value* start = b.CreateInBoundsGEP(element, operands[static_cast<size_t>(slot)], base);
+  Value* start = b.CreateInBoundsGEP(element, operands[slot], base);
   Value* places = b.CreateGEP(element, start, b.CreateSExt(offset, Math::with_lanes(b.getInt64Ty(), lanes)));
   Value* value = b.CreateMaskedGather(type, places, alignment({}, dtype), mask, zero(type));
   if (!is_narrow(dtype)) return value;
@@ -170,10 +170,10 @@ Value* Target::gather(int32_t slot, Value* base, Value* offset, Value* mask) {
 }
 
 void Target::store(int32_t slot, Value* index, Value* value, const Point& point) {
-  const ir::DType dtype = body.slots[static_cast<size_t>(slot)].dtype;
+  const ir::DType dtype = body.slots[slot].dtype;
   value = splat(value, point.lanes);
   if (is_narrow(dtype)) value = half.narrow(value, dtype);
-  Value* address = b.CreateInBoundsGEP(memory_type(dtype), operands[static_cast<size_t>(slot)], index);
+  Value* address = b.CreateInBoundsGEP(memory_type(dtype), operands[slot], index);
   if (point.mask == nullptr)
     b.CreateAlignedStore(value, address, alignment(point, dtype));
   else
@@ -223,7 +223,7 @@ Target::Terms Target::finish(const std::vector<Reduction>& reductions, Carried a
 }
 
 std::pair<Value*, Value*> Target::part_rows(Value* part, Value* count) {
-  Value* chunk = extents[static_cast<size_t>(body.chunk)];
+  Value* chunk = extents[body.chunk];
   Value* first = smaller(b.CreateMul(part, chunk), count);
   return {first, smaller(b.CreateAdd(first, chunk), count)};
 }

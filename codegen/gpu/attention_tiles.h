@@ -136,13 +136,13 @@ class AttentionTiles : protected BlockCode {
     Value* element = b.CreateAdd(b.CreateMul(sample_, wide(s_.length * s_.row())),
                                  b.CreateMul(which == 0 ? head_ : kv_head_, wide(s_.channels)));
     element = b.CreateAdd(element, wide(s_.begin(which)));
-    return {offset(t_.operands[static_cast<size_t>(slot)], b.CreateShl(element, 1)), 2 * s_.row()};
+    return {offset(t_.operands[slot], b.CreateShl(element, 1)), 2 * s_.row()};
   }
   // [B,T,C]
   Rows output(int32_t slot) {
     Value* element = b.CreateAdd(b.CreateMul(sample_, wide(s_.length * s_.width())),
                                  b.CreateMul(head_, wide(s_.channels)));
-    return {offset(t_.operands[static_cast<size_t>(slot)], b.CreateShl(element, 1)), 2 * s_.width()};
+    return {offset(t_.operands[slot], b.CreateShl(element, 1)), 2 * s_.width()};
   }
   Value* row_of(const Rows& rows, Value* position) {
     return offset(rows.begin, b.CreateMul(wide(position), wide(rows.stride)));
@@ -151,7 +151,7 @@ class AttentionTiles : protected BlockCode {
   Value* top_of(int32_t slot, Value* position) {
     Value* head = b.CreateAdd(b.CreateMul(sample_, wide(s_.heads)), head_);
     Value* element = b.CreateAdd(b.CreateMul(head, wide(2 * s_.length)), wide(position));
-    return offset(t_.operands[static_cast<size_t>(slot)], b.CreateShl(element, 2));
+    return offset(t_.operands[slot], b.CreateShl(element, 2));
   }
   Value* log_of(int32_t slot, Value* position) { return offset(top_of(slot, position), wide(4 * s_.length)); }
   // [B,T,H]

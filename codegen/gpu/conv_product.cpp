@@ -106,8 +106,7 @@ class MmaConv : ConvOperands {
   Value* to(const Staging& staging, int v, Value* buffer) {
     const auto different = static_cast<int>(staging.to.size());
     const int rows = v / different * different * staging.apart;
-    return b.CreateAdd(staging.to[static_cast<size_t>(v % different)],
-                       add(buffer, rows * staging.layout.row_bytes()));
+    return b.CreateAdd(staging.to[v % different], add(buffer, rows * staging.layout.row_bytes()));
   }
 
   // Calls f(v, outer, inner) for the first `elements` of the line in each row v of the tile that begins at k0.
@@ -121,7 +120,7 @@ class MmaConv : ConvOperands {
       if (!staging.from.inner_last) inner = this->inner(staging, k0, add(staging.row, v * staging.apart));
       for (size_t e = 0; e < static_cast<size_t>(elements); ++e)
         if (staging.from.inner_last)
-          f(v, staging.fixed[static_cast<size_t>(v)], line[e]);
+          f(v, staging.fixed[v], line[e]);
         else
           f(v, staging.fixed[e], inner);
     }
@@ -199,7 +198,7 @@ class FfmaConv : ConvOperands {
     const auto exists = [&](const FfmaTile::Staging& staging, int v, int j, Value*, const Values& fetched) {
       int first = staged[0]->moves + staged[1]->moves;  // behind the vectors
       if (&staging == staged[1]) first += staged[0]->moves * elements(*staged[0]);
-      return fetched[static_cast<size_t>(first + v * elements(staging) + j)];
+      return fetched[first + v * elements(staging) + j];
     };
     store_sums(ffma_, ffma_.products(k_, fetch, exists));
   }
@@ -217,7 +216,7 @@ class FfmaConv : ConvOperands {
       for (int j = 0; j < elements(staging); ++j) {
         if (j == 0 || staging.inner_last)
           inner = from.inner(add(first, v * staging.inner_step + (staging.inner_last ? j : 0)));
-        const ConvPart& outer = outers[static_cast<size_t>(staging.inner_last ? v : j)];
+        const ConvPart& outer = outers[staging.inner_last ? v : j];
         there.push_back(exists(from, outer, inner));
         Value* at =
             b.CreateSelect(there.back(), address(from, outer, inner), element(from.slot, t_.index(0)));

@@ -88,7 +88,7 @@ Values FfmaTile::products(Value* all, const Fetch& fetch, const Exists& exists, 
     Value* depth = b.CreateSelect(b.CreateICmpEQ(next, word(0)), word(0), here);
     const Values sums = multiply(now[0], depth, Values(now.begin() + 2, now.end()));
     const auto vector = [&](const Staging& staging, int first, int v) {
-      Value* elements = fetched[static_cast<size_t>(first + v)];
+      Value* elements = fetched[first + v];
       if (ir::is_narrow(type_)) elements = t_.half.widen(elements, type_);
       Value* zeros = llvm::Constant::getNullValue(lanes(kVector));
       if (staging.whole) return b.CreateSelect(exists(staging, v, 0, left, fetched), elements, zeros);

@@ -105,7 +105,7 @@ Values MmaTile::add_slices(const Values& sums) {
   cores_.wait(0);  // copies of tiles that there are not
   barrier();
   for (int f = 0; f < fragments; ++f) {
-    Value* four = side_by_side(&sums[static_cast<size_t>(4 * f)], 4);
+    Value* four = side_by_side(&sums[4 * f], 4);
     cores_.put(at(slice_, word(f)), b.CreateBitCast(four, llvm::FixedVectorType::get(b.getInt32Ty(), 4)));
   }
   barrier();
@@ -128,7 +128,7 @@ Values MmaTile::add_slices(const Values& sums) {
 
 // Four 8 x 8 matrices: fragment i, 16 along the operand's own dimension, of a step of 16 along the inner one.
 Values MmaTile::fragment(const Layout& layout, int i, int step, Value* buffer) {
-  Value* from = layout.from[static_cast<size_t>(layout.inner_last ? step : i)];
+  Value* from = layout.from[layout.inner_last ? step : i];
   from = add(b.CreateAdd(from, buffer), (layout.inner_last ? i : step) * 16 * layout.row_bytes());
   return cores_.load_matrices(from, !layout.inner_last);
 }
@@ -140,10 +140,10 @@ void MmaTile::multiply(int step, Value* buffer, Values& sums) {
   for (int j = 0; j < across / 2; ++j) right.push_back(fragment(b_, j, step, buffer));
   for (int i = 0; i < fragments_m(); ++i) {
     for (int j = 0; j < across; ++j) {
-      const Values& x = left[static_cast<size_t>(i)];
-      const Values& y = right[static_cast<size_t>(j / 2)];
+      const Values& x = left[i];
+      const Values& y = right[j / 2];
       const size_t first = j % 2 == 0 ? 0 : 2;
-      cores_.multiply(x, y[first], y[first + 1], &sums[static_cast<size_t>(4 * (i * across + j))]);
+      cores_.multiply(x, y[first], y[first + 1], &sums[4 * (i * across + j)]);
     }
   }
 }

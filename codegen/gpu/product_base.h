@@ -98,7 +98,7 @@ class GemmBase : protected BlockCode {
     Value* begin = o.begin[o.begin.size() > 1 ? static_cast<size_t>(v) : 0];
     if (o.inner_last) return offset(begin, in_bytes(place));
     Value* row = offset(begin, b.CreateMul(place, o.stride));
-    return j == 0 ? row : offset(row, o.to_element[static_cast<size_t>(j)]);
+    return j == 0 ? row : offset(row, o.to_element[j]);
   }
 
   // An element of C.

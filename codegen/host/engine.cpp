@@ -133,7 +133,7 @@ Status HostEngine::prepare_launch(const ir::OpView& at, const codegen::BodyCall&
     if (launch.library == nullptr)
       return Status::error("internal error: `{}` is no library call", launch.name);
   } else {
-    launch.name = program.functions[static_cast<size_t>(call.function)].name;
+    launch.name = program.functions[call.function].name;
     launch.function = code_->function(call.function);
     launch.extents = call.extents;
     launch.values.resize(launch.extents.size());

@@ -44,7 +44,7 @@ class HostCode {
                                         std::string& problem);
   ~HostCode();
   // index: BodyCall::function, not negative. Valid as long as this lives.
-  HostFunction function(int32_t index) const { return functions_[static_cast<size_t>(index)]; }
+  HostFunction function(int32_t index) const { return functions_[index]; }
 
  private:
   HostCode();

@@ -38,10 +38,9 @@ class HostTarget final : public Target {
                                       llvm::Function::ExternalLinkage, name, module);
     function->addFnAttr(llvm::Attribute::NoUnwind);
     b.SetInsertPoint(llvm::BasicBlock::Create(module.getContext(), "entry", function));
-    for (size_t i = 0; i < body.slots.size(); ++i) {
+    for (size_t i = 0; i < body.slots.size(); ++i)
       operands.push_back(b.CreateAlignedLoad(
           b.getPtrTy(), b.CreateConstGEP1_64(b.getPtrTy(), function->getArg(0), i), llvm::Align(8)));
-    }
     for (int32_t i = 0; i < body.extents; ++i) {
       extents.push_back(b.CreateAlignedLoad(
           i64, b.CreateConstGEP1_64(i64, function->getArg(1), static_cast<uint64_t>(i)), llvm::Align(8)));

@@ -80,8 +80,7 @@ void Pool::run(int64_t tasks, Task task, const void* context) {
   const auto count = static_cast<int64_t>(slots_.size());
   for (int64_t s = 0; s < count; ++s) {
     const int64_t share = tasks * (s + 1) / count - tasks * s / count;
-    slots_[static_cast<size_t>(s)].left.store(uint64_t{number} << 32 | static_cast<uint64_t>(share),
-                                              std::memory_order_release);
+    slots_[s].left.store(uint64_t{number} << 32 | static_cast<uint64_t>(share), std::memory_order_release);
   }
   launch_.store(number, std::memory_order_seq_cst);
   launch_.notify_all();  // no system call where nobody sleeps

@@ -72,9 +72,9 @@ void add_waits(const std::vector<Touched>& touched, Schedule& schedule) {
   for (size_t b = 0; b < touched.size(); ++b) {
     Branch& branch = ir::branch(schedule.launches[b]);
     std::array<bool, kStreams> done{};  // all of that stream that it may have to wait for
-    done[static_cast<size_t>(branch.stream)] = true;
+    done[branch.stream] = true;
     for (size_t a = b; a-- > 0 && !std::ranges::all_of(done, std::identity());) {
-      bool& all = done[static_cast<size_t>(ir::branch(schedule.launches[a]).stream)];
+      bool& all = done[ir::branch(schedule.launches[a]).stream];
       if (all) continue;
       all = order.before(a, b);
       if (all || !conflict(touched[a], touched[b])) continue;

@@ -61,10 +61,9 @@ struct OpRules : RegionRules {
 
   void op(const Op& op) {
     const OpInfo& info = *op.info;
-    if (!info.takes_operands(op.operands.size()) || op.results.size() != static_cast<size_t>(info.results)) {
+    if (!info.takes_operands(op.operands.size()) || op.results.size() != static_cast<size_t>(info.results))
       return broken("R3", op.at, "`{}` takes {} operands and has {} results", info.name,
                     info.operand_count_text(), info.results);
-    }
     for (const auto& [key, value] : op.attrs) {
       const auto spec =
           std::ranges::find_if(info.attrs, [&name = key](const AttrSpec& s) { return s.name == name; });

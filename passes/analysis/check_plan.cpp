@@ -128,10 +128,9 @@ class Checker {
       return fail("{} is at {}, which is not a multiple of {}", name, offset_, alignment);
     const int64_t begin = host ? *module_.arena_bytes : 0,
                   all = host ? module_.host_bytes : *module_.arena_bytes;
-    if (offset_ < begin || offset_ > begin + all - size_) {
+    if (offset_ < begin || offset_ > begin + all - size_)
       return fail("{} of {} bytes at {} leaves the {} of {} bytes", name, size_, offset_,
                   host ? "host's block" : "arena", all);
-    }
     return true;
   }
   bool place(BufferId id, const std::string& name) {
@@ -181,8 +180,7 @@ class Checker {
   std::vector<size_t> by_streams(const Region& region, const KernelNumbers& numbers, size_t first,
                                  bool joined) {
     std::array<std::vector<const Launch*>, kStreams> waiting;  // the next one last
-    for (const Launch& launch : region.schedule->launches)
-      waiting[static_cast<size_t>(branch(launch).stream)].push_back(&launch);
+    for (const Launch& launch : region.schedule->launches) waiting[branch(launch).stream].push_back(&launch);
     for (std::vector<const Launch*>& stream : waiting) std::ranges::reverse(stream);
     std::vector<size_t> order;
     std::set<int32_t> done;  // kernels
@@ -306,16 +304,14 @@ class Checker {
     const Operand root = facts_->root(operand);
     if (!place(region, root)) return false;
     const int64_t offset = offset_;
-    if (!bytes.held(offset, size_, holder(root))) {
+    if (!bytes.held(offset, size_, holder(root)))
       return fail("{} is read at {}, but not all of these bytes hold it",
                   operand_text(module_, region, operand), offset);
-    }
     if (as_value(operand) != nullptr && operand != root) {
       const std::optional<int64_t>& own = region[*as_value(operand)].offset;
-      if (own && *own != offset) {
+      if (own && *own != offset)
         return fail("{} is at {}, what it is a reshape of at {}", operand_text(module_, region, operand),
                     *own, offset);
-      }
     }
     return true;
   }

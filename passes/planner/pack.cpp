@@ -343,10 +343,9 @@ int cut_sections(const std::vector<Block>& blocks, std::vector<Item>& items) {
     section_at[t] = sections - 1;
   }
   items.assign(blocks.size(), {});
-  for (size_t i = 0; i < blocks.size(); ++i) {
+  for (size_t i = 0; i < blocks.size(); ++i)
     items[i] = {blocks[i].bytes, section_at[blocks[i].first], section_at[blocks[i].last] + 1,
                 length_of(blocks[i])};
-  }
   return sections;
 }
 

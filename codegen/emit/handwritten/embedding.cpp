@@ -37,10 +37,9 @@ class EmbeddingGradient {
               [&](const Point& point) {
                 Value* column = b_.CreateAdd(first, point.column);
                 const auto at = [&](Value* row) { return b_.CreateAdd(b_.CreateMul(row, columns_), column); };
-                if (fresh_) {
+                if (fresh_)
                   t_.each(t_.index(0), t_.index(s_.cleared), t_.index(1),
                           [&](Value* row) { t_.store(sums_, at(row), t_.real(0), point); });
-                }
                 t_.each(t_.index(0), count(), t_.index(1), [&](Value* n) {
                   Value* row = token(n);
                   Value* place = at(index(row));

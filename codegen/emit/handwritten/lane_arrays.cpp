@@ -39,10 +39,9 @@ LaneArrays::Chunk LaneArrays::chunk_at(Value* own) {
 
 Target::Carried LaneArrays::over_chunks(
     const Target::Carried& start, const std::function<Target::Carried(const Chunk&, Target::Carried)>& f) {
-  if (team_ == 0 || own_ > Team::kMostChannels) {
+  if (team_ == 0 || own_ > Team::kMostChannels)
     return t_.loop(t_.index(0), t_.index(own_), t_.index(chunk()), start,
                    [&](Value* own, const Target::Carried& carried) { return f(chunk_at(own), carried); });
-  }
   Target::Carried carried = start;
   for (int64_t own = 0; own < own_; own += chunk()) carried = f(chunk_at(t_.index(own)), std::move(carried));
   return carried;

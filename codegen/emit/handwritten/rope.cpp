@@ -115,10 +115,9 @@ class Rope {
       }
     };
     const int64_t whole = s_.turned / kTogether * kTogether;
-    if (whole > 0) {
+    if (whole > 0)
       t_.each(t_.index(0), t_.index(whole), t_.index(kTogether),
               [&](Value* i) { heads(b_.CreateAdd(row, b_.CreateMul(i, t_.index(s_.channels))), kTogether); });
-    }
     if (whole < s_.turned) heads(b_.CreateAdd(row, t_.index(whole * s_.channels)), s_.turned - whole);
   }
 
