@@ -6,7 +6,6 @@
 #include <array>
 #include <limits>
 #include <map>
-#include <ranges>
 #include <stdexcept>
 
 #include "ir/text/size_text.h"
@@ -398,10 +397,14 @@ BatchChoice choose_ranks(const ir::Module& model, const CompileUnchunked& compil
     }
     tried += fmt::format("     {}: {}\n", ir::counted(ranks, "rank"), choice.problem);
     // The next number with fewer.
-    ++ranks;
-    ranks = *std::ranges::partition_point(std::views::iota(ranks, share ? ranks : lanes), [&](int64_t more) {
-      return passes::most_nodes_from(lanes, more) == nodes;
-    });
+    int64_t high = share ? ranks + 1 : lanes;
+    for (++ranks; ranks < high;) {
+      const int64_t middle = ranks + (high - ranks) / 2;
+      if (passes::most_nodes_from(lanes, middle) == nodes)
+        ranks = middle + 1;
+      else
+        high = middle;
+    }
   }
 }
 

@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <ranges>
 #include <set>
 
 #include "ir/builder.h"
@@ -499,10 +498,16 @@ bool host_state(Module& module, const Options& options, Diag&) {
     choice.bytes = buffers + std::max(area, state.slot_bytes(choice.hosted, choice.piece) + beside);
     return choice;
   };
-  const size_t fewest = *std::ranges::partition_point(std::views::iota(size_t{0}, chosen.size()),
-                                                      [&](size_t n) { return with(n).bytes > budget; });
+  size_t fewest = 0, enough = chosen.size();
+  while (fewest < enough) {
+    const size_t middle = fewest + (enough - fewest) / 2;
+    if (with(middle).bytes <= budget)
+      enough = middle;
+    else
+      fewest = middle + 1;
+  }
   // Values may lie a little worse than the bound has it.
-  for (size_t enough = fewest;; ++enough) {
+  for (;; ++enough) {
     const Choice choice = with(enough);
     if (!choice.hosted.empty()) HostState(module).build(choice.hosted, choice.piece);
     if (enough == chosen.size()) return true;
