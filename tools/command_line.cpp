@@ -7,7 +7,6 @@
 #include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <filesystem>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -70,8 +69,7 @@ std::string empty_value(const CLI::App& app) {
 
 using Json = nlohmann::ordered_json;
 
-// CLI11 writes "TEXT:{ptx,ir}" for a choice among words, here ptx|ir, and "N:INT in [0 - 9]" for a checked
-// number, here N.
+// CLI11 writes "TEXT:{ptx,ir}" for a choice among words, here ptx|ir.
 Json describe(const CLI::Option& option) {
   Json names = Json::array();
   for (const std::string& name : option.get_snames()) names.push_back("-" + name);
@@ -81,8 +79,6 @@ Json describe(const CLI::Option& option) {
   if (open != std::string::npos && close != std::string::npos) {
     value = value.substr(open + 1, close - open - 1);
     std::replace(value.begin(), value.end(), ',', '|');
-  } else if (value.find('[') > value.find(':')) {  // not cuda[:N], which is a name of ours
-    value.resize(std::min(value.size(), value.find(':')));
   }
   if (option.get_items_expected_max() == 0) value.clear();
   return {{"names", names},
@@ -151,10 +147,8 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, cons
   app.add_flag_callback("-V", [&] { throw CLI::CallForVersion(app.version(), 0); })
       ->group("");  // as of other programs
   app.get_formatter()->column_width(28);
-  if (argc == 2 && std::string_view(argv[1]) == "--dump-options") {
-    std::cout << option_table(app).dump(1) << std::endl;
-    return 0;
-  }
+  if (argc == 2 && std::string_view(argv[1]) == "--dump-options")
+    return exit_status(write_output("-", option_table(app).dump(1) + "\n"));
   std::string wrong;
   try {
     app.parse(argc, argv);
@@ -163,7 +157,9 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, cons
     else
       wrong = empty_value(app);
   } catch (const CLI::Success& asked) {
-    return app.exit(asked, std::cout, std::cout);
+    std::ostringstream text;
+    (void)app.exit(asked, text, text);
+    return exit_status(write_output("-", text.str()));
   } catch (const CLI::ArgumentMismatch& error) {
     wrong = mismatch(error.what());
   } catch (const CLI::ParseError& error) {
@@ -171,6 +167,17 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, cons
   }
   if (wrong.empty()) return std::nullopt;
   return fail(kWrongCommand, fmt::format("{}\n{} --help lists the options", wrong, program));
+}
+
+CLI::Validator whole_number(int64_t low, int64_t high) {
+  const auto check = [low, high](std::string& text) -> std::string {
+    const auto value = number_of<int64_t>(text);
+    if (!value || *value < low || *value > high)
+      return fmt::format("\"{}\" is not a whole number from {} to {}", text, low, high);
+    text = fmt::format("{}", *value);
+    return "";
+  };
+  return {check, ""};
 }
 
 std::string wrong_outputs(const std::vector<FileOption>& options) {

@@ -3,6 +3,8 @@
 #pragma once
 #include <CLI/App.hpp>
 #include <algorithm>
+#include <charconv>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,6 +30,18 @@ enum Exit { kDone = 0, kFailed = 1, kWrongCommand = 2, kBug = 3, kInterrupted = 
 int fail(Exit status, std::string_view text);
 // kDone; or kFailed, when it has said the error in the same way.
 int exit_status(const Status& status);
+
+// Reads a number in decimal digits. The option parser's own reading takes 010 for 8, and for a number past the
+// largest one the largest.
+template <class T>
+std::optional<T> number_of(const std::string& text) {
+  T value = 0;
+  const char *begin = text.data() + text.starts_with('+'), *const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(begin, end, value);
+  return error == std::errc{} && rest == end ? std::optional(value) : std::nullopt;
+}
+// A check, by Option::transform, of a whole number from `low` to `high`.
+CLI::Validator whole_number(int64_t low, int64_t high = std::numeric_limits<int64_t>::max());
 
 // The files that a command line names. Each program has one table of its options that read or write files; an
 // output that is one of its inputs, or another output, makes the command line wrong.

@@ -3,10 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <iostream>
-#include <limits>
 
 #include "ir/schema/optimizer.h"
 #include "ir/schema/rate_schedule.h"
@@ -24,26 +21,8 @@ namespace {
 
 OptionForm any(std::string type) { return {std::move(type), std::nullopt, {}}; }
 
-// Reads a number in decimal digits. The option parser's own reading takes 010 for 8, and for a number past the
-// largest one the largest.
-template <class T>
-std::optional<T> number_of(const std::string& text) {
-  T value = 0;
-  const char *begin = text.data() + text.starts_with('+'), *const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(begin, end, value);
-  return error == std::errc{} && rest == end ? std::optional(value) : std::nullopt;
-}
-
-// A whole number from `low` to `high`.
 OptionForm count(int64_t low, int64_t high = std::numeric_limits<int64_t>::max()) {
-  const auto check = [low, high](std::string& text) -> std::string {
-    const auto value = number_of<int64_t>(text);
-    if (!value || *value < low || *value > high)
-      return fmt::format("\"{}\" is not a whole number from {} to {}", text, low, high);
-    text = fmt::format("{}", *value);
-    return "";
-  };
-  return {"N", CLI::Validator(check, ""), {}};
+  return {"N", whole_number(low, high), {}};
 }
 
 // A finite f32 that is not negative.
@@ -268,11 +247,7 @@ void add_options(CLI::App& app, Arguments& to) {
       option->group(std::string(row.group));
   }
   app.add_flag_callback(
-         "--list-data",
-         [] {
-           std::cout << sources_markdown();
-           throw CLI::Success();
-         },
+         "--list-data", [] { throw CLI::CallForVersion(sources_markdown(), 0); },
          "print the table of what SPEC may be, and end")
       ->group("Data");
   app.set_version_flag("--version",

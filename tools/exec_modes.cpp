@@ -5,7 +5,6 @@
 #include <array>
 #include <bit>
 #include <chrono>
-#include <cstdio>
 #include <tuple>
 
 #include "compiler/open_artifact.h"
@@ -268,7 +267,7 @@ Status evaluate_parameters(Run& run, Session& session) {
   Status status = evaluate_once(session, plan, run.eval, run.options, report, result.interrupted);
   result.seconds = report.seconds;
   if (status && !result.interrupted) status = reporter.evaluated(report);
-  if (status && std::ferror(stdout)) status = Status::error("cannot write standard output");
+  if (status) status = printed();
   return status ? run.log.write(end_line(result, run.device->peak_bytes())) : status;
 }
 
@@ -321,7 +320,7 @@ Status generate_text(Run& run, Session& session) {
     if (tokens > 0 && writes_numbers(run.artifact.plan)) print_text("\n");
   }
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
-  if (std::ferror(stdout)) return Status::error("cannot write standard output");
+  GACC_TRY(printed());
   if (tokens == 0 || run.result.interrupted) return {};
   if (!run.given.quiet && run.prompts.empty()) run.say("\n");
   run.done = fmt::format("{}, {:.3g} ms each", counted(tokens, "token"),
@@ -345,7 +344,7 @@ Status verify_artifact(Run& run) {
   run.result.interrupted = !result && run.options.interrupted();
   if (run.result.interrupted) return {};
   GACC_TRY(result.status());
-  if (result->failed == 0) return {};
+  if (result->failed == 0) return printed();
   return Status::error("--verify: {} of {} checks failed", result->failed, result->failed + result->passed);
 }
 

@@ -27,6 +27,8 @@ void print_text(std::string_view text) {
   std::fflush(stdout);
 }
 
+Status printed() { return std::ferror(stdout) ? Status::error("cannot write standard output") : Status(); }
+
 Status check_ranks(const Plan& plan, Mode mode, int64_t ranks) {
   if (ranks == 1) return {};
   for (const auto& [one, option] :

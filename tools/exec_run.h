@@ -28,6 +28,8 @@ Status check_ranks(const Plan& plan, Mode mode, int64_t ranks);
 
 // Writes on standard output, at once.
 void print_text(std::string_view text);
+// Fails where a text could not be printed, of which the run goes on.
+Status printed();
 
 class Run {
  public:

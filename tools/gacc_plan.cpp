@@ -89,10 +89,7 @@ Exit status:
                            const char* bytes, const char* of_what) {
     CLI::App* added = app.add_subcommand(name, does);
     added->add_option("file", to.file, file)->required()->type_name("");
-    added->add_option(bytes, to.bytes, of_what)
-        ->required()
-        ->type_name("BYTES")
-        ->check(CLI::NonNegativeNumber);
+    added->add_option(bytes, to.bytes, of_what)->required()->type_name("BYTES")->transform(whole_number(0));
     return added;
   };
   Arguments offsets{.file = "", .out = "-"}, recompute;
@@ -106,7 +103,7 @@ Exit status:
                             "bytes that may live at one time");
   again->add_option("--effort", recompute.effort, "work of the search; 0 takes the first plan (default: 1)")
       ->type_name("N")
-      ->check(CLI::Range(0, 1000));
+      ->transform(whole_number(0, 1000));
   again->add_option("-o", recompute.out, "the schedule: an operation and its drops per line")
       ->type_name("FILE");
 

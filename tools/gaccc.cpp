@@ -138,16 +138,16 @@ Exit status:
   value("--context", to.context, "T",
         "of a published model: tokens of a window; default: 1024, or\nall of its positions where they are "
         "fewer")
-      ->check(CLI::Range(1, 1 << 30));
+      ->transform(whole_number(1, 1 << 30));
   value("--lora", to.lora, "R", "short for [lora]: adapters of rank R at all products of the\nblocks")
-      ->check(CLI::Range(1, 1 << 20));
+      ->transform(whole_number(1, 1 << 20));
   app.add_flag("--pack", to.pack,
                "of a published model: windows have several documents, whose\nnumbers are a further input "
                "(docs/fine-tuning.md)");
   value("--documents", to.documents, "N",
         "short for --set train.documents=N: estimates are for documents of\nN tokens on average; with "
         "--pack where that is missing")
-      ->check(CLI::Range(1, 1 << 30));
+      ->transform(whole_number(1, 1 << 30));
   app.add_option(
          "--fits", to.fits,
          "print which cards the model trains on, wholly and by adapters, and with\nwindows of how many "

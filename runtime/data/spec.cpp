@@ -173,16 +173,16 @@ std::string spec_forms() {
 }
 
 std::string sources_markdown() {
-  std::string page = "| SPEC | gives |\n| --- | --- |\n";
+  std::string page = "| SPEC | gives |\n| --- | --- |";
   const auto cell = [](std::string_view text) {  // a | would end the cell
     return fmt::format("{}", fmt::join(cut(text, '|'), "\\|"));
   };
   for (const DataSource* source : all_sources()) {
-    page += fmt::format("| `{}` | {}", cell(spec_form(*source)), source->says);
+    page += fmt::format("\n| `{}` | {}", cell(spec_form(*source)), source->says);
     for (const SpecKey& key : source->keys)
       page += fmt::format("; `{}`: {}{}", key.name, key.says,
                           key.otherwise.empty() ? "" : fmt::format(" (default `{}`)", key.otherwise));
-    page += " |\n";
+    page += " |";
   }
   return page;
 }

@@ -123,8 +123,8 @@ def test_closed_streams_stay_closed(folder):
         for streams in (">&- 2>&-", "2>/dev/full"):
             done = subprocess.run(f"{harness.BIN}/{command} {streams}", shell=True, cwd=folder)
             expect(done.returncode == code, f"{command} {streams}: exit {done.returncode}")
-    for command in (f"gaccc {harness.example('regression')} --plan", "gacc-opt --list-passes",
-                    f"gacc-exec {artifact} --eval {train.split()[3]} --load {folder}/w.safetensors"):
+    for command in (f"gaccc {harness.example('regression')} --plan", "gacc-opt --list-passes", "gaccc --version", "gacc-plan --help", "gacc-exec --list-data",
+                    "gacc-opt --dump-options", f"{train} --verify".replace("--epochs 2", ""), f"gacc-exec {artifact} --eval {train.split()[3]} --load {folder}/w.safetensors"):
         for streams in (">&-", ">/dev/full"):
             done = subprocess.run(f"{harness.BIN}/{command} {streams}", shell=True, capture_output=True)
             expect(done.returncode == 1 and b"standard output" in done.stderr, f"{command} {streams}: {done}")
@@ -138,9 +138,11 @@ def test_numbers_and_sizes_mean_what_they_say(folder):
         run("gacc-exec", artifact, "--init-only", "--seed", seed, "--save", folder / "w")
         digests[seed] = (folder / "w").read_bytes()
     expect(digests["7"] == digests["007"] == digests["+7"] and len(set(digests.values())) == 2, "other seeds than were given")
-    for option, number in (("--seed", "-1"), ("--seed", "9223372036854775808"), ("--seed", "0x7"), ("--updates", "-1"), ("--epochs", "1e3"),
-                           ("--eval-every", "0"), ("--threads", "18446744073709551617")):
-        done = run("gacc-exec", artifact, "--data", "synthetic:digits", option, number, code=2)
+    trains = ["gacc-exec", artifact, "--data", "synthetic:digits"]
+    for command, option, number in ((trains, "--seed", "-1"), (trains, "--seed", "9223372036854775808"), (trains, "--seed", "0x7"), (trains, "--updates", "-1"), (trains, "--epochs", "1e3"),
+                                    (trains, "--eval-every", "0"), (trains, "--threads", "18446744073709551617"), (["gaccc", "x"], "--context", "0x10"),
+                                    (["gaccc", "x"], "--lora", "0x10"), (["gaccc", "x"], "--documents", "0x10"), (["gacc-plan", "offsets", "x"], "--capacity", "0x10")):
+        done = run(*command, option, number, code=2)
         expect(f'{option}: "{number}" is not a whole number from ' in done.stderr, done.stderr)
     model = harness.example("regression")
     wrong = run("gaccc", model, "--plan", "--memory", "1", code=1).stderr
