@@ -29,10 +29,12 @@ constexpr std::string_view kNeutral[] = {
 constexpr std::string_view kShown[] = {"architectures",
                                        "attention_bias",
                                        "attention_dropout",
+                                       "attention_probs_dropout_prob",
                                        "attn_pdrop",
                                        "embd_pdrop",
                                        "embedding_dropout",
                                        "hidden_dropout",
+                                       "hidden_dropout_prob",
                                        "hidden_size",
                                        "initializer_range",
                                        "intermediate_size",
@@ -44,7 +46,6 @@ constexpr std::string_view kShown[] = {"architectures",
                                        "n_layer",
                                        "n_positions",
                                        "num_hidden_layers",
-                                       "original_max_position_embeddings",
                                        "resid_pdrop",
                                        "vocab_size"};
 
@@ -52,10 +53,8 @@ constexpr std::string_view kShown[] = {"architectures",
 const struct {
   std::string_view key;
   double value;
-} kPlain[] = {{"embedding_multiplier", 1},
-              {"logit_scale", 1},
-              {"logits_scaling", 1},
-              {"residual_multiplier", 1},
+} kPlain[] = {{"embedding_multiplier", 1}, {"full_attn_mod", 1},  {"interpolate_factor", 1},
+              {"logit_scale", 1},          {"logits_scaling", 1}, {"residual_multiplier", 1},
               {"scale_attn_weights", 1}};
 
 // Keys of which the model says what they are, and what it calls that.
@@ -69,6 +68,7 @@ const struct {
               {"n_head", "heads"},
               {"num_attention_heads", "heads"},
               {"num_key_value_heads", "kv_heads"},
+              {"original_max_position_embeddings", "scaling.original_max_position_embeddings"},
               {"partial_rotary_factor", "partial"},
               {"rms_norm_eps", "eps"},
               {"rope_theta", "theta"},
@@ -241,15 +241,18 @@ class Comparison {
       add(fmt::format("{} is {}; the model's rope is scaled", key, value.dump()));
     if (!plain && !has("scaling.rope_type"))
       return add(fmt::format("{} is {}; the model's rope is not scaled", key, value.dump()));
+    const bool phi3 = config_.value("model_type", json()) == "phi3";  // early ones call longrope otherwise
     for (const auto& [part, number] : value.items()) {
       if (number.is_object()) return unknown(key, value);  // one for each type of layer
       const std::string fact = part == "rope_theta"              ? "theta"
                                : part == "partial_rotary_factor" ? "partial"
-                               : part == "type"                  ? "scaling.rope_type"
                                                                  : "scaling." + part;
-      if (has(fact) || fact == "theta")
+      if (part == "type" || part == "rope_type")
+        compare_fact(key + "." + part, phi3 && number == "yarn" ? json("longrope") : number,
+                     "scaling.rope_type");
+      else if (has(fact) || fact == "theta")
         compare_fact(key + "." + part, number, fact);
-      else if (!plain && !says_nothing(number))
+      else if (!plain && part != "finetuned" && !says_nothing(number))
         unknown(key + "." + part, number);
     }
   }

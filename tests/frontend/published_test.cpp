@@ -148,7 +148,20 @@ std::vector<std::pair<std::string, Json>> enumerated() {
           {"long_factor", std::vector<double>(48, 2.0)}}},
         {"max_position_embeddings", 131072},
         {"original_max_position_embeddings", 4096},
-        {"partial_rotary_factor", 1.0}});
+        {"partial_rotary_factor", 1.0},
+        {"mlp_bias", false},  // as Phi 4 mini has these
+        {"lm_head_bias", false},
+        {"full_attn_mod", 1},
+        {"interpolate_factor", 1}});
+  with("gpt2", "medium", {{"n_special", 0}, {"predict_special_tokens", true}, {"_num_labels", 1}});
+  with("llama-2-7b", "longrope",
+       {{"rope_scaling",
+         {{"type", "longrope"},
+          {"short_factor", std::vector<double>(64, 1.0)},
+          {"long_factor", std::vector<double>(64, 2.0)},
+          {"finetuned", true}}},
+        {"original_max_position_embeddings", 2048},
+        {"partial_rotary_factor", 1}});
   return all;
 }
 
@@ -233,13 +246,16 @@ TEST(Published, BothSpellingsOfTransformersAreRead) {
   };
   EXPECT_EQ(rope_of(*old), rope_of(*now));
   EXPECT_NE(rope_of(*now).find("theta = 500000.0"), std::string::npos) << *now;
-  config["rope_theta"] = 10000.0;  // both say it: which one counts?
-  EXPECT_NE(problems_of(config, named()).find("`rope_theta`"), std::string::npos);
 }
 
 // transformers 4.57 writes both names, 5 writes a key among the positions and beside them.
 TEST(Published, WhatAFileSaysTwiceAgrees) {
-  Json neox = config_of("pythia-160m"), phi3 = config_of("phi-3-mini");
+  Json neox = config_of("pythia-160m"), phi3 = config_of("phi-3-mini"), llama = config_of("llama-3.2-1b");
+  llama["rope_parameters"] = llama["rope_scaling"];
+  llama["rope_parameters"]["rope_theta"] = llama["rope_theta"];
+  llama["rope_parameters"]["partial_rotary_factor"] = 1;
+  llama["original_max_position_embeddings"] = llama["rope_scaling"]["original_max_position_embeddings"];
+  llama.erase("rope_scaling");
   neox["rope_theta"] = neox.value("rotary_emb_base", 10000.0);
   neox["partial_rotary_factor"] = neox.value("rotary_pct", 0.25);
   for (const char* key : {"rope_theta", "rope_scaling"}) phi3.erase(key);
@@ -248,6 +264,9 @@ TEST(Published, WhatAFileSaysTwiceAgrees) {
   phi3["partial_rotary_factor"] = 0.75;
   for (const auto& [config, key, other] : {std::tuple(neox, "rope_theta", 20000.0),
                                            {neox, "partial_rotary_factor", 0.5},
+                                           {llama, "rope_theta", 20000.0},
+                                           {llama, "partial_rotary_factor", 0.5},
+                                           {llama, "original_max_position_embeddings", 4096},
                                            {phi3, "partial_rotary_factor", 0.5}}) {
     std::string problems;
     EXPECT_TRUE(read(config, problems, named())) << problems;

@@ -367,7 +367,7 @@ def test_a_folder_s_config_is_compared(folder):
     run("gacc-exec", build(), "--init-only", "--save", place / "model.safetensors", "--device", "cpu")
     for right in ({}, {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "dtype": "float32"}, {"sliding_window": 12}, {"layer_types": ["full_attention"]},
                   {"sliding_window": 4, "use_sliding_window": False}, {"no_rope_layers": [1, 1]}, {"final_logit_softcapping": None}, {"attention_multiplier": 0.5},
-                  {"residual_multiplier": 1.0, "logits_scaling": 1}, {"partial_rotary_factor": 1.0}, {"query_pre_attn_scalar": 4}, {"model_type": "qwen2", "sliding_window": 4},
+                  {"residual_multiplier": 1.0, "logits_scaling": 1}, {"full_attn_mod": 1, "interpolate_factor": 1, "n_special": 0}, {"partial_rotary_factor": 1.0}, {"query_pre_attn_scalar": 4}, {"model_type": "qwen2", "sliding_window": 4},
                   {"model_type": "qwen3", "sliding_window": 4, "use_sliding_window": True, "num_hidden_layers": 28}, {"sliding_window": 4, "layer_types": ["full_attention"]}):
         loads(right)
     loads({}, without=["num_key_value_heads"], *["num_attention_heads is 4, 2 in the model"])
@@ -395,7 +395,12 @@ def test_a_folder_s_config_is_compared(folder):
     loads({"rope_scaling": scaling}, 'rope_scaling.rope_type is "llama3", linear in the model', artifact=scaled)
     loads({"rope_scaling": {"type": "linear", "factor": 4.0}}, "rope_scaling.factor is 4.0, 8 in the model", artifact=scaled)
     loads({"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}, "is scaled", artifact=scaled, without=["rope_scaling"])
-    loads({"rope_scaling": {"type": "su", "short_factor": [1, 1], "long_factor": [2, 2]}}, artifact=build(ROTARY.replace("10000", '10000, scaling = { type = "longrope", factor = 4, original_max_position_embeddings = 16, short_factor = [1, 1], long_factor = [2, 2] }')))
+    scaled = build(ROTARY.replace("10000", '10000, scaling = { type = "longrope", factor = 4, original_max_position_embeddings = 16, short_factor = [1, 1], long_factor = [2, 2] }'))
+    for named in {"type": "su"}, {"type": "su", "finetuned": True}, {"type": "yarn"}:
+        phi3 = {"model_type": "phi3"} if named["type"] == "yarn" else {}  # whose first files call it so
+        loads({"rope_scaling": named | {"short_factor": [1, 1], "long_factor": [2, 2]}, "original_max_position_embeddings": 16} | phi3, artifact=scaled)
+    loads({"rope_scaling": {"type": "yarn"}}, 'rope_scaling.type is "yarn", longrope in the model', artifact=scaled)
+    loads({"rope_scaling": {"type": "su"}, "original_max_position_embeddings": 32}, "original_max_position_embeddings is 32, 16 in the model", artifact=scaled)
     # Keys that the model file answers for.
     own = build(ROTARY + '[load.config]\nmodel_type = "mine"\nsomething_new = 3\n')
     loads({"model_type": "mine", "something_new": 3}, artifact=own)
