@@ -1,5 +1,6 @@
 #include "compiler/compile_step.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "codegen/device_code.h"
@@ -33,19 +34,39 @@ std::string bug_text(std::string_view what) {
       what);
 }
 
+// Names the keys of a published model's file where the text's values are from, and each error once.
+StepCompiler::Ended StepCompiler::wrong_model() const {
+  const auto place = [&](const Location& at) {
+    const auto same = [&](const Location& each) { return each.line == at.line && each.column == at.column; };
+    const auto found = std::ranges::find_if(source_.origins, same);
+    return !at.origin.empty() || found == source_.origins.end() ? at : *found;
+  };
+  Diag shown = fresh();
+  for (const Report& report : diag_.reports()) {
+    const Location at = place(report.at);
+    const auto said = [&](const Report& each) {
+      return !at.origin.empty() && each.at.origin == at.origin && each.text == report.text;
+    };
+    if (std::ranges::any_of(shown.reports(), said)) continue;
+    Report& made = shown.error(report.kind, at, "{}", report.text);
+    for (const Note& note : report.notes) made.note(place(note.at), note.text);
+  }
+  return CompileTrouble{false, shown.render()};
+}
+
 StepCompiler::Ended StepCompiler::read() {
-  module_ = compile_model(text_, file_, overrides_, diag_, nullptr, strict);
+  module_ = compile_model(source_.text, source_.file, overrides_, diag_, nullptr, strict);
   if (diag_.failed()) return wrong_model();
   if (!module_) return CompileTrouble{true, bug_text("the frontend gave up without a reason")};
   on_note(diag_.render_warnings());
-  diag_ = Diag(file_, text_);
+  diag_ = fresh();
   on_phase("frontend");
   return {};
 }
 
 std::vector<LayerSummary> StepCompiler::summary() {
   std::vector<LayerSummary> layers;
-  compile_model(text_, file_, overrides_, diag_, &layers);
+  compile_model(source_.text, source_.file, overrides_, diag_, &layers);
   return layers;
 }
 
@@ -59,7 +80,7 @@ StepCompiler::Ended StepCompiler::transform(const passes::PipelineOptions& pipel
     if (!result.internal_error.empty()) return CompileTrouble{true, result.internal_error};
     if (diag_.reports().back().kind != Kind::does_not_fit) return wrong_model();
     // Too small a budget: what would fit.
-    const Diag refused = std::exchange(diag_, Diag(file_, text_));
+    const Diag refused = std::exchange(diag_, fresh());
     if (Ended trouble = choose(true)) return trouble;
     diag_ = refused;
     return wrong_model();
@@ -73,8 +94,8 @@ std::optional<ir::Module> StepCompiler::before(std::string_view pass, const std:
                                                const passes::Options& options, std::string& refused) const {
   std::vector<Override> all = overrides_;
   all.insert(all.end(), more.begin(), more.end());
-  Diag diag(file_, text_);
-  std::optional<ir::Module> module = compile_model(text_, file_, all, diag);
+  Diag diag = fresh();
+  std::optional<ir::Module> module = compile_model(source_.text, source_.file, all, diag);
   passes::PipelineOptions pipeline;
   pipeline.stop_after = passes::pass_before(pass);
   pipeline.verify = false;
@@ -100,13 +121,13 @@ StepCompiler::Ended StepCompiler::choose(bool known) {
   on_note(choice.why);
   if (choice.overrides.empty()) return {};
   overrides_.insert(overrides_.end(), choice.overrides.begin(), choice.overrides.end());
-  module_ = compile_model(text_, file_, overrides_, diag_);
+  module_ = compile_model(source_.text, source_.file, overrides_, diag_);
   if (module_ && !diag_.failed()) return {};
   return wrong_model();
 }
 
 StepCompiler::Ended StepCompiler::generate(Compiled& compiled) {
-  std::optional<Compiled> made = make_artifact(*module_, text_, overrides_, diag_);
+  std::optional<Compiled> made = make_artifact(*module_, source_.text, overrides_, diag_);
   if (!made)
     return CompileTrouble{true, bug_text(diag_.failed() ? diag_.reports().front().text
                                                         : "code generation gave up without a reason")};

@@ -1,6 +1,6 @@
 // From a model file's text to an artifact, step by step: what gaccc and the library's compiler share.
 //
-//   StepCompiler compiler(text, "model.toml", overrides);
+//   StepCompiler compiler({text, "model.toml"}, overrides);
 //   compiler.read();  compiler.transform(pipeline);  compiler.generate(compiled);
 //
 // Each of these ends in nothing, or in what is wrong, and then the compiler is of no further use.
@@ -35,14 +35,16 @@ std::string bug_text(std::string_view what);
 // KEY=VALUE of --set; nothing when it is not of that form.
 std::optional<Override> parse_override(const std::string& text);
 
+struct ModelSource {
+  std::string text;
+  std::string file;                 // what messages call it
+  std::vector<Location> origins{};  // of a published model: places of the text that have a key of its file
+};
+
 class StepCompiler : NoCopy {
  public:
-  // `file` is what messages call the model.
-  StepCompiler(std::string text, std::string file, std::vector<Override> overrides)
-      : text_(std::move(text)),
-        file_(std::move(file)),
-        overrides_(std::move(overrides)),
-        diag_(file_, text_) {}
+  StepCompiler(ModelSource source, std::vector<Override> overrides)
+      : source_(std::move(source)), overrides_(std::move(overrides)), diag_(fresh()) {}
 
   // Makes errors of the frontend's warnings.
   bool strict = false;
@@ -68,10 +70,11 @@ class StepCompiler : NoCopy {
                                    const passes::Options& options, std::string& refused) const;
 
  private:
-  Ended wrong_model() const { return CompileTrouble{false, diag_.render()}; }
+  Diag fresh() const { return Diag(source_.file, source_.text); }
+  Ended wrong_model() const;
   Ended choose(bool known);
 
-  std::string text_, file_;
+  ModelSource source_;
   std::vector<Override> overrides_;  // given, then what `choose` chose
   Diag diag_;
   std::optional<ir::Module> module_;

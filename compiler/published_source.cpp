@@ -143,9 +143,10 @@ std::optional<CompileTrouble> read_published(const std::string& path, const std:
       std::ranges::find(options.overrides, kFrozen, &Override::key) == options.overrides.end())
     options.overrides.push_back({std::string(kFrozen), fmt::format("\"{}\"", blocks)});
   std::string problems;
-  std::optional<std::string> model = published_model(*text, config, all, options, problems);
+  std::optional<std::string> model = published_model(*text, config, all, options, problems, &source.origins);
   if (!model) return CompileTrouble{false, problems};
-  source = {std::move(*model), config + " as a model file"};
+  source.text = std::move(*model);
+  source.file = config + " as a model file";
   return {};
 }
 

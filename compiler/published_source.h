@@ -10,10 +10,6 @@ bool is_published(const std::string& path);
 // Returns the name of the model: that of the folder, or of the GGUF.
 std::string published_name(const std::string& path);
 
-struct ModelSource {
-  std::string text;
-  std::string file;  // what messages call it
-};
 // Reads config.json, or what the GGUF says of itself, as the model file that it stands for. `families`: a folder with
 // more of them, or "".
 std::optional<CompileTrouble> read_published(const std::string& path, const std::string& families,

@@ -2,8 +2,9 @@
 // names of both branches are read, since `a` chooses; of `a ?? b` those of `b` are read where `a` is nothing.
 #include "frontend/expression.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <utility>
@@ -269,12 +270,10 @@ class Evaluator {
     return value;
   }
 
-  Value unknown() {
-    std::string read;
-    for (const std::string& name : out_.read)
-      read += fmt::format("{}`{}` = {}", read.empty() ? "" : ", ", name,
-                          value_text(lookup_(name).value_or(Value())));
-    return fail("{} cannot be expressed", read.empty() ? "this" : read);
+  // `words`: what it may be.
+  Value unknown(const std::vector<Value>& words = {}) {
+    return fail("{} cannot be expressed{}", said_of(out_.read, lookup_),
+                words.empty() ? "" : "; known are " + value_text({words}));
   }
 
   Value call(const std::string& function) {
@@ -296,9 +295,14 @@ class Evaluator {
       return {all};
     }
     if (function == "activation" && arguments.size() == 1) {
+      std::vector<Value> known;
       for (const auto& [theirs, ours] : activations)
-        if (arguments[0] == Value{std::string(theirs)}) return {std::string(ours)};
-      return unknown();
+        if (known.push_back({std::string(theirs)}); known.back() == arguments[0]) return {std::string(ours)};
+      return unknown(known);
+    }
+    if (function == "one_of" && arguments.size() > 1) {
+      const std::vector<Value> known(arguments.begin() + 1, arguments.end());
+      return std::ranges::count(known, arguments[0]) > 0 ? arguments[0] : unknown(known);
     }
     return fail("there is no function `{}` of {} arguments", function, arguments.size());
   }
@@ -314,6 +318,14 @@ class Evaluator {
 };
 
 }  // namespace
+
+std::string said_of(const std::set<std::string>& names, const Lookup& lookup) {
+  std::vector<std::string> said;
+  for (const std::string& name : names)
+    if (const ConfigValue value = lookup(name).value_or(ConfigValue()); !value.is_null())
+      said.push_back(fmt::format("`{}` = {}", name, value_text(value)));
+  return said.empty() ? "this" : fmt::format("{}", fmt::join(said, ", "));
+}
 
 Evaluated evaluate(std::string_view expression, const Lookup& lookup,
                    const std::map<std::string, Evaluated>& named) {

@@ -5,7 +5,8 @@
 //
 // `null` and `none` are nothing: a key of that value is left out. `unknown` is an error that names what was
 // read. sqrt(x), activation(x): the name of transformers' activation here, every(list, x): whether all are x,
-// missing(NAME): whether the file does not have the key, not even as null.
+// one_of(x, a, b): x where that is one of the others, else unknown, missing(NAME): whether the file does not have the
+// key, not even as null.
 #pragma once
 #include <functional>
 #include <map>
@@ -26,6 +27,8 @@ struct Evaluated {
 
 // Returns the value of a name; nothing when it is absent.
 using Lookup = std::function<std::optional<ConfigValue>(const std::string& name)>;
+// Returns the names with their values, of those that have one: "`a` = 1, `b` = "x""; "this" where none has.
+std::string said_of(const std::set<std::string>& names, const Lookup& lookup);
 // Evaluates an expression. `named`: expressions that have names of their own; what they read is read with them.
 Evaluated evaluate(std::string_view expression, const Lookup& lookup,
                    const std::map<std::string, Evaluated>& named = {});

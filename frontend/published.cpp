@@ -2,6 +2,8 @@
 // tree is printed. What no expression reads of a config.json, and the family does not ignore, is an error.
 #include "frontend/published.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -126,11 +128,13 @@ class Reading {
   }
 
   Evaluated value(std::string_view expression, const Location& at) {
-    Evaluated result = evaluate(
-        expression, [this](const std::string& name) { return lookup(name); }, named_);
-    if (!result.problem.empty())
-      error(result.problem.starts_with("there is no") ? Kind::missing_key : Kind::unsupported,
-            "{}; {} has `{}`", result.problem, place(at), expression);
+    Evaluated result = evaluate(expression, look_, named_);
+    const bool missing = result.problem.starts_with("there is no"),
+               of_value = !missing && !result.read.empty() && !result.problem.starts_with("`");
+    const std::string problem = (of_value ? said_of(result.read, look_) + ": " : "") + result.problem;
+    if (!result.problem.empty() && told_.insert(problem).second)
+      error(missing ? Kind::missing_key : Kind::unsupported, "{}; {} has `{}`", problem, place(at),
+            expression);
     read_.insert(result.read.begin(), result.read.end());
     return result;
   }
@@ -152,7 +156,11 @@ class Reading {
     int64_t most = std::numeric_limits<int64_t>::max();
     if (positions != nullptr && positions->form == Node::Form::text) {
       const Evaluated result = value(inner(positions->text), positions->at);
-      if (const int64_t* number = result.value.get<int64_t>()) most = std::max<int64_t>(*number, 1);
+      const int64_t* number = result.value.get<int64_t>();
+      if (number != nullptr && *number > 0)
+        most = *number;
+      else if (result.problem.empty() && !result.broken && !result.value.is_null())
+        error(Kind::wrong_type, "{} is no number of positions", said_of(result.read, look_));
       positions_ = result.read;
     }
     context_ = options_.context.value_or(std::min(kUsual, most));
@@ -164,10 +172,8 @@ class Reading {
     const Evaluated result = value(inner(condition), at);
     const bool* holds = result.value.get<bool>();
     if (!result.problem.empty() || result.broken || (holds != nullptr && *holds)) return;
-    std::string found;
-    for (const std::string& name : result.read)
-      found += fmt::format("{}`{}` = {}", found.empty() ? "" : ", ", name, text_of(name));
-    error(Kind::unsupported, "{} cannot be expressed; {} needs `{}`", found, family_, inner(condition));
+    error(Kind::unsupported, "{} cannot be expressed; {} needs `{}`", said_of(result.read, look_), family_,
+          inner(condition));
   }
 
   // Returns the contents of ${...} when that is all of the text; else the text.
@@ -279,6 +285,7 @@ class Reading {
               family_);
   }
 
+  const Lookup look_ = [this](const std::string& name) { return lookup(name); };
   const std::string& file_;
   const ConfigValues& config_;
   const PublishedOptions& options_;
@@ -288,7 +295,7 @@ class Reading {
   std::map<std::string, Node, std::less<>> tables_;  // likewise
   std::set<std::string> filling_;                    // tables that are being put in
   std::set<std::string> positions_;                  // the names that bound the window
-  std::set<std::string> read_;
+  std::set<std::string> read_, told_;                // told: problems
   std::string problems_;
 };
 
@@ -382,6 +389,18 @@ void pack(Node& model) {
   name_documents(*layers);
 }
 
+// Notes the values that a text has of keys of the file; `read`: the text as a tree.
+void note_origins(const Node& made, const Node& read, const std::string& file,
+                  std::vector<Location>& origins) {
+  if (!made.notes.empty()) {
+    origins.push_back(read.at);
+    origins.back().origin = fmt::format("{}: {}", file, fmt::join(made.notes, ", "));
+  }
+  for (size_t i = 0; i < made.items.size(); ++i) note_origins(made.items[i], read.items[i], file, origins);
+  for (const Entry& entry : made.entries)
+    if (const Node* other = read.find(entry.key)) note_origins(entry.value, *other, file, origins);
+}
+
 // Sorts the tables of a model file as they are documented.
 void sort_tables(Node& model) {
   const auto rank = [](const Entry& entry) {
@@ -407,7 +426,7 @@ std::string first_comment(std::string_view text) {
 
 std::optional<std::string> published_model(std::string_view config, const std::string& file,
                                            std::span<const Family> families, const PublishedOptions& options,
-                                           std::string& problems) {
+                                           std::string& problems, std::vector<Location>* origins) {
   using namespace frontend;
   const auto fail = [&](Kind kind, const std::string& text) {
     problems += fmt::format("{}: error: {} [{}]\n", file, text, kind_text(kind));
@@ -451,7 +470,11 @@ std::optional<std::string> published_model(std::string_view config, const std::s
     problems += diag.render();
     if (diag.failed()) return std::nullopt;
     sort_tables(model);
-    return first_comment(family.text) + toml_text(model);
+    std::string text = first_comment(family.text) + toml_text(model);
+    // The keys that a model has of a GGUF are none of its file.
+    if (const auto root = parse_toml(text, diag); root && origins != nullptr && !options.gguf)
+      note_origins(model, *root, file, *origins);
+    return text;
   }
   const Words words(known.begin(), known.end());
   const std::string near = did_you_mean(*name, words);

@@ -31,10 +31,11 @@ struct PublishedOptions {
 };
 
 // Returns the model file that a config.json is read as; nothing and whole lines in `problems` when it cannot be one.
-// `file` is what messages call it. Of two families that match, the first one counts.
+// `file` is what messages call it. Of two families that match, the first one counts. `origins`: receives the places of
+// the model file's values that are from keys of a config.json.
 std::optional<std::string> published_model(std::string_view config, const std::string& file,
                                            std::span<const Family> families, const PublishedOptions& options,
-                                           std::string& problems);
+                                           std::string& problems, std::vector<Location>* origins = nullptr);
 
 // Returns what `--lora RANK` sets in a model file: adapters of all products of its blocks.
 std::vector<Override> adapters_of_blocks(std::string_view model, int64_t rank);

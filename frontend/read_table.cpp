@@ -283,7 +283,11 @@ class TableReader {
                                : key.form == Form::metrics  ? "metric"
                                : key.form == Form::words    ? fmt::format("value of `{}`", key.name)
                                                             : std::string(key.name);
-      unknown_word(node, what, words, did_you_mean(node.text, words));
+      const std::string near = did_you_mean(node.text, words);
+      const bool alone = !near.empty() || taken[static_cast<size_t>(key.form)].element == Node::Form::text;
+      unknown_word(
+          node, what, words,
+          alone ? near : fmt::format("; it can be: {}, or {}", form_text(key.form), list_words(words)));
       return false;
     }
     if (form != Node::Form::integer && form != Node::Form::real) return true;

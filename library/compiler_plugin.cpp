@@ -36,10 +36,10 @@ CompileTrouble compile(const CompilerRequest& request, std::string& artifact, st
   } else {
     if (options.context || options.pack)
       return {false, fmt::format("{} goes with a published model\n", options.context ? "context" : "pack")};
-    source = {request.text, request.file};
+    source = {.text = request.text, .file = request.file};
     if (options.lora) add_adapters(source, *options.lora, overrides);
   }
-  StepCompiler compiler(source.text, source.file, overrides);
+  StepCompiler compiler(source, overrides);
   compiler.on_note = [&](std::string_view note) {
     if (note.find("warning: ") != note.npos) warnings += note;
   };

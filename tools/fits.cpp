@@ -56,7 +56,7 @@ class Model {
     overrides.push_back({"memory.budget", bytes_word(request_.cards.back())});
     if (!frozen_.empty()) overrides.push_back({"precision.frozen", fmt::format("\"{}\"", frozen_)});
     overrides.insert(overrides.end(), more.begin(), more.end());
-    compiler_ = std::make_unique<StepCompiler>(source.text, source.file, overrides);
+    compiler_ = std::make_unique<StepCompiler>(source, overrides);
     compiler_->strict = request_.strict;
     options_.target = request_.target;
     options_.plan_effort = effort;

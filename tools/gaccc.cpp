@@ -397,7 +397,7 @@ class Compilation {
     if (!is_published(arguments_.model)) {
       Result<std::string> text = read_model(arguments_.model);
       if (!text) return exit_status(text.status());
-      file_ = {text.take(), arguments_.model == "-" ? "<stdin>" : arguments_.model};
+      file_ = {.text = text.take(), .file = arguments_.model == "-" ? "<stdin>" : arguments_.model};
     }
     if (arguments_.fits) return show_fits();
     ModelSource source;
@@ -407,7 +407,7 @@ class Compilation {
       outputs_.push_back({arguments_.output_path(), source.text});
       return finish();
     }
-    compiler_.emplace(source.text, source.file, overrides_);
+    compiler_.emplace(source, overrides_);
     compiler_->strict = arguments_.strict;
     compiler_->on_note = to_stderr;
     compiler_->on_phase = [this](std::string_view name) { clock_.phase(name); };

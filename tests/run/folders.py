@@ -52,6 +52,13 @@ def test_a_folder_that_is_none_says_what_it_is(folder):
                              (dict(vocab_size=...), "`vocab_size`")]:
         done = gaccc(folder_of(folder, expected.strip("`").replace("/", "_")[:12], **change), "-o", folder / "step.ptx")
         assert done.returncode == 1 and expected in done.stderr and "config.json: error: " in done.stderr, done.stderr
+    # Values that make no model are told by their keys, each once.
+    for name, change, expected in [("eps", dict(rms_norm_eps=-1), "rms_norm_eps: error: `eps` must be above 0, not -1 [out-of-range]\n"),
+                                   ("layers", dict(num_hidden_layers=0), "num_hidden_layers: error: `repeat` must be at least 1, not 0 [out-of-range]\n"),
+                                   ("rope", dict(rope_scaling=dict(type="linear", factor=0.5)), "rope_scaling.factor: error: `rope.scaling.factor` must be at least 1, not 0.5 [out-of-range]\n")]:
+        wrong = folder_of(folder, name, **change)
+        done = gaccc(wrong, "-o", folder / "step.ptx")
+        assert done.returncode == 1 and done.stderr == f"{wrong}/config.json: {expected}", done.stderr
     assert not (folder / "step.ptx").exists()
 
 
