@@ -114,7 +114,7 @@ class Tokenizer:
             said = error.strerror if isinstance(error, OSError) else error
             raise Refused(f"{path}: {said}" + (": a folder has tokenizer.json, a GGUF its vocabulary"
                                                if "is no GGUF" in str(said) else "")) from None
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+        except Exception as error:  # the package raises Exception itself
             raise Refused(f"{path}: its vocabulary (tokenizer.ggml.*) is damaged: {error}") from None
         rows = facts.get(f"{facts.get('general.architecture')}.vocab_size")
         self.rows = rows if isinstance(rows, int) else None

@@ -14,7 +14,7 @@ constexpr int64_t kMostIndex = 100'000'000;  // bytes
 
 bool is_plain_name(std::string_view file) {
   return !file.empty() && file != "." && file != ".." && file.find('/') == std::string_view::npos &&
-         file.find('\0') == std::string_view::npos;
+         std::ranges::none_of(file, [](unsigned char c) { return c < 0x20; });
 }
 
 // Lists files of a folder that were perhaps meant: files of parameters, and the checkpoint of a run.

@@ -314,7 +314,8 @@ std::vector<std::string> Weights::left_over(const Plan& plan) {
     }
     std::string why = nearest_name(tensor.name, missing_);
     if (why.empty()) why = why_left_over(plan, tensor);
-    problems.push_back(fmt::format("the model has no {} {}{}", tensor.name, shape_text(tensor.shape), why));
+    problems.push_back(
+        fmt::format("the model has no {} {}{}", shown_name(tensor.name), shape_text(tensor.shape), why));
   }
   return problems;
 }

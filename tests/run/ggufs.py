@@ -86,7 +86,7 @@ def test_scaled_positions_come_from_the_tensor_of_their_factors(folder):
     got, want = predicted(folder, own, "--load", folder / "base.gguf"), predicted(folder, artifact, "--load", base)
     expect(difference(got, want) < 1e-6, difference(got, want))
     done = run("gacc-exec", compiled(folder / "plain.gguf", folder / "plain.ptx"), "--init-only", "--load", folder / "base.gguf", *FAST, code=1)
-    one_error(done, "the model has no rope_freqs.weight [2]")
+    one_error(done, 'the model has no "rope_freqs.weight" [2]')
 
 
 def test_what_a_gguf_says_otherwise_is_an_error(folder):
@@ -117,7 +117,7 @@ def test_what_a_gguf_says_otherwise_is_an_error(folder):
     load_error(other("heads", head_count_kv=4, head_count=8), "num_attention_heads is 8, 4 in the model")
     load_error(other("less", lambda all: {name: each for name, each in all.items() if name != "blk.1.ffn_up.weight"}), "(blk.1.ffn_up.weight)", "is missing")
     load_error(other("more", lambda all: all | {"blk.2.ffn_up.weight": all["blk.1.ffn_up.weight"], "x": (F32, (3,), [1, 2, 3])}),
-               "the model has no x [3]")
+               'the model has no "x" [3]')
     load_error(other("nan", lambda all: all | {"output_norm.weight": (F32, (16,), [math.nan] * 16)}), "output_norm.weight", "nan")
     harness.compile_model(harness.example("regression"), folder / "r.ptx")
     one_error(run("gacc-exec", folder / "r.ptx", "--init-only", "--load", path, *FAST, code=1), "the model file has no [gguf]")

@@ -241,14 +241,14 @@ def test_what_does_not_fit_is_listed_whole(folder):
             t[f"extra.{i}"] = ("F32", [1], [0])
     text = refused(artifact, changed(many), 'wte.weight (model.embed.weight) [40, 16] is missing; did you mean "model.embeds.weight"?',
                    "h.0.fc.weight (model.layers.0.fc.weight) is [32, 16] in the file, [16, 32] in the model; without load.transpose it would fit",
-                   "model.layers.1.k.bias is missing", "has the type I64", "the model has no model.rotary [2]",
-                   "the model has no extra.19 [1]")
+                   "model.layers.1.k.bias is missing", "has the type I64", 'the model has no "model.rotary" [2]',
+                   'the model has no "extra.19" [1]')
     expect(len(text.splitlines()) == 27, text)
     refused(artifact, changed(lambda t: t.update({"model.layers.0.ln.bias": ("F32", [C], [float("nan")] * C)})), "holds nan at [0]")
     # Masks are ignored by pattern, and refused by name without it.
     write(file, elsewhere())
     plain = build(folder, TABLE.replace('ignore = ["*.mask"]\n', ""), name="plain")
-    refused(plain, file, "the model has no model.layers.0.attn.mask [1, 6, 6]", "the model has no model.layers.1.attn.mask [1, 6, 6]")
+    refused(plain, file, 'the model has no "model.layers.0.attn.mask" [1, 6, 6]', 'the model has no "model.layers.1.attn.mask" [1, 6, 6]')
     # Without a prefix the file's names still are near.
     bare = build(folder, TABLE.replace('prefix = "model."\n', ""), name="bare")
     refused(bare, file, 'did you mean "model.embed.weight"?')
@@ -263,7 +263,7 @@ def test_tied_weights_may_stand_twice(folder):
     loaded(artifact, folder / "w.safetensors", folder)
     tensors["lm_head.weight"] = (dtype, shape, [values[0] + 1] + values[1:])
     write(folder / "w.safetensors", tensors)
-    refused(artifact, folder / "w.safetensors", "the model has no lm_head.weight [40, 16]")
+    refused(artifact, folder / "w.safetensors", 'the model has no "lm_head.weight" [40, 16]')
 
 
 def test_damaged_files_are_refused(folder):
@@ -309,7 +309,7 @@ def test_a_part_of_the_parameters(folder):
     for name, value in ours.items():
         expect((value == start[name]) == name.startswith("h.1."), f"{name} of the file or the start")
     write(file, {"other": ("F32", [1], [0])})
-    refused(artifact, file, "none of the model's parameters", "the model has no other [1]")
+    refused(artifact, file, "none of the model's parameters", 'the model has no "other" [1]')
 
 
 def test_a_folder_with_a_file_and_an_index(folder):

@@ -128,6 +128,7 @@ template = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}<|end|>\n{
 write("bytes.gguf", model="gpt2", pre="smollm", tokens=tokens, merges=merges, token_type=kinds, eos_token_id=1, chat_template=template)
 write("strange.gguf", model="gpt2", pre="strange", tokens=tokens, merges=merges, token_type=kinds)
 write("wordpiece.gguf", model="bert", tokens=tokens)
+write("fewer.gguf", model="gpt2", tokens=tokens[:-1], merges=merges)
 expected = {"bytes.gguf": [made.encode(s).ids for s in sample]}
 # Pieces with scores: the better ones are merged first. By hand: "▁to" is made of "▁t" and "o" (score -1 before "to" of -2).
 pieces = {"<unk>": 0.0, "<s>": 0.0, "</s>": 0.0} | {f"<0x{b:02X}>": 0.0 for b in range(256)}
@@ -153,7 +154,7 @@ def test_the_vocabulary_of_a_gguf_gives_the_tokens_of_its_tokenizer(folder):
         for ids, targets, wanted in zip(made["tokens"], made["next"], expected[name], strict=True):
             expect([ids[0], *(t for t in targets if t != -100)] == [*wanted, end], f"{name}: {ids}, {wanted}")
     for name, words in (("strange.gguf", ["`strange`", "tokenizer.ggml.pre"]), ("wordpiece.gguf", ["`bert`", "gpt2, llama"]),
-                        ("expected.json", ["is no GGUF"])):
+                        ("expected.json", ["is no GGUF"]), ("fewer.gguf", ["its vocabulary (tokenizer.ggml.*) is damaged"])):
         convert(python, folder / name, folder / "t.jsonl", folder / "no.npz", "--context", "9", refused=words)
     half = folder / "half.gguf"
     half.write_bytes((folder / "bytes.gguf").read_bytes()[:900])
