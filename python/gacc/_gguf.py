@@ -88,6 +88,9 @@ def byte_level(facts: dict[str, Any], ids: dict[str, int], tokenizers: Any) -> A
     if name not in CUTS:
         raise Unreadable(f"cuts texts as `{name}` (tokenizer.ggml.pre); known are {', '.join(CUTS)}")
     merges = [tuple(merge.split(" ", 1)) for merge in facts.get("tokenizer.ggml.merges", [])]
+    for merge in merges:  # the package panics at some of what are none
+        if len(merge) != 2 or not {*merge, "".join(merge)} <= ids.keys():
+            raise Unreadable(f"merges what are no tokens, `{' '.join(merge)}` (tokenizer.ggml.merges)")
     made = tokenizers.Tokenizer(tokenizers.models.BPE(ids, merges, ignore_merges=name in WHOLE_WORDS_FIRST))
     cut, own = CUTS[name], name in ("gpt-2", "default", "smollm")
     steps = [tokenizers.pre_tokenizers.Split(tokenizers.Regex(cut), "isolated")] if cut else []

@@ -154,7 +154,7 @@ def test_the_vocabulary_of_a_gguf_gives_the_tokens_of_its_tokenizer(folder):
         for ids, targets, wanted in zip(made["tokens"], made["next"], expected[name], strict=True):
             expect([ids[0], *(t for t in targets if t != -100)] == [*wanted, end], f"{name}: {ids}, {wanted}")
     for name, words in (("strange.gguf", ["`strange`", "tokenizer.ggml.pre"]), ("wordpiece.gguf", ["`bert`", "gpt2, llama"]),
-                        ("expected.json", ["is no GGUF"]), ("fewer.gguf", ["its vocabulary (tokenizer.ggml.*) is damaged"])):
+                        ("expected.json", ["is no GGUF"]), ("fewer.gguf", ["merges what are no tokens, `", "(tokenizer.ggml.merges)"])):
         convert(python, folder / name, folder / "t.jsonl", folder / "no.npz", "--context", "9", refused=words)
     half = folder / "half.gguf"
     half.write_bytes((folder / "bytes.gguf").read_bytes()[:900])
