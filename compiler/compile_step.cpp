@@ -36,18 +36,18 @@ std::string bug_text(std::string_view what) {
 
 // Names the keys of a published model's file where the text's values are from, and each error once.
 StepCompiler::Ended StepCompiler::wrong_model() const {
-  const auto place = [&](const Location& at) {
-    const auto same = [&](const Location& each) { return each.line == at.line && each.column == at.column; };
-    const auto found = std::ranges::find_if(source_.origins, same);
-    return !at.origin.empty() || found == source_.origins.end() ? at : *found;
+  const auto place = [&](Location at) {
+    for (const Location& each : source_.origins)
+      if (at.origin.empty() && each.line == at.line && each.column == at.column) at.origin = each.origin;
+    return at;
   };
   Diag shown = fresh();
   for (const Report& report : diag_.reports()) {
     const Location at = place(report.at);
-    const auto said = [&](const Report& each) {
-      return !at.origin.empty() && each.at.origin == at.origin && each.text == report.text;
+    const auto same = [&](const Report& each) {
+      return each.at.origin == at.origin && each.text == report.text;
     };
-    if (std::ranges::any_of(shown.reports(), said)) continue;
+    if (!at.origin.empty() && std::ranges::any_of(shown.reports(), same)) continue;
     Report& made = shown.error(report.kind, at, "{}", report.text);
     for (const Note& note : report.notes) made.note(place(note.at), note.text);
   }

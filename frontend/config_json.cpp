@@ -25,17 +25,6 @@ ConfigValue convert(const Json& json) {
   return {std::move(list)};
 }
 
-template <class T>
-ConfigValue value_of(const T& scalar) {
-  return {scalar};
-}
-template <class T>
-ConfigValue value_of(const std::vector<T>& list) {
-  std::vector<ConfigValue> items;
-  for (const T& item : list) items.push_back({item});
-  return {std::move(items)};
-}
-
 void add(const std::string& prefix, const Json& object, ConfigValues& values) {
   for (const auto& [key, json] : object.items()) {
     if (json.is_object() && !json.empty())
@@ -74,29 +63,25 @@ std::string value_text(const ConfigValue& value) {
   return std::visit(Text{}, value.data);
 }
 
+std::string shown_text(const ConfigValue& value) {
+  std::string text = value_text(value);
+  size_t end = 80;
+  if (text.size() <= end) return text;
+  while ((text[end] & 0xC0) == 0x80) --end;  // a character of UTF-8 stays whole
+  return text.substr(0, end) + "...";
+}
+
 Node to_node(const ConfigValue& value, const Location& at) {
-  struct Made {
-    const Location& at;
-    Node operator()(std::nullptr_t) const { return {.at = at, .entries = {}}; }
-    Node operator()(bool flag) const {
-      return {.form = Node::Form::flag, .at = at, .flag = flag, .entries = {}};
-    }
-    Node operator()(int64_t integer) const {
-      return {.form = Node::Form::integer, .at = at, .integer = integer, .entries = {}};
-    }
-    Node operator()(double real) const {
-      return {.form = Node::Form::real, .at = at, .real = real, .entries = {}};
-    }
-    Node operator()(const std::string& text) const {
-      return {.form = Node::Form::text, .at = at, .text = text, .entries = {}};
-    }
-    Node operator()(const std::vector<ConfigValue>& list) const {
-      Node node{.form = Node::Form::list, .at = at, .entries = {}};
-      for (const ConfigValue& item : list) node.items.push_back(to_node(item, at));
-      return node;
-    }
-  };
-  return std::visit(Made{at}, value.data);
+  using enum Node::Form;
+  constexpr Node::Form forms[] = {table, flag, integer, real, text, list};  // in the order of the variant
+  Node node{.form = forms[value.data.index()], .at = at, .entries = {}};
+  if (const bool* one = value.get<bool>()) node.flag = *one;
+  if (const int64_t* one = value.get<int64_t>()) node.integer = *one;
+  if (const double* one = value.get<double>()) node.real = *one;
+  if (const std::string* one = value.get<std::string>()) node.text = *one;
+  if (const auto* all = value.get<std::vector<ConfigValue>>())
+    for (const ConfigValue& item : *all) node.items.push_back(to_node(item, at));
+  return node;
 }
 
 ConfigValue to_value(const Node& node) {
@@ -118,7 +103,16 @@ ConfigValue to_value(const Node& node) {
 }
 
 ConfigValue to_value(const ir::Attr& value) {
-  return std::visit([](const auto& data) { return value_of(data); }, value);
+  const auto made = []<class T>(const T& data) -> ConfigValue {
+    if constexpr (std::is_constructible_v<decltype(ConfigValue::data), T>) {
+      return {data};
+    } else {
+      std::vector<ConfigValue> items;
+      for (const auto& item : data) items.push_back({item});
+      return {std::move(items)};
+    }
+  };
+  return std::visit(made, value);
 }
 
 std::optional<ConfigValues> parse_config(std::string_view text, std::string& problem) {

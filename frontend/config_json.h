@@ -30,6 +30,7 @@ struct ConfigValue {
 };
 
 std::string value_text(const ConfigValue& value);  // as JSON: "silu" in quotes, null
+std::string shown_text(const ConfigValue& value);  // the same for messages: the beginning of a long one
 ConfigValue to_value(const Node& node);            // of a node that is no table
 ConfigValue to_value(const ir::Attr& value);
 // As TOML, of values without nulls; each node has the place `at`.

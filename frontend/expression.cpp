@@ -83,7 +83,7 @@ class Evaluator {
     if (!value.absent.empty())
       lacks(value.absent);
     else
-      fail("{} is neither true nor false", value_text(value));
+      fail("{} is neither true nor false", shown_text(value));
     return false;
   }
 
@@ -157,7 +157,7 @@ class Evaluator {
     if (!value.absent.empty())
       lacks(value.absent);
     else if (!number)
-      fail("{} is no number", value_text(value));
+      fail("{} is no number", shown_text(value));
     return number.value_or(1);
   }
 
@@ -289,7 +289,7 @@ class Evaluator {
     if (function == "sqrt" && arguments.size() == 1) return {std::sqrt(numeric(arguments[0]))};
     if (function == "every" && arguments.size() == 2) {
       const auto* list = arguments[0].get<std::vector<Value>>();
-      if (list == nullptr) return fail("{} is no list", value_text(arguments[0]));
+      if (list == nullptr) return fail("{} is no list", shown_text(arguments[0]));
       bool all = true;
       for (const Value& item : *list) all = all && item == arguments[1];
       return {all};
@@ -323,7 +323,7 @@ std::string said_of(const std::set<std::string>& names, const Lookup& lookup) {
   std::vector<std::string> said;
   for (const std::string& name : names)
     if (const ConfigValue value = lookup(name).value_or(ConfigValue()); !value.is_null())
-      said.push_back(fmt::format("`{}` = {}", name, value_text(value)));
+      said.push_back(fmt::format("`{}` = {}", name, shown_text(value)));
   return said.empty() ? "this" : fmt::format("{}", fmt::join(said, ", "));
 }
 

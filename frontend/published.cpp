@@ -119,9 +119,6 @@ class Reading {
     if (name == "lora") return options_.lora ? ConfigValue{*options_.lora} : ConfigValue();
     return value_of(name);
   }
-  std::string text_of(const std::string& name) const {
-    return value_text(lookup(name).value_or(ConfigValue()));
-  }
   // "llama.toml:12", also of what a family has of another one.
   std::string place(const Location& at) const {
     return fmt::format("{}:{}", at.origin.empty() ? family_ : at.origin, at.line);
@@ -204,7 +201,7 @@ class Reading {
                   [&](const std::string& name) { return value_of(name).value_or(ConfigValue()).is_null(); });
     std::vector<std::string> notes;
     for (const std::string& name : names) {
-      const std::string theirs = text_of(name);
+      const std::string theirs = value_text(lookup(name).value_or(ConfigValue()));
       const bool other = names.size() == 1 && theirs != said && theirs.size() <= kShort;
       notes.push_back(other ? fmt::format("{} = {}", name, theirs) : name);
     }
@@ -281,7 +278,7 @@ class Reading {
     };
     for (const auto& [name, value] : config_)
       if (!value.is_null() && !read_.contains(name) && !is_ignored(name))
-        error(Kind::unknown_key, "`{}` = {}: {} does not say what that means", name, value_text(value),
+        error(Kind::unknown_key, "`{}` = {}: {} does not say what that means", name, shown_text(value),
               family_);
   }
 

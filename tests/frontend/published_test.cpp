@@ -131,10 +131,10 @@ std::vector<std::pair<std::string, Json>> enumerated() {
     config.update(changes);
     all.emplace_back(fmt::format("{} {}", name, what), config);
   };
-  const Json yarn = {{"rope_type", "yarn"},   {"factor", 4.0},    {"original_max_position_embeddings", 2048},
-                     {"beta_fast", 16.0},     {"beta_slow", 2.0}, {"mscale", 1.5},
-                     {"mscale_all_dim", 0.5}, {"truncate", false}};
-  with("llama-3-8b", "yarn", {{"rope_scaling", yarn}});
+  const Json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"finetuned", true},     {"beta_fast", 16.0},
+                     {"beta_slow", 2.0},    {"mscale", 1.5}, {"mscale_all_dim", 0.5}, {"truncate", false}};
+  with("llama-3-8b", "yarn",
+       {{"rope_scaling", yarn}, {"original_max_position_embeddings", 2048}, {"partial_rotary_factor", 1}});
   with("llama-3-8b", "grown",
        {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}, {"attention_factor", 1.25}}}});
   with("qwen2.5-0.5b", "sliding",
@@ -154,14 +154,6 @@ std::vector<std::pair<std::string, Json>> enumerated() {
         {"full_attn_mod", 1},
         {"interpolate_factor", 1}});
   with("gpt2", "medium", {{"n_special", 0}, {"predict_special_tokens", true}, {"_num_labels", 1}});
-  with("llama-2-7b", "longrope",
-       {{"rope_scaling",
-         {{"type", "longrope"},
-          {"short_factor", std::vector<double>(64, 1.0)},
-          {"long_factor", std::vector<double>(64, 2.0)},
-          {"finetuned", true}}},
-        {"original_max_position_embeddings", 2048},
-        {"partial_rotary_factor", 1}});
   return all;
 }
 
@@ -301,6 +293,7 @@ TEST(Published, WhatAFamilyCannotExpressIsNamedWithItsValue) {
                      "`architectures` = [\"LlamaForSequenceClassification\"] cannot be expressed"),
            std::pair(with("llama-2-7b", "quantization_config", {{"bits", 4}}),
                      "`quantization_config.bits` = 4:"),
+           std::pair(with("llama-2-7b", "more", std::string(78, 'a') + "\u00e9"), "a...: llama.toml"),
            std::pair(with("llama-2-7b", "model_type", "lama"), "\"lama\"; did you mean \"llama\"?"),
            std::pair(with("llama-2-7b", "model_type", 7), "no `model_type`"),
        })

@@ -47,18 +47,14 @@ def test_a_folder_that_is_none_says_what_it_is(folder):
                            ("gone/config.json", "No such file")]:
         done = gaccc(folder / name, "-o", folder / "step.ptx")
         assert done.returncode == 1 and expected in done.stderr, done.stderr
-    for change, expected in [(dict(model_type="lama"), 'did you mean "llama"?'), (dict(model_type=...), "no `model_type`"),
-                             (dict(brand_new=1), "`brand_new` = 1:"), (dict(hidden_act="relu2"), '`hidden_act` = "relu2"'),
-                             (dict(vocab_size=...), "`vocab_size`")]:
-        done = gaccc(folder_of(folder, expected.strip("`").replace("/", "_")[:12], **change), "-o", folder / "step.ptx")
-        assert done.returncode == 1 and expected in done.stderr and "config.json: error: " in done.stderr, done.stderr
-    # Values that make no model are told by their keys, each once.
-    for name, change, expected in [("eps", dict(rms_norm_eps=-1), "rms_norm_eps: error: `eps` must be above 0, not -1 [out-of-range]\n"),
-                                   ("layers", dict(num_hidden_layers=0), "num_hidden_layers: error: `repeat` must be at least 1, not 0 [out-of-range]\n"),
-                                   ("rope", dict(rope_scaling=dict(type="linear", factor=0.5)), "rope_scaling.factor: error: `rope.scaling.factor` must be at least 1, not 0.5 [out-of-range]\n")]:
-        wrong = folder_of(folder, name, **change)
+    for number, (change, expected) in enumerate([
+            (dict(model_type="lama"), 'error: no family has the `model_type` "lama"; did you mean "llama"?'), (dict(model_type=...), "error: it has no `model_type`"),
+            (dict(brand_new=1), "error: `brand_new` = 1:"), (dict(hidden_act="relu2"), 'error: `hidden_act` = "relu2"'), (dict(vocab_size=...), "error: there is no `vocab_size`"),
+            (dict(rms_norm_eps=-1), "rms_norm_eps: error: `eps` must be above 0, not -1 [out-of-range]\n"), (dict(num_hidden_layers=0), "num_hidden_layers: error: `repeat` must"),
+            (dict(rope_scaling=dict(type="linear", factor=0.5)), "rope_scaling.factor: error: `rope.scaling.factor` must be at least 1, not 0.5")]):
+        wrong = folder_of(folder, f"wrong{number}", **change)
         done = gaccc(wrong, "-o", folder / "step.ptx")
-        assert done.returncode == 1 and done.stderr == f"{wrong}/config.json: {expected}", done.stderr
+        assert done.returncode == 1 and done.stderr.startswith(f"{wrong}/config.json: {expected}") and done.stderr.count("\n") == 1, done.stderr
     assert not (folder / "step.ptx").exists()
 
 
