@@ -242,12 +242,11 @@ std::string wrong_command(const Arguments& given, std::vector<Override>& overrid
   if (!given.link.empty() && !given.link_speed())
     return fmt::format("--link {}: expected a size a second, as in 25GB/s", given.link);
   if (stops && given.emit != "ir") return "--stop-after goes with --emit ir";
-  if (stops && given.plan) return "--plan needs all passes: it excludes --stop-after";
-  if (stops && !given.report.empty()) return "--report needs all passes: it excludes --stop-after";
-  if (graph && !given.report.empty()) return "--report needs all passes: it excludes --emit graph";
+  if ((stops || graph) && (given.plan || !given.report.empty()))
+    return fmt::format("{} needs all passes: it excludes {}", given.plan ? "--plan" : "--report",
+                       stops ? "--stop-after" : "--emit graph");
   if (given.report == "-" && (given.plan || given.output == "-"))
     return "--report - would share standard output";
-  if (given.plan && graph) return "--plan needs all passes: it excludes --emit graph";
   if (given.plan && given.output == "-") return "--plan and -o - would share standard output";
   if (given.summary && given.json) return "--summary is a table: it excludes --json";
   if (given.summary && (given.output == "-" || given.report == "-"))

@@ -121,13 +121,14 @@ class Comparison {
 
   std::vector<std::string> problems() {
     for (const auto& [key, value] : config_.items()) compare(key, value);
-    if (const json* heads = number("num_attention_heads"); heads != nullptr && !given("num_key_value_heads"))
-      compare_fact("num_attention_heads", *heads, "kv_heads");
-    if (known_type()) compare_missing();
-    if (known_type() && has("window") && !slides())
+    if (given("num_attention_heads") && !given("num_key_value_heads"))
+      compare_fact("num_attention_heads", config_["num_attention_heads"], "kv_heads");
+    if (!known_type()) return problems_;
+    compare_missing();
+    if (has("window") && !slides())
       add(fmt::format("it has no sliding_window; attention in the model has one of {}",
                       fmt::join(facts_["window"], " and ")));
-    if (known_type() && one("causal", "false"))
+    if (has("causal") && std::ranges::count(facts_["causal"], "false") > 0)
       add(fmt::format(
           "model_type is {}, whose positions see earlier ones only; attention in the model is not causal",
           config_["model_type"].dump()));
@@ -136,14 +137,7 @@ class Comparison {
 
  private:
   bool given(const std::string& key) const { return config_.contains(key) && !config_[key].is_null(); }
-  const json* number(const char* key) const {
-    const auto found = config_.find(key);
-    return found != config_.end() && found->is_number() ? &*found : nullptr;
-  }
   bool has(const std::string& fact) const { return facts_.contains(fact); }
-  bool one(const std::string& fact, std::string_view value) const {
-    return has(fact) && std::ranges::count(facts_.at(fact), value) > 0;
-  }
   bool known_type() const {
     return given("model_type") && config_["model_type"].is_string() &&
            std::ranges::count(kArchitectures, config_["model_type"].get<std::string>()) > 0;
