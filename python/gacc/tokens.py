@@ -161,14 +161,23 @@ def of_messages(tokenizer: Tokenizer, messages: Any, place: str) -> Sample:
     known = isinstance(messages, list) and all(isinstance(m, dict) and "role" in m and "content" in m for m in messages)
     if not known or not messages:
         raise Refused(f"{place}: `messages` is no list of tables with `role` and `content`")
-    ids, counts = tokenizer.chat(messages, prompt=False), []
+
+    def written(upto: int, prompt: bool) -> list[int]:
+        try:
+            return tokenizer.chat(messages[:upto], prompt)
+        except Refused:
+            raise
+        except Exception as error:  # of the template, or of transformers at a damaged one
+            raise Refused(f"{place}: the chat template of {tokenizer.path} does not write that: {error}") from None
+
+    ids, counts = written(len(messages), prompt=False), []
     ends = tokenizer.ends()
     for number, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
         # The template's text of a turn is what it adds to all that came before.
         for upto, prompt, counted in ((number, True, False), (number + 1, False, True)):
-            part = tokenizer.chat(messages[:upto], prompt)
+            part = written(upto, prompt)
             if part != ids[:len(part)] or len(part) < len(counts):
                 raise Refused(f"{place}: the template writes turn {number + 1} in another way when more turns follow, "
                               "so that its tokens cannot be told; write it as `prompt` and `completion`")

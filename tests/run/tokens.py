@@ -179,6 +179,8 @@ def test_a_gguf_has_its_own_chat_template(folder):
     shown = convert(python, folder / "bytes.gguf", lines(folder / "m.jsonl", {"messages": turns}), folder / "m.npz", "--context", "99")
     expect("[assistant][[or not<|end|>]]" in shown, shown)
     convert(python, folder / "pieces.gguf", folder / "m.jsonl", folder / "no.npz", "--context", "9", refused=["no chat template"])
+    subprocess.run([python, "-c", MAKE.replace('"{% for m', "\"{{ raise_exception('no user here') }}{% for m"), folder], check=True)
+    convert(python, folder, folder / "m.jsonl", folder / "no.npz", "--context", "9", refused=["m.jsonl:1: the chat template of", "does not write that: no user here"])
 
 
 def test_a_long_text_goes_on_in_the_next_window(folder):
