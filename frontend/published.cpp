@@ -277,9 +277,11 @@ class Reading {
       }
     };
     for (const auto& [name, value] : config_)
-      if (!value.is_null() && !read_.contains(name) && !is_ignored(name))
-        error(Kind::unknown_key, "`{}` = {}: {} does not say what that means", name, shown_text(value),
-              family_);
+      if (!value.is_null() && !read_.contains(name) && !is_ignored(name)) {
+        const std::string text = value_text({name});  // without control characters, in quotes
+        error(Kind::unknown_key, "`{}` = {}: {} does not say what that means",
+              text.substr(1, text.size() - 2), shown_text(value), family_);
+      }
   }
 
   const Lookup look_ = [this](const std::string& name) { return lookup(name); };

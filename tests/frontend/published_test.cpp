@@ -294,6 +294,7 @@ TEST(Published, WhatAFamilyCannotExpressIsNamedWithItsValue) {
            std::pair(with("llama-2-7b", "quantization_config", {{"bits", 4}}),
                      "`quantization_config.bits` = 4:"),
            std::pair(with("llama-2-7b", "more", std::string(78, 'a') + "\u00e9"), "a...: llama.toml"),
+           std::pair(with("llama-2-7b", "a\nb", 1), "config.json: error: `a\\nb` = 1:"),
            std::pair(with("llama-2-7b", "model_type", "lama"), "\"lama\"; did you mean \"llama\"?"),
            std::pair(with("llama-2-7b", "model_type", 7), "no `model_type`"),
        })
