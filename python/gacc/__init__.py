@@ -417,16 +417,16 @@ class Session:
     def _micro_batches(self, batch: Any) -> Iterator[tuple[dict[str, np.ndarray], int, int]]:
         """The arrays of each, its samples, and which of the batch's the first one is."""
         inputs = self.compiled.inputs
-        if hasattr(batch, "shape") or not hasattr(batch, "__len__"):
-            raise TypeError("a batch is a mapping by name or a tuple, of an array for each input "
-                            f"({', '.join(inputs)}), not {'one array' if hasattr(batch, 'shape') else repr(batch)}")
+        _arrays.expect_batch(batch, inputs)
         if not isinstance(batch, Mapping) and len(batch) != len(inputs):
             raise ValueError(f"a batch has {len(batch)} arrays, and the model {len(inputs)} inputs "
                              f"({', '.join(inputs)})")
         named = batch if isinstance(batch, Mapping) else dict(zip(inputs, batch))
         arrays, samples = self._take(named, {})
-        if not samples:
-            raise ValueError(f"a batch has no samples; it has an array for each input ({', '.join(inputs)})")
+        lacks = [name for name in inputs if name not in arrays]
+        if lacks or not samples:
+            raise ValueError(f"a batch has no {', '.join(lacks) or 'samples'}; it has an array for each input "
+                             f"({', '.join(inputs)})")
         most = self.compiled.micro_batch
         for first in range(0, samples, most):
             yield {name: array[first:first + most] for name, array in arrays.items()}, min(most, samples - first), first
@@ -447,6 +447,8 @@ class Session:
         """Replaces all parameters: by those of a safetensors file or a published model's folder, or by arrays with the
         names of `parameters()`, such as a PyTorch module's state_dict(). A folder with adapter_config.json replaces the
         adapters alone: their base is loaded before them."""
+        if hasattr(parameters, "state_dict"):
+            raise TypeError("a module is loaded by its state_dict()")
         if not isinstance(parameters, Mapping):
             call("session_load", self._handle, path_bytes(parameters))
             path = pathlib.Path(os.fsdecode(parameters))
@@ -567,9 +569,6 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
     _arguments.check(train, locals())
     if model and (step is not None or module is None):
         raise TypeError(f"train() takes no {', '.join(model)} but with a module and without a step")
-    for name, given in ("loader", loader), ("evaluate", evaluate):
-        if hasattr(given, "shape") or (isinstance(given, (list, tuple)) and any(hasattr(x, "shape") for x in given)):
-            raise TypeError(f"{name} gives batches, and these are arrays: [(x, y)] is a loader of one batch")
     if module is not None and not hasattr(module, "load_state_dict"):
         raise TypeError(f"train(): module is {module!r:.60}, and takes a torch.nn.Module")
     for name, value in ("epochs", epochs), ("updates", updates):

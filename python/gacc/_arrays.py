@@ -138,20 +138,36 @@ def whole(path: str | os.PathLike) -> Iterator[BinaryIO]:
             os.remove(part)
 
 
-def expect_names(given: Collection[str], have: Collection[str], of: str) -> None:
+def expect_batch(batch: Any, names: Collection[str]) -> None:
+    """Refuses what has no array for each of some inputs."""
+    if hasattr(batch, "shape") or not hasattr(batch, "__getitem__") or isinstance(batch, (str, bytes)):
+        given = "one array; [(x, y)] is a loader of one batch" if hasattr(batch, "shape") else repr(batch)
+        raise TypeError(f"a batch is a mapping by name or a tuple, of an array for each input ({', '.join(names)}), "
+                        f"not {given}")
+    if not batch:
+        raise ValueError(f"a batch has no samples; it has an array for each input ({', '.join(names)})")
+
+
+def expect_names(given: Collection[Any], have: Collection[str], of: str) -> None:
+    if wrong := [name for name in given if not isinstance(name, str)]:
+        raise TypeError(f"parameters are given by their names, and {wrong[0]!r} is none")
     lacks, more = sorted(set(have) - set(given)), sorted(set(given) - set(have))
     if lacks or more:
         raise ValueError(f"the parameters do not fit the {of}:" + (f" {', '.join(lacks)} missing" if lacks else "")
-                         + (f" the {of} has no {', '.join(more)}" if more else ""))
+                         + ";" * bool(lacks and more) + (f" the {of} has no {', '.join(more)}" if more else ""))
 
 
 def check_parameters(given: Mapping[str, Any], have: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The given parameters as f32, if they are exactly those that the model has. As in a file, a count of PyTorch's
     batch norms is left out."""
-    given = {name: it for name, it in given.items() if not name.endswith(".num_batches_tracked")}
+    given = {name: it for name, it in given.items() if not str(name).endswith(".num_batches_tracked")}
     expect_names(given, have, "model")
-    arrays = {name: np.ascontiguousarray(to_numpy(it), np.float32) for name, it in given.items()}
-    for name, array in arrays.items():
+    arrays = {}
+    for name, it in given.items():
+        try:
+            arrays[name] = array = np.ascontiguousarray(to_numpy(it), np.float32)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise type(error)(f"{name}: {error}") from error
         # np.ascontiguousarray makes a number an array of one.
         if tuple(array.shape) != have[name].shape and not (array.size == 1 and have[name].size == 1):
             raise ValueError(f"{name} is {list(array.shape)}, and {list(have[name].shape)} in the model")

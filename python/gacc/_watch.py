@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ._library import Error, byref, call
@@ -61,10 +61,15 @@ class Watch:
                 warnings.warn('without evaluate the schedule "plateau" never cuts the rate', stacklevel=3)
         if isinstance(evaluate, Iterator):
             raise ValueError(f"evaluate is {AN_ITERATOR}")
-        if isinstance(evaluate, (Sequence, Mapping)) and len(evaluate) == 0:
-            raise ValueError("evaluate has no batch: it is a loader of samples")
         self._session, self._every, self._on_eval = session, eval_every, on_eval
         self._loader = [evaluate] if isinstance(evaluate, Mapping) else evaluate
+        if evaluate is not None:  # what is wrong with its first batch is said before the training
+            columns = dict(session._columns)
+            try:
+                next(session._micro_batches(next(iter(self._loader), ())))
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"evaluate: {error}") from error
+            session._columns = columns  # whose order the first table of the training fixes
         self._patience, self._metric, self._save_best = patience, best, save_best
         self._best, self._best_at, self._worse = ctypes.c_double(math.nan), 0, 0
         self._checkpoint, self._progress, self._epochs = checkpoint, progress, epochs

@@ -458,6 +458,8 @@ def test_wrong_arguments_are_told(_):
     for name, given, such in (("loss", F.mse_loss, "cross_entropy"), ("optimizer", torch.optim.Adam, "adamw")):
         raises(TypeError, f"{name} is", "a dict", f'by name, such as "{such}"')(
             lambda: gacc.from_torch(nn.Linear(4, 4), {"input": x}, **({"loss": "mse", "target": "y", "optimizer": "sgd"} | {name: given})))
+    for loader, words in ([None], "not None"), ([1], "not 1"), ([()], "no samples"), ([], "the loader has no batch"), ([(x,)], "the forward takes input, and there are no inputs"):
+        raises((gacc.Error, TypeError, ValueError), words)(lambda: gacc.train(module=nn.Linear(4, 4), loader=loader, loss="mse", target="y", optimizer="sgd"))
     for dtype in (torch.float64, torch.float16, torch.int16, torch.uint8, torch.complex64):
         error_of(gacc.Error, nn.Linear(4, 4), {"input": x.to(dtype)}, "`input`", str(dtype).split(".")[1], "float32")
     for dtype in (torch.float64, torch.float16, torch.bfloat16):

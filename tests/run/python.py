@@ -413,9 +413,12 @@ def test_errors_say_what_and_where(folder):
     raises(gacc.Error, "1 to 4 samples, 8 were given")(lambda: run_.step(x=np.tile(x, (2, 1, 1)), label=np.tile(label, 2)))
     raises(gacc.Error, "the window has no launch")(run_.update)
     raises(ValueError, "fc.bias, fc.weight missing", "the model has no a")(lambda: run_.load({"a": x}))
+    raises(TypeError, "by their names, and 1 is none")(lambda: run_.load({1: 2}))
+    raises(TypeError, "fc.weight: there is no type object")(lambda: run_.load(dict(run_.parameters(), **{"fc.weight": None})))
     raises(ValueError, "fc.weight holds nan")(lambda: run_.load(dict(run_.parameters(), **{"fc.weight": np.full((3, 6), np.nan)})))
     train = lambda loader: gacc.train(run_.compiled, loader, epochs=2, session=run_)  # noqa: E731
     raises(ValueError, "a batch has 1 arrays, and the model 2 inputs")(lambda: train([[x]]))
+    raises(ValueError, "a batch has no label")(lambda: train([{"x": x}]))
     raises(ValueError, "no batch in epoch 2; a generator can be gone through once")(lambda: train((x, label) for _ in range(2)))
     # An evaluation that ends by an error leaves nothing to the next one.
     raises(gacc.Error, "label")(lambda: run_.evaluate_over([(x, label), (x, label + 7)]))
@@ -531,8 +534,8 @@ def test_calls_of_another_kind_say_what_is_right(folder):
     gacc.train(step, [(x, y)], epochs=1, session=run)
     train = lambda **options: gacc.train(step, [(x, y)], epochs=1, device="cpu", on_update=lambda *_: expect(False, "it trains"), **options)  # noqa: E731
     raises(ValueError, "evaluate is an iterator, which can be gone through once")(lambda: train(evaluate=(each for each in [(x, y)])))
-    for nothing in [], {}:
-        raises(ValueError, "evaluate has no batch")(lambda: train(evaluate=nothing))
+    for wrong, says in ([], "a batch has no samples"), ({}, "a batch has no samples"), ([{"x": x}], "a batch has no label"), ([{"x": x, "y": y}], "the model has no input 'y'"), ([(x[:, :1], y)], "the input 'x' is [2, 3]"):
+        raises(ValueError, f"evaluate: {says}")(lambda: train(evaluate=wrong))
     for path, says in (f"{folder}/w.pt", "no pt files are written"), (f"{folder}/a/w", f"{folder}/a: No such file"), ("", "names no file"), (f"{folder}/", "has config.json"):
         raises((gacc.Error, ValueError), "save_best", says)(lambda: train(evaluate=[(x, y)], save_best=path))
     raises(FileExistsError, "python.py")(lambda: train(checkpoint=__file__))

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .._arrays import expect_names
+from .._arrays import expect_batch, expect_names
 from .._library import Error
 from . import choices, layers  # with `operations`, they fill OPERATIONS
 from .export import exported, refusal
@@ -405,7 +405,8 @@ def text_of(module: torch.nn.Module, inputs: Mapping[str, Any], *, target: str |
     except TypeError:
         together = False
     if not together:
-        raise Error(f"the forward takes {', '.join(taken) or 'nothing'}, and there are {', '.join(names)}")
+        raise Error(f"the forward takes {', '.join(taken) or 'nothing'}, and there are "
+                    f"{', '.join(names) or 'no inputs'}")
     forward = {argument: examples[n] for argument, n in zip(arguments, names)}
     modes = {m: m.training for m in module.modules()}
     buffers = Buffers(known_as)
@@ -454,12 +455,11 @@ def taken_by(module: torch.nn.Module) -> list[str]:
 
 def examples_of(module: torch.nn.Module, loader: Any, model: Mapping[str, Any]) -> dict[str, Any]:
     """The first batch by names: of a tuple those of the forward's arguments, then the target's."""
-    batch = next(iter(loader), None)
-    if batch is None:
+    batch = next(iter(loader), empty := object())
+    if batch is empty:
         raise ValueError("the loader has no batch, and a module is exported with one")
-    if isinstance(batch, Mapping):
-        return dict(batch)
     loss = model.get("loss")
     target = model.get("target") or (loss.get("target") if isinstance(loss, Mapping) else None) or "target"
-    names = [name for name in taken_by(module) if name != target][:len(batch) - 1]
-    return dict(zip([*names, target], batch))
+    names = [name for name in taken_by(module) if name != target]
+    expect_batch(batch, [*names, target])
+    return dict(batch) if isinstance(batch, Mapping) else dict(zip([*names[:len(batch) - 1], target], batch))
