@@ -196,7 +196,7 @@ def test_refusals_name_the_line(_):
     refused(None, ".item(): give the tensor itself", module=Item(None))
     refused(lambda x: x + torch.randn_like(x), "is an input")
     refused(lambda x: x.repeat(1, 100).topk(3)[0], "it orders 400 numbers, and gacc at most 256", "max, min and argmax")
-    refused(lambda x: F.conv3d(x.view(-1, 1, 2, 2, 1), torch.ones(1, 1, 1, 1, 1)), "its images have 3 axes", "with that axis among the channels", "from_torch.py")
+    refused(lambda x: F.conv_transpose3d(x.view(-1, 1, 2, 2, 1), torch.ones(1, 1, 1, 1, 1)), "its images have 3 axes", "with that axis among the channels", "from_torch.py")
     reading = One(lambda x: norm(x) - norm.running_mean)
     reading.norm = norm = nn.BatchNorm1d(4)
     refused(None, "in training a forward does not read them", module=reading)
@@ -273,6 +273,26 @@ def test_operations(_):
         "windows": lambda x: torch.cat([x.unfold(1, 4, 2).flatten(1), x.view(-1, 3, 4).unfold(1, 2, 1).flatten(1)], 1),
         "one number": lambda x: x[:, None].cumsum(1)[:, 0] + x[:, :1] @ torch.tensor([[2.0]]),
         "largest of parts": lambda x: F.adaptive_max_pool1d(x.view(-1, 2, 6), 3) + F.adaptive_max_pool2d(x.view(-1, 2, 2, 3), 1).flatten(2),
+    }
+    for name, function in functions.items():
+        learns_as_pytorch(name, function)
+
+
+def test_operations_that_others_say(_):
+    functions = {
+        "arcs": lambda x: torch.atan(x * 3) + torch.atan2(x, x.flip(1)) + torch.atan2(x.abs() * 0, -x.abs()) + torch.asin(x.tanh()) - torch.acos(x.tanh() * 0.9),
+        "hyperbolic": lambda x: torch.cosh(x) + torch.asinh(x * 9) + torch.atanh(x.tanh() * 0.9) + torch.exp2(x) + torch.logaddexp(x, -x),
+        "digits of small numbers": lambda x: (torch.log1p(x * 1e-5) + torch.expm1(x * 1e-5) + F.elu(x * 1e-5)) * 1e5 - F.logsigmoid(x.abs() + 15) * 1e7,
+        "in the middle": lambda x: x.median(1, True)[0] + x.kthvalue(3, 1)[0][:, None] + x.quantile(0.3, 1, True) * x.quantile(torch.tensor([0.1, 0.9]), -1).sum(0)[:, None] + torch.bucketize(x, torch.linspace(-1, 1, 5)),
+        "at places": lambda x: x.index_copy(1, torch.tensor([0, 3]), x[:, 5:7] * 2) + x.index_add(1, torch.tensor([0, 3, 0]), x[:, 5:8]) + x.index_fill(1, torch.tensor([2, -3]), 2.0)
+            + (lambda y, m: (y.__setitem__((slice(None), m), x[:, :6]), y.view(-1, 3, 4).__setitem__((slice(None), 1, m[:4]), 0.5), y)[2])(x * 1, torch.arange(12) % 2 == 0),
+        "overlaps": lambda x: F.fold(x.view(-1, 4, 3), (2, 4), 2) + F.fold(x.view(-1, 6, 2), (3, 2), (3, 2), padding=(0, 1), stride=2)[:, :, :2, :1] + F.avg_pool1d(x.view(-1, 1, 12), 5, 3, ceil_mode=True)[:, :, None],
+        "samples of an image": lambda x: sum(F.grid_sample(x.view(-1, 1, 3, 4), x.view(-1, 3, 2, 2), padding_mode=p, align_corners=c) for p in ("zeros", "border") for c in (True, False)),
+        "quotients of whole numbers": lambda x: x * sum(f(w, n) for w in [(x * 20).int()] for n in (-3, 7, (x > 0) * 2 + 3) for f in (torch.floor_divide, torch.remainder, torch.fmod, lambda a, b: torch.div(a, b, rounding_mode="trunc"))) * 0.1
+            + (torch.arange(12) + (x > 0)) * 178956953 % 1000003 * 1e-6,
+        "rotary, by complex numbers": lambda x: torch.view_as_real(torch.view_as_complex(x.view(-1, 2, 3, 2)) * torch.polar(torch.ones(4, 3), torch.outer(torch.arange(4.0), torch.linspace(0.1, 1, 3)))[:2].view(1, 2, 3)).flatten(1)
+            + torch.view_as_real(torch.complex(x[:, :6], x[:, 6:]) * torch.polar(x[:, :6].exp(), x[:, 6:])).flatten(1),
+        "convolutions of volumes": lambda x: F.conv3d(x.view(-1, 2, 3, 2, 1), torch.linspace(-1, 1, 32).view(4, 1, 2, 2, 2), torch.ones(4), (2, 1, 1), 1, (2, 1, 1), 2),
     }
     for name, function in functions.items():
         learns_as_pytorch(name, function)
@@ -531,7 +551,10 @@ def test_what_is_not_there_names_the_line(_):
     refused(lambda x: x + x.argmax(), "argmax(-1)", place)
     refused(lambda x: x.var(1, correction=4), "4 elements less 4", place)
     refused(lambda x: torch.kron(torch.ones(1, 2), x), "`kron` takes the number of samples", place)
-    refused(lambda x: (x * 2).int() % 3, "whole numbers", place)
+    refused(lambda x: x.quantile(0.5), "say dim=", place)
+    refused(lambda x: (x * 2).int() * 2654435761 % 7, "2654435761", "32 bits", place)
+    refused(lambda x: (x * 2).int() * torch.tensor([73856093, 19349663, 1, 2]), "2^24", place)
+    refused(lambda x: torch.view_as_complex(x.view(-1, 2, 2)).abs(), "complex numbers", "view_as_real", place)
     refused(lambda x: torch.linalg.inv(x[:, :, None] * x[:, None]), "linalg_inv_ex", place)
 
 
@@ -607,6 +630,10 @@ def test_positions_are_counted_without_the_padding(_):
     class Offsets(Tables):  # columns that share a table
         def forward(self, columns):
             return self.tables[0]((columns + torch.tensor([0, 5])).clamp(0, 8))
+    class Hashed(Tables):
+        def forward(self, columns):
+            return self.tables[0]((columns * 7919 - 13) % 5)
+    one_update("hashed", Hashed(5), {"columns": torch.tensor([[41, 2], [3, 13]])}, torch.randn(2, 2, 4))
     one_update("offsets", Offsets(9), {"columns": torch.tensor([[4, 2], [3, 3]])}, torch.randn(2, 2, 4))
     refused(None, "may lie beyond the table", "cumsum(1)", "clamp(0, 300)", x=tokens, module=nn.Sequential(Net(301)))
 

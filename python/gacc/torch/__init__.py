@@ -21,8 +21,9 @@ from torch import fx
 from .._arrays import expect_batch, expect_names
 from .._library import Error
 from . import choices, layers  # with `operations`, they fill OPERATIONS
-from .export import exported, refusal
-from .operations import repeated
+from .composed import COMPOSED
+from .export import Followed, exported, refusal
+from .operations import COMPLEX, repeated
 from .region import OPERATIONS, Buffers, Region, literal, quoted, truth, type_text
 from .tensor import B, Tensor, Unsupported, axes_of, extents, known, whole_constant
 
@@ -53,7 +54,6 @@ class Lowering:
         self.inputs: dict[str, Tensor] = {}
         graph = program.graph
         draw_by_chance(graph)
-        choose_by_masks(graph)
         results = next(n for n in graph.nodes if n.op == "output").args[0]
         specs = program.graph_signature.output_specs
         output = next(n for n, spec in zip(results, specs) if spec.kind.name == "USER_OUTPUT")
@@ -157,24 +157,29 @@ class Lowering:
                 "loss is their mean by itself"))
         if (folded := self.folded(node)) is not None:
             return folded
-        if first.dtype not in TYPES:
+        pairs = [isinstance(x := n.meta.get("val"), torch.Tensor) and x.is_complex() for n in node.all_input_nodes]
+        of_pairs = first.dtype is torch.complex64 or any(pairs)
+        if of_pairs and (node.target not in COMPLEX or node.target is aten.mul.Tensor and not all(pairs)):
+            raise refusal(node, f"`{node.target}` computes with complex numbers, of which gacc has those of rotary "
+                                "embeddings: view_as_complex, polar, their products, view_as_real")
+        if first.dtype not in TYPES and not of_pairs:
             raise refusal(node, f"`{node.target}` makes {str(first.dtype).removeprefix('torch.')}, and gacc computes "
                                 "in f32 (precision= casts), its numbers in i32")
         if (number := self.number(node)) is not None:
             return Tensor([repeated(*size) for size in extents(first.shape)], TYPES[first.dtype], constant=number)
-        build = OPERATIONS.get(node.target)
+        build = (COMPLEX if of_pairs else OPERATIONS).get(node.target)
         if build is None:
             more = ("; what is drawn outside of dropout is an input, as eps in mean + eps * std"
-                    if node.target in RANDOM else "; torch.where(mask, a, b) and gather say what is chosen"
-                    if node.target is aten.index_put.default else "")
+                    if node.target in RANDOM else " with these options" if node.target in COMPOSED else "")
             raise refusal(node, f"gacc has no `{node.target}`{more}")
         region = self.region
-        region.hint, region.dtype, region.boolean = node.name, TYPES[first.dtype], first.dtype is torch.bool
+        region.hint, region.boolean = node.name, first.dtype is torch.bool
+        region.dtype = TYPES.get(first.dtype, "f32")
         try:
             if node.target in BITWISE and not region.boolean:
                 raise Unsupported("it takes bits of whole numbers; gacc knows it of torch.bool: compare first, as in "
                                   "x != 0, or use torch.logical_and and its like")
-            region.sizes = extents(first.shape)
+            region.sizes = extents(first.shape) + [(2, False)] * first.is_complex()
             out = build(region, *arguments, **named)
             if isinstance(out, Tensor):
                 out = truth(region, out) if region.boolean else out
@@ -195,13 +200,14 @@ class Lowering:
 
         def computed(samples: int) -> Any:
             def whole(n: fx.Node) -> torch.Tensor:
-                return whole_constant(self.values[n], samples).to(n.meta["val"].dtype)
+                x, dtype = whole_constant(self.values[n], samples), n.meta["val"].dtype
+                return torch.view_as_complex(x.contiguous()) if dtype.is_complex else x.to(dtype)
             return applied(node, whole)
         try:
             if not batched:
                 return torch.utils._pytree.tree_map(known, computed(0))
             value = node.meta["val"]
-            if not isinstance(value, torch.Tensor):
+            if not isinstance(value, torch.Tensor) or value.is_complex():
                 return None
             return same_for_each(extents(value.shape), computed(2), computed(3))
         except Unsupported:
@@ -272,23 +278,6 @@ def draw_by_chance(graph: fx.Graph) -> None:
                 like = graph.call_function(aten.empty.memory_format, drawn.args)
             like.meta = drawn.meta
             node.target, node.args = aten.bernoulli.p, (like, chance)
-
-
-def choose_by_masks(graph: fx.Graph) -> None:
-    """x[mask] = value, of as many axes as follow the mask's, is where(mask, value, x)."""
-    for node in graph.nodes:
-        if node.target is not aten.index_put.default or len(node.args) > 3 or len(node.args[1]) > 1:
-            continue
-        x, (mask,), value = node.args
-        more = x.meta["val"].dim() - mask.meta["val"].dim()
-        if mask.meta["val"].dtype is not torch.bool or value.meta["val"].dim() > more:
-            continue
-        with graph.inserting_before(node):
-            for _ in range(more):
-                wider = graph.call_function(aten.unsqueeze.default, (mask, -1))
-                wider.meta = {**node.meta, "val": mask.meta["val"].unsqueeze(-1)}
-                mask = wider
-        node.target, node.args = aten.where.self, (mask, value, x)
 
 
 def applied(node: fx.Node, number: Callable[[fx.Node], torch.Tensor]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .layers import embedding
-from .operations import filled, negative, vector_norm
+from .operations import filled
 from .region import Region, row, truth
 from .tensor import B, SAMPLES, Tensor, Unsupported, known, whole_constant
 
@@ -82,11 +82,6 @@ def index(r: Region, x: Tensor, indices: list) -> Tensor:
     return r.view(r.take(flat, first, places.reshape(-1).tolist()), r.sizes)
 
 
-@row(aten.index_select.default)
-def index_select(r: Region, x: Tensor, dim: int, i: Tensor) -> Tensor:
-    return index(r, x, [*[None] * (dim % x.rank), i])
-
-
 def by_data(r: Region, x: Tensor, given: list[tuple[int, Tensor]], own: bool) -> Tensor:
     """Rows of a table; and of each sample those that it names, as in x[torch.arange(len(x)), lengths - 1]."""
     (dim, places), others = given[0], x.rank - 1
@@ -138,19 +133,6 @@ def in_order(r: Region, x: Tensor, k: int, dim: int, descending: bool) -> list:
     return [r.permute(chosen(r, hot, x), back), places]
 
 
-@row(aten._cdist_forward.default)
-def distances(r: Region, x: Tensor, y: Tensor, p: float, mode: int | None = None) -> Tensor:
-    return vector_norm(r, r.each("sub", beside(x, -2), beside(y, -3)), p, [-1])
-
-
-@row(aten.unfold.default)
-def windows(r: Region, x: Tensor, dim: int, size: int, step: int) -> Tensor:
-    dim %= x.rank
-    taken = r.take(x, dim, [begin + i for begin in range(0, x.extent(dim) - size + 1, step) for i in range(size)])
-    taken = r.view(taken, [*r.sizes[:dim + 1], r.sizes[-1], *r.sizes[dim + 1:-1]])
-    return r.permute(taken, [*range(dim + 1), *range(dim + 2, x.rank + 1), dim + 1])
-
-
 @row(aten.trunc.default)
 def trunc(r: Region, x: Tensor) -> Tensor:
     """No gradient flows through it, as in PyTorch. From 2^23 on a number has nothing behind its point."""
@@ -163,36 +145,3 @@ def trunc(r: Region, x: Tensor) -> Tensor:
 def floor(r: Region, x: Tensor) -> Tensor:
     whole = trunc(r, x)
     return r.each("sub", whole, r.cast(r.each("greater", whole, x, dtype="i32", takes="f32"), "f32"))
-
-
-@row(aten.ceil.default)
-def ceil(r: Region, x: Tensor) -> Tensor:
-    return negative(r, floor(r, negative(r, x)))
-
-
-@row(aten.div.Tensor_mode)
-def quotient(r: Region, x: Tensor, y: Any, rounding_mode: str | None = None) -> Tensor:
-    if r.dtype == "i32":
-        raise Unsupported("it divides whole numbers, which gacc rounds nowhere: give them as floats")
-    y = r.each("div", x, y)
-    return {None: lambda r, y: y, "floor": floor, "trunc": trunc}[rounding_mode](r, y)
-
-
-@row(aten.remainder.Scalar, aten.remainder.Tensor)
-def remainder(r: Region, x: Tensor, y: Any, rounding_mode: str = "floor") -> Tensor:
-    return r.each("sub", x, r.each("mul", quotient(r, x, y, rounding_mode), y))
-
-
-row(aten.fmod.Scalar, aten.fmod.Tensor)(functools.partial(remainder, rounding_mode="trunc"))
-
-
-@row(aten.round.default)
-def rounded(r: Region, x: Tensor) -> Tensor:
-    """A half goes to the even number."""
-    whole = floor(r, x)
-    odd = r.each("sub", whole, r.each("mul", floor(r, r.each("mul", whole, 0.5)), 2.0))
-    rest = r.each("sub", x, whole)
-    up = r.each("maximum", *(r.each("greater", *pair, dtype="i32", takes="f32") for pair in (
-        (rest, 0.5), (r.each("mul", odd, r.cast(r.each("equal", rest, 0.5, dtype="i32", takes="f32"), "f32")), 0.0))),
-        dtype="i32")
-    return r.each("add", whole, r.cast(up, "f32"))

@@ -21,6 +21,7 @@ import torch.utils.checkpoint
 from torch import fx
 
 from .._library import Error
+from .composed import COMPOSED, quantile
 from .layers import attention, instance_norm, rms_norm
 from .region import OPERATIONS, Region
 from .tensor import Unsupported
@@ -77,8 +78,7 @@ class Followed(torch.overrides.TorchFunctionMode):
             raise Unsupported(HOOKS[function])
         if function in DETACH:
             return self.detached(args[0])
-        if function is F.embedding_bag:
-            function = bags
+        function = INSTEAD.get(function, function)
         if function in WHOLE:
             function = getattr(torch.ops.gacc, function.__name__)
         kwargs = dict(kwargs or {})
@@ -109,6 +109,10 @@ def bags(which: torch.Tensor, table: torch.Tensor, offsets: Any = None, max_norm
         return (rows * there + (~there) * -3e38).amax(1) * there.any(1)
     total = (rows * there * (1 if per_sample_weights is None else per_sample_weights[..., None])).sum(1)
     return total if mode == "sum" else total / there.sum(1).clamp(min=1)
+
+
+INSTEAD = {F.embedding_bag: bags, torch.quantile: quantile, torch.Tensor.quantile: quantile,
+           torch.take_along_dim: lambda x, places, dim: x.gather(dim, places)}
 
 
 def set_grad(on: bool) -> bool:
@@ -176,7 +180,7 @@ def chosen(given: Any, output: int | str | None) -> torch.Tensor:
 
 # Operations that default_decompositions would take apart.
 KEPT = ("linear", "silu", "mish", "softplus", "rms_norm", "scaled_dot_product_attention", "adaptive_avg_pool2d",
-        "instance_norm", "stack", "linalg_vector_norm", "std.correction", "adaptive_max_pool1d", "adaptive_max_pool2d")
+        "instance_norm", "stack", "col2im", "adaptive_max_pool1d", "adaptive_max_pool2d")
 
 
 def place_of(node: fx.Node) -> tuple[str, str | None, int | None]:
@@ -214,6 +218,7 @@ def exported(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor],
             table = getattr(torch.export, "default_decompositions", torch._decomp.core_aten_decompositions)()
             for name in KEPT:
                 table.pop(operator.attrgetter(name if "." in name else name + ".default")(aten), None)
+            table.update(COMPOSED)
             refuse_old_bilinear(program.graph)
             return program.run_decompositions(table)
     except Error:

@@ -289,8 +289,6 @@ def pool(r: Region, op: str, x: Tensor, kernel: Any, stride: Any, padding: Any, 
             size[i] -= 1
         after.append(max(zeros[i], (size[i] - 1) * stride[i] + kernel[i] - images[2 + i] - zeros[i]) if ceil
                      else zeros[i])
-    if ceil and op == "avg_pool2d" and after != zeros:
-        raise Unsupported("an average with ceil_mode whose last windows are cut short")
     if ceil and any(n > k // 2 for n, k in zip(after, kernel)):  # more than the op takes
         x = pad(r, x, [n for i in (1, 0)[:axes] for n in (0, after[i] - zeros[i])], LEAST)
         (images, _), after = as_image(r, x), zeros
@@ -301,28 +299,46 @@ def pool(r: Region, op: str, x: Tensor, kernel: Any, stride: Any, padding: Any, 
 
 def mean_pool(r: Region, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil: bool, counted: bool,
               divisor: int | None) -> Tensor:
-    y = pool(r, "avg_pool2d", x, kernel, stride, padding, 1, ceil)
+    given = zip((x.extent(-2), x.extent(-1)), *(pair(each, 2) for each in (kernel, stride or kernel, padding)))
+    if ceil and any((n + 2 * zeros - k) % step for n, k, step, zeros in given):  # whose last windows are cut short
+        return mean_by_axes(r, x, kernel, stride, padding, ceil, counted, divisor)
+    y = pool(r, "avg_pool2d", x, kernel, stride, padding, 1, False)
     if divisor is not None:
         y = r.each("mul", y, math.prod(pair(kernel, 2)) / divisor)
     if counted or not any(pair(padding, 2)):
         return y
     ones = torch.ones(1, 1, *(x.extent(i) for i in (-2, -1)))
-    share = torch.nn.functional.avg_pool2d(ones, kernel, stride or kernel, padding, bool(ceil), True)
+    share = torch.nn.functional.avg_pool2d(ones, kernel, stride or kernel, padding, False, True)
     return r.each("div", y, known(share[0, 0]))
 
 
 @row(aten.avg_pool3d.default)
-def mean_of_volumes(r: Region, x: Tensor, kernel: list[int], stride: Any = (), padding: Any = 0, ceil: bool = False,
-                    counted: bool = True, divisor: int | None = None) -> Tensor:
+def mean_by_axes(r: Region, x: Tensor, kernel: list[int], stride: Any = (), padding: Any = 0, ceil: bool = False,
+                 counted: bool = True, divisor: int | None = None) -> Tensor:
     """Each axis by the matrix that PyTorch makes of the identity: so a LocalResponseNorm is exported."""
+    axes = x.rank - 2
+    sizes = [each * axes if len(each) == 1 else each for each in map(list, (kernel, stride or kernel, padding or [0]))]
     if divisor is not None:
-        raise Unsupported("a mean of volumes with a divisor of its own")
-    sizes = [each * 3 if len(each) == 1 else each for each in map(list, (kernel, stride or kernel, padding or [0]))]
-    for i, (n, step, zeros) in enumerate(zip(*sizes), -3):
+        raise Unsupported("a mean of cut windows, or of volumes, with a divisor of its own")
+    for i, (n, step, zeros) in enumerate(zip(*sizes), -axes):
         identity = torch.eye(x.extent(i))
         matrix = torch.nn.functional.avg_pool1d(identity[None], n, step, zeros, ceil, counted)[0].T
         x = x if n == step == 1 else r.by_matrix(x, i, matrix)
     return x
+
+
+@row(aten.col2im.default)
+def fold(r: Region, x: Tensor, size: list[int], kernel: list[int], dilation: list[int], padding: list[int],
+         stride: list[int]) -> Tensor:
+    """A transposed convolution: each element of a window to its place."""
+    count = math.prod(kernel)
+    channels = x.extent(1) // count
+    spans = [d * (k - 1) + 1 - 2 * p for d, k, p in zip(dilation, kernel, padding)]
+    windows = [(n - span) // s + 1 for n, span, s in zip(size, spans, stride)]
+    x = r.view(x, [(1, True), (channels * count, False), *((n, False) for n in windows)])
+    rest = [n - (m - 1) * s - span for n, m, s, span in zip(size, windows, stride, spans)]
+    w = known(torch.eye(count).view(count, 1, *kernel).repeat(channels, 1, 1, 1))
+    return convolution(r, x, w, None, stride, padding, dilation, True, rest, channels)
 
 
 def resized(r: Region, x: Tensor, how: list[Callable], size: Any) -> Tensor:

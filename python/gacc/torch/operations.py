@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -37,15 +37,6 @@ def comparison(op: str, turn: bool = False, negate: bool = False) -> Callable:
     return build
 
 
-def chain(*steps: Callable) -> Callable:
-    """One after the other: each of the region and the value so far."""
-    def build(r: Region, x: Tensor, *_: Any, **__: Any) -> Tensor:
-        for step in steps:
-            x = step(r, x)
-        return x
-    return build
-
-
 for name in ("exp", "log", "sqrt", "reciprocal", "sigmoid", "tanh", "relu", "silu", "erf", "sin", "cos"):
     OPERATIONS[getattr(aten, name).default] = pointwise(name)
 for name in ("add", "sub", "mul"):
@@ -59,23 +50,13 @@ for name, (op, turn, negate) in {"eq": ("equal", False, False), "ne": ("not_equa
 OPERATIONS.update({
     aten.abs.default: lambda r, x: (r.each("abs", x) if x.dtype == "f32" else
                                     r.each("maximum", x, negative(r, x), dtype="i32")),
-    aten.sign.default: lambda r, x: r.each("sub", *(
-        r.cast(r.each("greater", *pair, dtype="i32", takes="f32"), "f32") for pair in ((x, 0.0), (0.0, x)))),
-    aten.tan.default: lambda r, x: r.each("div", r.each("sin", x), r.each("cos", x)),
-    aten.log2.default: chain(pointwise("log"), lambda r, x: r.each("mul", x, 1 / math.log(2))),
-    aten.log10.default: chain(pointwise("log"), lambda r, x: r.each("mul", x, 1 / math.log(10))),
     aten.isnan.default: lambda r, x: r.each("not_equal", x, x, dtype="i32", takes=x.dtype),
     aten.neg.default: lambda r, x: negative(r, x),
-    aten.rsqrt.default: chain(pointwise("sqrt"), pointwise("reciprocal")),
-    aten.log1p.default: chain(lambda r, x: r.each("add", x, 1.0), pointwise("log")),
-    aten.expm1.default: chain(pointwise("exp"), lambda r, x: r.each("sub", x, 1.0)),
     aten.sum.default: lambda r, x, **_: r.rows("row_sum", x, [], False),
     aten.mean.default: lambda r, x, **_: mean(r, x, []),
     aten.max.default: lambda r, x: r.rows("row_max", x, [], False),
     aten.min.default: lambda r, x: r.rows("row_min", x, [], False),
     aten.maximum.default: lambda r, x, y: r.each("maximum", x, y, dtype=r.dtype),
-    aten.minimum.default: lambda r, x, y: r.each(
-        "neg", r.each("maximum", negative(r, x), negative(r, y), dtype=r.dtype), dtype=r.dtype),
     aten.gelu.default: lambda r, x, approximate="none": r.each("gelu" if approximate == "none" else "gelu_tanh", x),
     aten.leaky_relu.default: lambda r, x, slope=0.01: r.each("leaky_relu", x, slope=float(slope)),
     aten.softplus.default: lambda r, x, beta=1.0, threshold=20.0: softplus(r, x, beta, threshold),
@@ -107,7 +88,6 @@ OPERATIONS.update({
     aten.select.int: lambda r, x, dim, i: dropped(r.slice(x, dim, i % x.extent(dim), 1), dim),
     aten.split_with_sizes.default: lambda r, x, sizes, dim=0: [
         r.slice(x, dim, sum(sizes[:i]), n) for i, n in enumerate(sizes)],
-    aten.flip.default: lambda r, x, dims: turned(r, x, dims),
     # sums and the like
     aten.sum.dim_IntList: lambda r, x, dims, keep=False, **_: r.rows("row_sum", r.cast(x, "f32"), dims, keep),
     aten.amax.default: lambda r, x, dims=(), keep=False: r.rows("row_max", x, dims, keep),
@@ -121,8 +101,6 @@ OPERATIONS.update({
         how, truth(r, x), dims if isinstance(dims, list) else [] if dims is None else [dims], keep), "i32")
        for every, how in (("any", "row_max"), ("all", "row_min")) for op in map(
            getattr(aten, every).__getattr__, ("default", "dim", "dims"))},
-    aten.std.correction: lambda r, x, dims=None, correction=1, keepdim=False: root(
-        r, variance(r, x, dims, correction, keepdim)),
     aten.var_mean.correction: lambda r, x, dims=None, correction=1, keepdim=False: [
         variance(r, x, dims, correction, keepdim), mean(r, x, dims, keepdim)],
     aten._softmax.default: lambda r, x, dim, half=False: r.along("softmax", x, dim),
@@ -136,24 +114,6 @@ OPERATIONS.update({
 
 def stacked(r: Region, tensors: list[Tensor], dim: int) -> Tensor:
     return r.concat([r.with_axes(x, [*x.axes[:dim], [], *x.axes[dim:]]) for x in tensors], dim)
-
-
-def root(r: Region, x: Tensor) -> Tensor:
-    """The square root of what is 0 or more, with the gradient 0 at 0, as PyTorch's norms and deviations have it."""
-    positive = r.each("greater", x, 0.0, dtype="i32", takes="f32")
-    return r.select(positive, r.each("sqrt", r.select(positive, x, 1.0, "f32")), x, "f32")
-
-
-@row(aten.linalg_vector_norm.default)
-def vector_norm(r: Region, x: Tensor, order: float = 2, dims: Any = None, keep: bool = False, **_: Any) -> Tensor:
-    size, dims = x if order == 2 else r.each("abs", x), dims or []
-    if math.isinf(order):
-        return r.rows("row_max" if order > 0 else "row_min", size, dims, keep)
-    if order == 0:
-        return r.rows("row_sum", r.each("not_equal", x, 0.0, dtype="i32", takes="f32"), dims, keep)
-    powers = r.each("square", x) if order == 2 else power(r, size, order)
-    total = r.rows("row_sum", powers, dims, keep)
-    return root(r, total) if order == 2 else power(r, total, 1 / order)
 
 
 def negative(r: Region, x: Tensor) -> Tensor:
@@ -179,12 +139,6 @@ def filled(r: Region, value: float) -> Tensor:
     return Tensor(axes, r.dtype, constant=torch.tensor(number))
 
 
-def turned(r: Region, x: Tensor, dims: list[int]) -> Tensor:
-    for dim in dims:
-        x = r.take(x, dim, list(range(x.extent(dim)))[::-1])
-    return x
-
-
 @row(aten.div.Tensor, aten.div.Scalar)
 def divide(r: Region, x: Any, y: Any) -> Tensor:
     if isinstance(y, Tensor):
@@ -200,16 +154,16 @@ def power(r: Region, x: Tensor, p: float) -> Tensor:
         return filled(r, 1)
     if p == 0.5:
         return r.each("sqrt", x)
+    if p < 0:
+        return r.each("reciprocal", power(r, x, -p))
     if p == int(p):
-        y, left, out = x, abs(int(p)), None
+        y, left, out = x, int(p), None
         while left:
             if left & 1:
                 out = y if out is None else r.each("mul", out, y)
             left >>= 1
             y = r.each("square", y) if left else y
-        return out if p > 0 else r.each("reciprocal", out)
-    if 2 * p == int(2 * p) and p < 0:
-        return r.each("reciprocal", power(r, x, -p))
+        return out
     if 2 * p == int(2 * p):
         return r.each("mul", power(r, x, p - 0.5), r.each("sqrt", x))
     return r.each("exp", r.each("mul", r.each("log", x), float(p)))
@@ -254,21 +208,6 @@ def limits_have_gradients() -> bool:
     with torch.enable_grad():
         x.clamp(min=1.0).sum().backward()
     return bool(x.grad)
-
-
-@row(aten.hardtanh.default)
-def hardtanh(r: Region, x: Tensor, low: float = -1.0, high: float = 1.0) -> Tensor:
-    """The gradient of an element on a limit is 0, as PyTorch has it."""
-    inside = r.select(r.each("greater", x, low, dtype="i32", takes="f32"), x, low, "f32")
-    return r.select(r.each("greater", high, inside, dtype="i32", takes="f32"), inside, high, "f32")
-
-
-@row(aten.elu.default)
-def elu(r: Region, x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
-    positive = r.each("greater", x, 0.0, dtype="i32", takes="f32")
-    below = r.select(positive, 0.0, x, "f32")  # exp of it cannot overflow
-    y = r.each("sub", r.each("exp", r.each("mul", below, float(input_scale))), 1.0)
-    return r.select(positive, r.each("mul", x, float(scale)), r.each("mul", y, float(alpha * scale)), "f32")
 
 
 @row(aten.expand.default)
@@ -337,18 +276,35 @@ def slice_scatter(r: Region, x: Tensor, part: Tensor, dim: int = 0, begin: int |
     if not places:
         return x
     if step != 1:
-        taken = list(range(x.extent(dim)))
-        taken[places.start:places.stop:step] = range(len(taken), len(taken) + len(places))
-        return r.take(r.concat([x, part], dim), dim, taken)
+        return written(r, x, part, dim, places)
     before, after = [(0, places.start)], [(places.stop, x.extent(dim) - places.stop)]
     pieces = [[r.slice(x, dim, at, n) for at, n in each if n] for each in (before, after)]
     return r.concat([*pieces[0], part, *pieces[1]], dim)
 
 
-@row(aten.select_scatter.default)
-def select_scatter(r: Region, x: Tensor, part: Tensor, dim: int, i: int) -> Tensor:
-    dim, at = dim % x.rank, i % x.extent(dim)
-    return slice_scatter(r, x, r.with_axes(part, [*part.axes[:dim], [], *part.axes[dim:]]), dim, at, at + 1)
+def written(r: Region, x: Tensor, part: Tensor, dim: int, places: Collection[int]) -> Tensor:
+    """x with the part's elements at these places of an axis."""
+    taken = list(range(x.extent(dim)))
+    for i, place in enumerate(places, len(taken)):
+        taken[place] = i
+    return r.take(r.concat([x, part], dim), dim, taken)
+
+
+@row(aten.index_put.default)
+def index_put(r: Region, x: Tensor, indices: list, value: Tensor, adds: bool = False) -> Tensor:
+    given = [(dim, i.constant) for dim, i in enumerate(indices) if i is not None]
+    if len(given) > 1 or given[0][1] is None or given[0][1].dim() > 1:
+        raise Unsupported("it writes at places that are data, or of several axes; torch.where(mask, a, b) and gather "
+                          "say what is chosen")
+    dim, places = given[0]
+    places = (places.nonzero() if places.dtype is torch.bool else places.long()).reshape(-1)
+    axes = [[(n, False) for n, _ in axis] for axis in x.axes]
+    axes[dim] = repeated(len(places), False)
+    part = by_repeating(value, [axis or wide for axis, wide in zip([[]] * (x.rank - value.rank) + value.axes, axes)])
+    if not adds:
+        return written(r, x, r.real(part), dim, places.tolist())
+    chosen = torch.nn.functional.one_hot(places % x.extent(dim), x.extent(dim))
+    return r.each("add", x, r.by_matrix(part, dim, chosen.T.float()), dtype=r.dtype)
 
 
 @row(aten.constant_pad_nd.default)
@@ -427,14 +383,6 @@ def cumulative_log(r: Region, x: Tensor, dim: int) -> Tensor:
     return scanned(r, x, dim, join)
 
 
-@row(aten._trilinear.default)
-def bilinear(r: Region, x: Tensor, w: Tensor, z: Tensor, *_: Any) -> Tensor:
-    """The sum of x[i] w[o, i, j] z[j]: so nn.Bilinear is exported."""
-    w = r.permute(w, [1, 0, 2])
-    y = r.view(r.product(x, r.with_axes(w, [w.axes[0], w.axes[1] + w.axes[2]])), [*r.sizes, (z.extent(-1), False)])
-    return r.rows("row_sum", r.each("mul", y, r.with_axes(z, [*z.axes[:-1], [], z.axes[-1]])), [-1], False)
-
-
 @row(aten.diagonal.default)
 def diagonal(r: Region, x: Tensor, offset: int = 0, first: int = 0, second: int = 1) -> Tensor:
     x, _ = r.last(x, [first % x.rank, second % x.rank])
@@ -467,3 +415,23 @@ def variance(r: Region, x: Tensor, dims: Any = None, correction: float | None = 
 def linear(r: Region, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     y = r.matrix(x, w, True)
     return y if bias is None else r.each("add", y, bias)
+
+
+def product_of_pairs(r: Region, x: Tensor, y: Tensor) -> Tensor:
+    (a, b), (c, d) = ([r.slice(each, -1, i, 1) for i in (0, 1)] for each in (x, y))
+    parts = [r.each(op, *(r.each("mul", *factors) for factors in pairs))
+             for op, pairs in (("sub", ((a, c), (b, d))), ("add", ((a, d), (b, c))))]
+    return r.concat(parts, -1)
+
+
+# Complex numbers, whose real and imaginary parts are one more axis, behind the others.
+COMPLEX = {
+    **{op: OPERATIONS[op] for op in (aten.view.default, aten.reshape.default, aten.unsqueeze.default, aten.squeeze.dims,
+                                     aten.expand.default, aten.clone.default, aten.alias.default)},
+    **dict.fromkeys((aten.view_as_complex.default, aten.view_as_real.default), lambda r, x: x),
+    aten.slice.Tensor: lambda r, x, dim=0, *more: slice_of(r, x, dim - (dim < 0), *more),
+    aten.complex.default: lambda r, *parts: stacked(r, parts, parts[0].rank),
+    aten.polar.default: lambda r, size, angle: stacked(
+        r, [r.each("mul", size, r.each(part, angle)) for part in ("cos", "sin")], size.rank),
+    aten.mul.Tensor: product_of_pairs,
+}

@@ -20,6 +20,8 @@ KEEP_TRUTH = {"reshape", "permute", "slice", "broadcast", "concat", "mul", "maxi
 
 def literal(number: float | int | bool, dtype: str) -> str:
     if dtype == "i32":
+        if not -2**31 <= number < 2**31:
+            raise Unsupported(f"it uses {int(number)}, and gacc's whole numbers have 32 bits")
         return str(int(number))
     number = float(number)
     if math.isnan(number):
@@ -159,6 +161,8 @@ class Region:
         if value.numel() == 1:
             x.shape = []
             return literal(value.reshape(-1)[0].item(), x.dtype)
+        if x.dtype == "i32" and value.long().abs().max() > 2**24:
+            raise Unsupported("it uses several whole numbers beyond 2^24, which gacc keeps in f32")
         shape = in_memory(x.axes)
         operand = self.buffers.constant(value.reshape(shape))
         if x.dtype == "i32":

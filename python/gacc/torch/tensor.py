@@ -166,6 +166,7 @@ def split(flat: list, sizes: list[tuple[int, bool]]) -> list | None:
 
 def known(value: torch.Tensor) -> Tensor:
     value = value.detach().cpu()
+    value = torch.view_as_real(value) if value.is_complex() else value
     return Tensor(axes_of(list(value.shape)), "f32" if value.dtype.is_floating_point else "i32", constant=value)
 
 
