@@ -201,6 +201,7 @@ def test_refusals_name_the_line(_):
     reading.norm = norm = nn.BatchNorm1d(4)
     refused(None, "in training a forward does not read them", module=reading)
     refused(None, "scale_grad_by_freq", module=nn.Sequential(nn.Embedding(9, 4, scale_grad_by_freq=True)), x=torch.randint(0, 9, (4, 2)))
+    refused(None, "`0` (BatchNorm1d) has momentum=None", "such as 0.1", module=nn.Sequential(nn.BatchNorm1d(4, momentum=None)))
     nothing = One(lambda x: x)
     nothing.requires_grad_(False)
     refused(None, "no trainable parameter", module=nothing)
@@ -395,6 +396,12 @@ def test_gradients_end_where_pytorch_ends_them(_):
     with torch.no_grad():
         gacc.from_torch(One(lambda x: x * 2), {"x": torch.randn(4, 4)}, loss="mse", target="y", optimizer="sgd")
     expect("forward" not in vars(net) and torch.is_grad_enabled(), "the module or PyTorch was left changed")
+
+    learns_as_pytorch("asked", asked := lambda x: x * (2 if torch.is_grad_enabled() else 3))
+    net, x = One(asked).eval(), torch.randn(4, 4)
+    with torch.no_grad():
+        got = session(gacc.from_torch(net, {"x": x}, loss="mse", target="y", optimizer="sgd")).predict(x=x)
+        expect(torch.equal(torch.as_tensor(got), net(x)), "a prediction is made as where gradients are")
 
 
 def test_samples_are_dropped_whole_and_in_place(_):

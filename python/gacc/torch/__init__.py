@@ -378,6 +378,10 @@ def text_of(module: torch.nn.Module, inputs: Mapping[str, Any], *, target: str |
     for n, p in module.named_parameters(remove_duplicate=False):
         owners.setdefault(n, n)
         check_parameter(n, p)
+    for n, part in module.named_modules():
+        if part.training and getattr(part, "momentum", 0) is None and getattr(part, "running_mean", None) is not None:
+            raise Error(f"`{n}` ({type(part).__name__}) has momentum=None, a mean over all batches so far; gacc moves "
+                        "running statistics by the same share in each: give it a momentum, such as 0.1")
     if any(p.device.type != "cpu" for p in known_as.values()):
         module = copy.deepcopy(module).cpu()
     examples = {n: check_input(n, x) for n, x in inputs.items()}
@@ -403,9 +407,9 @@ def text_of(module: torch.nn.Module, inputs: Mapping[str, Any], *, target: str |
     try:
         step = Lowering(exported(module, forward, output), buffers, frozen, owners, names, numbers)
         evaluated = step
-        if any(modes.values()):
+        if any(modes.values()) or Followed.asked:
             module.eval()
-            evaluated = Lowering(exported(module, forward, output), buffers, frozen, owners, names, numbers)
+            evaluated = Lowering(exported(module, forward, output, False), buffers, frozen, owners, names, numbers)
     finally:
         for m, training in modes.items():
             m.training = training

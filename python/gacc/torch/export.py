@@ -64,7 +64,7 @@ class Followed(torch.overrides.TorchFunctionMode):
     """Calls the operations of WHOLE in place of PyTorch's own, and keeps what export forgets: where a gradient ends, by
     detach() and in torch.no_grad()."""
 
-    ended = False
+    ended = asked = False  # asked: the forward has looked whether gradients are made
 
     def __init__(self, samples: Any):
         super().__init__()
@@ -125,7 +125,7 @@ def set_grad(on: bool) -> bool:
 
 
 @contextlib.contextmanager
-def followed(module: torch.nn.Module, output: int | str | None) -> Iterator[None]:
+def followed(module: torch.nn.Module, output: int | str | None, trains: bool) -> Iterator[None]:
     """Runs the module's forward, and nothing else, in the mode; it gives the one output."""
     forward, enabled, apply = module.forward, torch.is_grad_enabled, vars(torch.autograd.Function)["apply"]
     kept = [(part, dict(vars(part))) for part in module.modules()]  # without what the forward leaves in them
@@ -133,7 +133,11 @@ def followed(module: torch.nn.Module, output: int | str | None) -> Iterator[None
     @functools.wraps(forward)
     def in_mode(*args: Any, **kwargs: Any) -> Any:
         mode = Followed(next(x.shape[0] for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)))
-        before, torch.is_grad_enabled = set_grad(True), lambda: not mode.ended  # what is set there is not PyTorch's
+
+        def looked() -> bool:
+            Followed.asked = True
+            return trains and not mode.ended
+        before, torch.is_grad_enabled = set_grad(True), looked  # what is set there is not PyTorch's
         try:
             with mode:
                 return chosen(forward(*args, **kwargs), output)
@@ -206,13 +210,14 @@ def refusal(node: fx.Node, why: str) -> Error:
 
 
 def exported(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor],
-             output: int | str | None) -> torch.export.ExportedProgram:
-    """The forward in core ATen, with one output and its batch a symbol."""
+             output: int | str | None, trains: bool = True) -> torch.export.ExportedProgram:
+    """The forward in core ATen, with one output and its batch a symbol. `trains`: what torch.is_grad_enabled() says."""
+    Followed.asked = False
     batch = torch.export.Dim("batch", min=2)
     several = {name: (x if len(x) > 1 else x.expand(2, *x.shape[1:]).contiguous()) for name, x in inputs.items()}
     try:
         with torch.no_grad(), quiet(), whole_layers():
-            with torch.enable_grad(), followed(module, output):
+            with torch.enable_grad(), followed(module, output, trains):
                 program = torch.export.export(module, (), kwargs=several,
                                               dynamic_shapes={name: {0: batch} for name in several}, strict=False)
             table = getattr(torch.export, "default_decompositions", torch._decomp.core_aten_decompositions)()
