@@ -364,8 +364,12 @@ def test_gradients_end_where_pytorch_ends_them(_):
             with torch.enable_grad():
                 factor = factor * x.tanh()
             again = x.sin()
+            part = again[:, :2]
+            part += 1
+            F.relu(again, inplace=True).mul_(x)
         with torch.inference_mode():
             other = x.exp()
+            other[:, 0] *= x[:, 1]
         return x * factor * again + other
 
     def written(x):
@@ -390,6 +394,9 @@ def test_gradients_end_where_pytorch_ends_them(_):
         backward = staticmethod(lambda _, dy: dy)
     refused(lambda x: Own.apply(x), "`Own`", "gradient of its own", "from_torch.py")
     refused(lambda x: (x * 2).detach_() * x, "in place", "from_torch.py")
+    for write in (lambda y: y.data.clamp_(0), lambda y: y.detach().view(-1, 2, 2)[:, 0].mul_(2), lambda y: y.data.__setitem__(0, 0.5), torch.no_grad()(lambda y: y.mul_(2))):
+        refused(lambda x: (lambda y: (write(y), y * x)[1])(x * 2), "into a tensor that has a gradient", "clone()", "from_torch.py")
+    refused(lambda x: (lambda y: (setattr(y, "data", x.detach()), y)[1])(x * 2), "x.data = y", "from_torch.py")
     net = One(lambda x: x.detach())
     refused(None, "no trainable parameter", module=net)
     refused(lambda x: torch.autograd.grad(x.exp().sum(), x, create_graph=True)[0], "a gradient in the forward", "from_torch.py")

@@ -1,7 +1,7 @@
 """A PyTorch module as a model: its forward, exported by torch.export, becomes a text of the IR (docs/ir.md).
 
-What an operation becomes is a row of OPERATIONS (`operations.py`, `choices.py`, `layers.py`). The gradients, casts,
-accumulation, recompute and memory are gacc's.
+What an operation becomes is a row of OPERATIONS (`operations.py`, `choices.py`, `layers.py`), or others of PyTorch that
+are rows (`composed.py`). The gradients, casts, accumulation, recompute and memory are gacc's.
 """
 from __future__ import annotations
 

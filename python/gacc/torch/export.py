@@ -19,6 +19,7 @@ import torch
 import torch.backends.opt_einsum
 import torch.utils.checkpoint
 from torch import fx
+from torch.utils._pytree import tree_map
 
 from .._library import Error
 from .composed import COMPOSED, quantile
@@ -53,6 +54,7 @@ OPERATIONS[torch.ops.gacc.detached.default] = Region.detached
 
 DETACH = {torch.detach, torch.Tensor.detach, torch.Tensor.data.__get__}
 HOOKS = {  # what would change a gradient unseen, and what torch.export says nothing useful of
+    torch.Tensor.data.__set__: "x.data = y gives a tensor other numbers unseen by the export: compute with y itself",
     torch.Tensor.detach_: "detach_() works in place: say x = x.detach()",
     torch.Tensor.register_hook: "a hook of a tensor changes its gradient, and gacc makes gradients itself",
     torch.autograd.grad: "it takes a gradient in the forward, and gacc makes gradients itself",
@@ -69,6 +71,8 @@ class Followed(torch.overrides.TorchFunctionMode):
     def __init__(self, samples: Any):
         super().__init__()
         self.samples = samples  # a symbol, until a line of the forward needs a number
+        self.free: dict[int, torch.Tensor] = {}  # what was made in no_grad, by its memory, which this keeps
+        self.copies: dict[int, torch.Tensor] = {}  # whose memory is that of another tensor in PyTorch
 
     def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if function is torch._C._set_grad_enabled:
@@ -77,24 +81,40 @@ class Followed(torch.overrides.TorchFunctionMode):
         if function in HOOKS:
             raise Unsupported(HOOKS[function])
         if function in DETACH:
-            return self.detached(args[0])
+            return self.freed(args[0])
         function = INSTEAD.get(function, function)
         if function in WHOLE:
             function = getattr(torch.ops.gacc, function.__name__)
-        kwargs = dict(kwargs or {})
+        ended = self.ended or torch.is_inference_mode_enabled()
+        args, kwargs = tree_map(self.freed, (args, kwargs or {})) if ended else (args, dict(kwargs or {}))
         to = kwargs.pop("out", None)  # with which nothing has a gradient
+        counted = [x for x in args[:1] if isinstance(x, torch.Tensor) and not x.is_inference()]
+        versions = [x._version for x in counted]
         out = function(*args, **kwargs)
+        if versions != [x._version for x in counted] and memory(counted[0]) in self.copies:
+            raise Unsupported("it writes, behind detach() or .data or in torch.no_grad(), into a tensor that has a "
+                              "gradient: write into its clone()")
         if isinstance(to, torch.Tensor):
             out = to.copy_(out)
         if self.samples.node.maybe_as_int() is not None:
             raise Unsupported(f"`{function.__name__}` takes the number of samples as a number of Python, and gacc's is "
                               "known only at the launch")
-        ended = self.ended or torch.is_inference_mode_enabled()
-        return torch.utils._pytree.tree_map(self.detached, out) if ended else out
+        for x in torch.utils._pytree.tree_leaves(out) if ended else ():
+            if isinstance(x, torch.Tensor) and memory(x) not in self.copies:
+                self.free[memory(x)] = x
+        return out
 
-    @staticmethod
-    def detached(x: Any) -> Any:
-        return torch.ops.gacc.detached(x) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+    def freed(self, x: Any) -> Any:
+        """x, without its gradient where it has one."""
+        if not isinstance(x, torch.Tensor) or not x.requires_grad or memory(x) in self.free:
+            return x
+        copy = torch.ops.gacc.detached(x)
+        self.copies[memory(copy)] = copy
+        return copy
+
+
+def memory(x: torch.Tensor) -> int:
+    return x.untyped_storage()._cdata
 
 
 def bags(which: torch.Tensor, table: torch.Tensor, offsets: Any = None, max_norm: Any = None, norm_type: float = 2.0,
