@@ -370,7 +370,10 @@ def test_gradients_end_where_pytorch_ends_them(_):
         with torch.inference_mode():
             other = x.exp()
             other[:, 0] *= x[:, 1]
-        return x * factor * again + other
+        again[:, 2] = x[:, 3]
+        with torch.no_grad():
+            last = again.exp()
+        return x * factor * again + other + last
 
     def written(x):
         y = x * 2

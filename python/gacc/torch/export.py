@@ -91,9 +91,12 @@ class Followed(torch.overrides.TorchFunctionMode):
         counted = [x for x in args[:1] if isinstance(x, torch.Tensor) and not x.is_inference()]
         versions = [x._version for x in counted]
         out = function(*args, **kwargs)
-        if versions != [x._version for x in counted] and memory(counted[0]) in self.copies:
+        written = memory(counted[0]) if versions != [x._version for x in counted] else None
+        if written in self.copies:
             raise Unsupported("it writes, behind detach() or .data or in torch.no_grad(), into a tensor that has a "
                               "gradient: write into its clone()")
+        if not ended:
+            self.free.pop(written, None)
         if isinstance(to, torch.Tensor):
             out = to.copy_(out)
         if self.samples.node.maybe_as_int() is not None:
