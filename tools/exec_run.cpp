@@ -240,8 +240,8 @@ Status Run::load_parameters() {
     if (const std::string blocks = loaded.blocks_text(); !blocks.empty() && !given.quiet)
       say("gacc-exec: {}: {}\n", file, blocks);
     if (const size_t kept = loaded.missing().size(); kept > 0)
-      say("gacc-exec: {} lacks {}, which keep{} their start: {}\n", file, counted(kept, "parameter"),
-          kept == 1 ? "s" : "", fmt::join(loaded.missing(), ", "));
+      say("gacc-exec: {} lacks {}, which keep{} start: {}\n", file, counted(kept, "parameter"),
+          kept == 1 ? "s its" : " their", fmt::join(loaded.missing(), ", "));
     if (given.load_adapter.empty() && is_adapter(file))
       say("gacc-exec: warning: {0} has adapters beside its weights (adapter_config.json), and --load "
           "takes the weights alone; --load-adapter {0} takes the adapters\n",
@@ -250,9 +250,9 @@ Status Run::load_parameters() {
   if (!given.load_adapter.empty()) {
     GACC_TRY(adapter.open(given.load_adapter, plan));
     if (const std::vector<std::string>& kept = adapter.missing(); !kept.empty())
-      say("gacc-exec: {} lacks {} trained beside the adapters, which keep{} their start: {}\n",
-          given.load_adapter, counted(static_cast<int64_t>(kept.size()), "parameter"),
-          kept.size() == 1 ? "s" : "", fmt::join(kept, ", "));
+      say("gacc-exec: {} lacks {} trained beside the adapters, which keep{} start: {}\n", given.load_adapter,
+          counted(static_cast<int64_t>(kept.size()), "parameter"), kept.size() == 1 ? "s its" : " their",
+          fmt::join(kept, ", "));
   }
   GACC_TRY(check_saving());
   const bool resumes = checkpoint.resumes();

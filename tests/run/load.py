@@ -102,8 +102,7 @@ def loaded(artifact, file, folder, *more):
 
 
 def test_names_axes_and_parts(folder):
-    artifact = build(folder)
-    file = folder / "w.safetensors"
+    artifact, file = build(folder), folder / "w.safetensors"
     for dtype in ("F32", "F16", "BF16"):
         tensors = elsewhere(dtype=dtype)
         write(file, tensors)
@@ -222,8 +221,7 @@ def refused(artifact, file, *words):
 
 
 def test_what_does_not_fit_is_listed_whole(folder):
-    artifact = build(folder)
-    file = folder / "w.safetensors"
+    artifact, file = build(folder), folder / "w.safetensors"
 
     def changed(change):
         tensors = elsewhere()
@@ -299,15 +297,16 @@ def test_damaged_files_are_refused(folder):
 
 
 def test_a_part_of_the_parameters(folder):
-    tensors = {n: t for n, t in elsewhere().items() if not n.startswith("model.layers.1")}
-    file = folder / "w.safetensors"
-    write(file, tensors)
+    tensors, file = elsewhere(), folder / "w.safetensors"
+    write(file, {n: t for n, t in tensors.items() if not n.startswith("model.layers.1")})
     refused(build(folder), file, "h.1.ln.weight (model.layers.1.ln.weight) [16] is missing")
     artifact = build(folder, TABLE.replace("[load]", "[load]\npart = true"), name="part")
     run("gacc-exec", artifact, "--init-only", "--save", folder / "start.safetensors")
     start, ours = saved(folder / "start.safetensors"), loaded(artifact, file, folder)
     for name, value in ours.items():
         expect((value == start[name]) == name.startswith("h.1."), f"{name} of the file or the start")
+    write(file, {n: t for n, t in tensors.items() if n != "model.layers.1.ln.weight"})
+    expect("lacks 1 parameter, which keeps its start: h.1.ln.weight\n" in run("gacc-exec", artifact, "--load", file, "--init-only").stderr, "of one")
     write(file, {"other": ("F32", [1], [0])})
     refused(artifact, file, "none of the model's parameters", 'the model has no "other" [1]')
 
