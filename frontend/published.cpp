@@ -464,6 +464,9 @@ std::optional<std::string> published_model(std::string_view config, const std::s
     if (!reading.problems().empty()) return std::nullopt;
     if (options.pack) pack(model);
     Diag diag(file, std::string(config));
+    // gacc-exec knows the types of the built-in families. For another one its family answers.
+    if (!options.gguf && std::ranges::count(built_in_families(), family.text, &Family::text) == 0)
+      apply_overrides(model, {{"load.config.model_type", value_text(type->second)}}, diag);
     apply_overrides(model, options.overrides, diag);
     drop_keys_of_types(model, options.overrides, /*all=*/false);
     problems += diag.render();
@@ -476,11 +479,10 @@ std::optional<std::string> published_model(std::string_view config, const std::s
     return text;
   }
   const Words words(known.begin(), known.end());
-  const std::string near = did_you_mean(*name, words);
   return fail(
       Kind::unknown_value,
       fmt::format("no family has the `{}` \"{}\"{}; there are {}; more come with --families{}", key, *name,
-                  near, list_words(words),
+                  did_you_mean(*name, words), list_words(words),
                   options.gguf ? "" : ", and in Python gacc.from_torch takes the model of transformers"));
 }
 

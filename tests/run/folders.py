@@ -41,8 +41,7 @@ def test_a_folder_that_is_none_says_what_it_is(folder):
     (folder / "empty").mkdir()
     (folder / "adapter").mkdir()
     (folder / "adapter/adapter_config.json").write_text("{}")
-    half = folder_of(folder, "half")
-    (half / "config.json").write_text('{"model_type": "llama", "hid')
+    (folder_of(folder, "half") / "config.json").write_text('{"model_type": "llama", "hid')
     for name, expected in [("empty", "there is no config.json"), ("adapter", "it is an adapter"), ("half", "it is no JSON"),
                            ("gone/config.json", "No such file")]:
         done = gaccc(folder / name, "-o", folder / "step.ptx")
@@ -76,19 +75,21 @@ def test_adapters_of_a_model_file_are_those_of_its_folder(folder):
 
 def test_a_family_of_ones_own(folder):
     model = folder_of(folder, "mine", model_type="mine")
-    families = folder / "families"
-    families.mkdir()
+    (families := folder / "families").mkdir()
     assert gaccc(model, "--families", families, "--summary").returncode == 1
-    llama = (harness.ROOT / "frontend/families/llama.toml").read_text()
-    theirs = gaccc(folder_of(folder, "theirs"), "--summary").stdout
-    for text in llama.replace('match = ["llama"]', 'match = ["mine"]'), 'match = ["mine"]\nbase = "llama"\n':
+    theirs = gaccc(folder_of(folder, "theirs"), "--summary", "-o", folder / "theirs.ptx").stdout
+    harness.run("gacc-exec", folder / "theirs.ptx", "--init-only", "--save", model / "model.safetensors", "--save-as", "published")
+    llama = (harness.ROOT / "frontend/families/llama.toml").read_text().replace('match = ["llama"]', 'match = ["mine"]')
+    for text in llama, 'match = ["mine"]\nbase = "llama"\n':
         (families / "mine.toml").write_text(text)
-        done = gaccc(model, "--families", families, "--summary")
-        assert done.returncode == 0, done.stderr
-        assert done.stdout == theirs
+        done = gaccc(model, "--families", families, "--summary", "-o", folder / "mine.ptx")
+        assert done.returncode == 0 and done.stdout == theirs, done.stderr
+        harness.run("gacc-exec", folder / "mine.ptx", "--init-only", "--load", model)
     (families / "mine.toml").write_text('match = ["mine"]\nbase = "lama"\n')
     done = gaccc(model, "--families", families, "--summary")
     assert done.returncode == 1 and "mine.toml:2: error: there is no other family `lama`" in done.stderr, done.stderr
+    (model / "config.json").write_text(json.dumps(SMALL | dict(model_type="other")))
+    harness.one_error(harness.run("gacc-exec", folder / "mine.ptx", "--init-only", "--load", model, code=1), 'model_type is "other", "mine" in the model')
 
 
 def test_weights_and_tokens_that_do_not_fit_are_told(folder):
