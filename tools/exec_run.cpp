@@ -18,7 +18,12 @@ namespace gacc {
 namespace {
 
 // Fails where a file could not be put in place later, long before there is anything to write.
-Status check_writable(const std::string& path) { return path.empty() ? Status() : AtomicFile().open(path); }
+// Who reads a pipe would take a second opening for another writer.
+Status check_writable(const std::string& path) {
+  if (path.empty()) return {};
+  const std::optional<FileIdentity> file = identity_of(path);
+  return file && file->pipe ? Status() : AtomicFile().open(path);
+}
 
 }  // namespace
 

@@ -209,6 +209,16 @@ def test_a_pipe_is_read_once(folder):
         os.close(ours)
 
 
+def test_a_pipe_is_written_once(folder):
+    model = harness.example("regression")
+    artifact, spec = harness.compile_model(model, folder / "step.ptx"), harness.make_data(model, 40, folder)
+    os.mkfifo(folder / "pipe")
+    with subprocess.Popen(["cat", folder / "pipe"], stdout=subprocess.PIPE) as reader:
+        for name in "pipe", "file":
+            run("gacc-exec", artifact, "--data", spec, "--dump-grads", folder / name, timeout=60)
+        expect(reader.stdout.read() == (folder / "file").read_bytes(), "other bytes")
+
+
 def test_what_holds_nothing_may_be_named_twice(folder):
     model, spec = harness.example("regression"), harness.make_data(harness.example("regression"), 40, folder)
     run("gaccc", model, "-o", "/dev/null", "--report", "/dev/null")
