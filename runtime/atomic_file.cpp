@@ -296,6 +296,12 @@ std::string wrong_ending(std::string_view option, const std::string& path,
                      torch ? " (PyTorch reads it by safetensors.torch.load_file)" : "");
 }
 
+Status check_writable(const std::string& path) {
+  if (path.empty()) return {};
+  const std::optional<FileIdentity> file = identity_of(path);
+  return file && file->pipe ? Status() : AtomicFile().open(path);
+}
+
 Status write_file_atomically(const std::string& path, std::string_view bytes) {
   AtomicFile file;
   GACC_TRY(file.open(path));

@@ -98,6 +98,10 @@ std::optional<FileIdentity> identity_of(std::string path);
 std::string wrong_ending(std::string_view option, const std::string& path,
                          std::span<const std::string_view> own);
 
+// Fails where a file could not be put in place later, long before there is anything to write; "" names none. A pipe is
+// not opened: its reader would see the end of it.
+Status check_writable(const std::string& path);
+
 Status write_file_atomically(const std::string& path, std::string_view bytes);
 // The same; "-" is standard output.
 Status write_output(const std::string& path, std::string_view bytes);

@@ -15,18 +15,6 @@
 
 namespace gacc {
 
-namespace {
-
-// Fails where a file could not be put in place later, long before there is anything to write.
-// Who reads a pipe would take a second opening for another writer.
-Status check_writable(const std::string& path) {
-  if (path.empty()) return {};
-  const std::optional<FileIdentity> file = identity_of(path);
-  return file && file->pipe ? Status() : AtomicFile().open(path);
-}
-
-}  // namespace
-
 void print_text(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);

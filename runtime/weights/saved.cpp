@@ -87,7 +87,7 @@ Status check_gguf(const SaveForm& form, const Plan& plan, const Weights& loaded)
         form.option, form.path);
   if (form.adapter && like.architecture().empty())
     return Status::error("{} {}: its base has no general.architecture", form.option, form.path);
-  return AtomicFile().open(form.path);
+  return check_writable(form.path);
 }
 
 Status write_gguf(const SaveForm& form, const Plan& plan, const Weights& loaded,
@@ -103,14 +103,13 @@ Status check_adapter(const SaveForm& form, const Plan& plan, const Weights& load
   if (const Status status = check_adapters(plan, loaded, kind); !status)
     return Status::error("{}: {}", form.option, status.text());
   if (kind == FileKind::gguf) return check_gguf(form, plan, loaded);
-  if (!form.path.ends_with(".safetensors") && !is_there(form.path)) return AtomicFile().open(form.path);
+  if (!form.path.ends_with(".safetensors") && !is_there(form.path)) return check_writable(form.path);
   if (is_there(file_in(form.path, kConfiguration)))
     return Status::error(
         "{} {}: the folder holds a model, of which the adapter would become a part: name another",
         form.option, form.path);
   const AdapterFiles files = adapter_files(form.path);
-  for (const std::string& file : {files.tensors, files.configuration})
-    GACC_TRY(file.empty() ? Status() : AtomicFile().open(file));
+  for (const std::string& file : {files.tensors, files.configuration}) GACC_TRY(check_writable(file));
   return {};
 }
 
@@ -166,7 +165,7 @@ Status check_save(const SaveForm& form, const Plan& plan, const Weights& loaded)
           "writes them alone");
     GACC_TRY(check_published(plan, loaded));
   }
-  return form.is_folder() ? check_folder(form, plan, loaded) : AtomicFile().open(form.path);
+  return form.is_folder() ? check_folder(form, plan, loaded) : check_writable(form.path);
 }
 
 Status save_parameters(const SaveForm& form, const Plan& plan, const Weights& loaded,

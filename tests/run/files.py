@@ -215,7 +215,7 @@ def test_a_pipe_is_written_once(folder):
     os.mkfifo(folder / "pipe")
     with subprocess.Popen(["cat", folder / "pipe"], stdout=subprocess.PIPE) as reader:
         for name in "pipe", "file":
-            run("gacc-exec", artifact, "--data", spec, "--dump-grads", folder / name, timeout=60)
+            run("gacc-exec", artifact, "--data", spec, "--save", folder / name, timeout=60)
         expect(reader.stdout.read() == (folder / "file").read_bytes(), "other bytes")
 
 
