@@ -86,15 +86,13 @@ loss_scale = "dynamic"
 )";
 
 // Has a head whose logits have no room: predictions in parts.
-constexpr const char* kParts = R"([model]
-name = "parts"
-[inputs.tokens]
-shape = [8]
-dtype = "i32"
-[inputs.next]
-shape = [8]
-dtype = "i32"
-range = 1009
+constexpr const char* kParts = R"(model = { name = "parts" }
+inputs.tokens = { shape = [8], dtype = "i32" }
+inputs.next = { shape = [8], dtype = "i32", range = 1009 }
+loss = { type = "cross_entropy", target = "next", chunks = 4 }
+train = { micro_batch = 1 }
+optimizer = { type = "sgd" }
+recompute = { policy = "all" }
 [[layers]]
 type = "embedding"
 name = "wte"
@@ -107,16 +105,6 @@ name = "norm"
 type = "linear"
 name = "head"
 features = 1009
-[loss]
-type = "cross_entropy"
-target = "next"
-chunks = 4
-[train]
-micro_batch = 1
-[optimizer]
-type = "sgd"
-[recompute]
-policy = "all"
 )";
 
 Artifact artifact_of(const ir::Module& module) {

@@ -12,15 +12,13 @@ namespace {
 
 // A small GPT.
 std::string model(const std::string& compute) {
-  return R"([model]
-name = "m"
-seed = 3
-[inputs.x]
-shape = [16]
-dtype = "i32"
-[inputs.y]
-shape = [16]
-dtype = "i32"
+  return R"(model = { name = "m", seed = 3 }
+inputs.x = { shape = [16], dtype = "i32" }
+inputs.y = { shape = [16], dtype = "i32" }
+loss = { type = "cross_entropy", target = "y" }
+optimizer = { type = "adamw" }
+train = { micro_batch = 8, accumulate = 2 }
+launch = { mode = "graph" }
 [[layers]]
 type = "embedding"
 vocab = 32
@@ -59,16 +57,6 @@ type = "layer_norm"
 type = "linear"
 name = "head"
 features = 32
-[loss]
-type = "cross_entropy"
-target = "y"
-[optimizer]
-type = "adamw"
-[train]
-micro_batch = 8
-accumulate = 2
-[launch]
-mode = "graph"
 [precision]
 compute = ")" +
          compute + "\"\n";
