@@ -88,7 +88,13 @@ def test_under_address_sanitizer(folder):
         harness.skip("the C compiler has no sanitizer here")
     execute(*command)
     for device in ("cpu", "emulate"):
-        trains(folder / "embed", device, env={"HOME": str(folder), "ASAN_OPTIONS": "detect_leaks=1"})
+        environment = {"HOME": str(folder), "ASAN_OPTIONS": "detect_leaks=1"}
+        try:
+            trains(folder / "embed", device, env=environment)
+        except harness.Failed as failed:
+            if "LeakSanitizer has encountered a fatal error" not in str(failed):  # its own, about once in 500 runs
+                raise
+            trains(folder / "embed", device, env=environment)
 
 
 def test_the_library_is_lean(folder):

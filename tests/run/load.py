@@ -331,7 +331,7 @@ def test_a_head_of_its_own_for_a_tied_model(folder):
     tensors = elsewhere() | {"lm_head.weight": ("F32", [V, C], [i / 7 for i in range(V * C)])}
     write(folder / "w.safetensors", tensors)
     done = run("gacc-exec", build(folder), "--init-only", "--load", folder / "w.safetensors", "--device", "cpu", code=1)
-    harness.one_error(done, "lm_head.weight [40, 16]", "head is tied to wte.weight", "Without `tied`")
+    harness.one_error(done, '"lm_head.weight" [40, 16]', "head is tied to wte.weight", "Without `tied`")
     # Equal numbers, constant or not, are a copy: where [load] says so by name.
     named = build(folder, TABLE.replace("[load.rename]\n", '[load.rename]\n"head.weight" = "lm_head.weight"\n'), name="named")
     for values in ([0.5] * (V * C), tensors["model.embed.weight"][2]):
