@@ -19,6 +19,7 @@ import torch
 import torch.backends.opt_einsum
 import torch.utils.checkpoint
 from torch import fx
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._pytree import tree_map
 
 from .._library import Error
@@ -68,9 +69,10 @@ class Followed(torch.overrides.TorchFunctionMode):
 
     ended = asked = False  # asked: the forward has looked whether gradients are made
 
-    def __init__(self, samples: Any):
+    def __init__(self, samples: Any, blind: bool):
         super().__init__()
         self.samples = samples  # a symbol, until a line of the forward needs a number
+        self.blind = blind  # PyTorch 2.4 exports once more, and tells no tensor's gradient then
         self.free: dict[int, torch.Tensor] = {}  # what was made in no_grad, by its memory, which this keeps
         self.copies: dict[int, torch.Tensor] = {}  # whose memory is that of another tensor in PyTorch
 
@@ -91,7 +93,8 @@ class Followed(torch.overrides.TorchFunctionMode):
         counted = [x for x in args[:1] if isinstance(x, torch.Tensor) and not x.is_inference()]
         versions = [x._version for x in counted]
         out = function(*args, **kwargs)
-        written = memory(counted[0]) if versions != [x._version for x in counted] else None
+        changed = versions != [x._version for x in counted] or (self.blind and is_in_place(function.__name__))
+        written = memory(counted[0]) if changed and counted else None
         if written in self.copies:
             raise Unsupported("it writes, behind detach() or .data or in torch.no_grad(), into a tensor that has a "
                               "gradient: write into its clone()")
@@ -109,11 +112,18 @@ class Followed(torch.overrides.TorchFunctionMode):
 
     def freed(self, x: Any) -> Any:
         """x, without its gradient where it has one."""
-        if not isinstance(x, torch.Tensor) or not x.requires_grad or memory(x) in self.free:
+        if not isinstance(x, torch.Tensor) or memory(x) in self.free:
+            return x
+        if not (x.is_floating_point() if self.blind else x.requires_grad):
             return x
         copy = torch.ops.gacc.detached(x)
         self.copies[memory(copy)] = copy
         return copy
+
+
+def is_in_place(name: str) -> bool:
+    special = name in ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
+    return special or (name.endswith("_") and not name.endswith("__"))
 
 
 def memory(x: torch.Tensor) -> int:
@@ -155,7 +165,9 @@ def followed(module: torch.nn.Module, output: int | str | None, trains: bool) ->
 
     @functools.wraps(forward)
     def in_mode(*args: Any, **kwargs: Any) -> Any:
-        mode = Followed(next(x.shape[0] for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)))
+        blind = any(isinstance(x, FunctionalTensor) and x.requires_grad and not x.clone().requires_grad
+                    for x in module.parameters())
+        mode = Followed(next(x.shape[0] for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)), blind)
 
         def looked() -> bool:
             Followed.asked = True
