@@ -50,6 +50,29 @@ StepPlan write_back(const Module& fused, const StepGraph& step, const std::vecto
   return out;
 }
 
+// The cheapest plan that is found for `most` bytes. One that cannot be placed in them is mended, for as much less.
+planner::Recompute placed_plan(const Module& fused, const StepGraph& step, int64_t most,
+                               const planner::Recompute* above, int effort) {
+  planner::Recompute found = planner::plan_recompute(step.graph, most, effort, above);
+  int64_t bytes = most;
+  for (int attempt = 0; attempt < kPlacementTries && found.feasible; ++attempt) {
+    const Module clones = rematerialized(fused, step, found.schedule);
+    const int64_t excess = placed_bytes(clones, clones.step, most) - most;
+    if (excess <= 0) return found;
+    bytes -= excess;
+    found = planner::plan_recompute(step.graph, bytes, 0, &found);
+  }
+  return {};
+}
+
+// Returns the bytes that the other regions of training take beside the buffers, as low as `enough` where that is found.
+int64_t bytes_of_others(const Module& fused, int64_t enough) {
+  int64_t most = 0;
+  for (const RegionKind kind : training_regions)
+    if (kind != RegionKind::step) most = std::max(most, placed_bytes(fused, fused.region(kind), enough));
+  return most;
+}
+
 void note(Module& module, double base, double seconds, double bound) {
   module.results.overhead = base > 0 ? std::max(0.0, seconds / base - 1) : 0.0;
   module.results.overhead_lower_bound = base > 0 ? std::max(0.0, bound / base - 1) : 0.0;
@@ -68,9 +91,7 @@ StepPlanner::StepPlanner(const Module& fused, const StepGraph& step, const Optio
   planner::Recompute base;
   base.feasible = true;
   base.cost = step_.seconds;
-  for (const RegionKind kind : training_regions)
-    if (kind != RegionKind::step)
-      others_ = std::max(others_, placed_bytes(fused, fused.region(kind), step_.other_bytes));
+  others_ = bytes_of_others(fused, step_.other_bytes);
   const int64_t bound = transient_bytes(fused, fused.step);
   const int64_t peak = std::max(others_, placed_bytes(fused, fused.step, bound));
   // A search of a large step takes long, and each level on the way down the tree is one.
@@ -108,20 +129,10 @@ const planner::Recompute& StepPlanner::level(int64_t number) {
   return levels_.emplace(number, std::move(found)).first->second;
 }
 
-// The cheapest plan that is found for `most` bytes. One that cannot be placed in them is mended, for as much less.
 planner::Recompute StepPlanner::search(int64_t most, const planner::Recompute* above, int effort) {
   if (others_ > most) return {};
   ++searched_;
-  planner::Recompute found = planner::plan_recompute(step_.graph, most, effort, above);
-  int64_t bytes = most;
-  for (int attempt = 0; attempt < kPlacementTries && found.feasible; ++attempt) {
-    const Module clones = rematerialized(fused_, step_, found.schedule);
-    const int64_t excess = placed_bytes(clones, clones.step, most) - most;
-    if (excess <= 0) return found;
-    bytes -= excess;
-    found = planner::plan_recompute(step_.graph, bytes, 0, &found);
-  }
-  return {};
+  return placed_plan(fused_, step_, most, above, effort);
 }
 
 // Tells whether the levels between two neighbours in the tree are not worth a search.
@@ -186,21 +197,11 @@ bool is_found_hastily(const Module& fused, const StepGraph& step, int64_t budget
   plan.feasible = true;
   plan.cost = step.seconds;
   const int64_t most = budget - step.fixed_bytes;
-  for (const RegionKind kind : training_regions)
-    if (kind != RegionKind::step && placed_bytes(fused, fused.region(kind), most) > most) return false;
+  if (bytes_of_others(fused, most) > most) return false;
   // Each search goes on from the plan of a larger budget: it finds more than one that starts with none.
   for (int64_t more = most / 2; plan.feasible && more > most / 64; more /= 4)
     plan = planner::plan_recompute(step.graph, most + more, 0, &plan);
-  int64_t bytes = most;
-  for (int attempt = 0; attempt < kPlacementTries && plan.feasible; ++attempt) {
-    plan = planner::plan_recompute(step.graph, bytes, 0, &plan);
-    if (!plan.feasible) break;
-    const Module clones = rematerialized(fused, step, plan.schedule);
-    const int64_t excess = placed_bytes(clones, clones.step, most) - most;
-    if (excess <= 0) return true;
-    bytes -= excess;
-  }
-  return false;
+  return plan.feasible && placed_plan(fused, step, most, &plan, 0).feasible;
 }
 
 bool recompute(Module& module, const Options& options, Diag& diag) {
