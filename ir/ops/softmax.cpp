@@ -71,8 +71,8 @@ extern const OpInfo op_log_softmax{
         [](EvalView& view) {
           each_row(view, [&](int64_t r, const double* x, int64_t columns) {
             const auto [top, sum] = row_exponentials(x, columns);
-            for (int64_t c = 0; c < columns; ++c)
-              view.result().data[r * columns + c] = x[c] - top - std::log(sum);
+            const double log = std::log(sum);
+            for (int64_t c = 0; c < columns; ++c) view.result().data[r * columns + c] = x[c] - top - log;
           });
         },
     .saves = Saves::result,
