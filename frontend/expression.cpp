@@ -40,7 +40,7 @@ class Evaluator {
     out_.value = choice();
     skip();
     if (at_ < text_.size()) fail("`{}` is not expected", text_.substr(at_));
-    if (!out_.value.absent.empty()) lacks(out_.value.absent);
+    if (!out_.value.absent.empty()) lacks_key(out_.value.absent);
     if (out_.broken) out_.problem.clear();
     return std::move(out_);
   }
@@ -54,7 +54,19 @@ class Evaluator {
     at_ = out_.problem.empty() ? at_ : text_.size();
     return {};
   }
-  Value lacks(const std::string& name) { return fail("there is no `{}`", name); }
+  // Fails for values, which the text does not name.
+  template <class... A>
+  Value wrong(fmt::format_string<A...> format, A&&... args) {
+    out_.of_values |= live_ && out_.problem.empty();
+    return fail(format, std::forward<A>(args)...);
+  }
+  // Fails for a name that is not there.
+  template <class... A>
+  Value lacks(fmt::format_string<A...> format, A&&... args) {
+    out_.missing |= live_ && out_.problem.empty();
+    return fail(format, std::forward<A>(args)...);
+  }
+  Value lacks_key(const std::string& name) { return lacks("there is no `{}`", name); }
 
   void skip() {
     while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t' || text_[at_] == '\n')) ++at_;
@@ -81,9 +93,9 @@ class Evaluator {
   bool truth(const Value& value) {
     if (const bool* flag = value.get<bool>()) return *flag;
     if (!value.absent.empty())
-      lacks(value.absent);
+      lacks_key(value.absent);
     else
-      fail("{} is neither true nor false", shown_text(value));
+      wrong("{} is neither true nor false", shown_text(value));
     return false;
   }
 
@@ -155,9 +167,9 @@ class Evaluator {
   double numeric(const Value& value) {
     const std::optional<double> number = value.number();
     if (!value.absent.empty())
-      lacks(value.absent);
+      lacks_key(value.absent);
     else if (!number)
-      fail("{} is no number", shown_text(value));
+      wrong("{} is no number", shown_text(value));
     return number.value_or(1);
   }
 
@@ -168,7 +180,8 @@ class Evaluator {
     const int64_t *i = a.get<int64_t>(), *j = b.get<int64_t>();
     int64_t whole = 0;
     if (i != nullptr && j != nullptr) {
-      if ((op == '/' || op == '%') && (*j == 0 || (*j == -1 && op == '%'))) return fail("division by {}", *j);
+      if ((op == '/' || op == '%') && (*j == 0 || (*j == -1 && op == '%')))
+        return wrong("division by {}", *j);
       if (op == '%') return {*i % *j};
       const bool fits = op == '+'   ? !__builtin_add_overflow(*i, *j, &whole)
                         : op == '-' ? !__builtin_sub_overflow(*i, *j, &whole)
@@ -285,11 +298,11 @@ class Evaluator {
     if (!live_) return {};
     if (function == "missing" && arguments.size() == 1) return {arguments[0].missing};
     for (const Value& argument : arguments)
-      if (!argument.absent.empty()) return lacks(argument.absent);
+      if (!argument.absent.empty()) return lacks_key(argument.absent);
     if (function == "sqrt" && arguments.size() == 1) return {std::sqrt(numeric(arguments[0]))};
     if (function == "every" && arguments.size() == 2) {
       const auto* list = arguments[0].get<std::vector<Value>>();
-      if (list == nullptr) return fail("{} is no list", shown_text(arguments[0]));
+      if (list == nullptr) return wrong("{} is no list", shown_text(arguments[0]));
       bool all = true;
       for (const Value& item : *list) all = all && item == arguments[1];
       return {all};
@@ -304,7 +317,7 @@ class Evaluator {
       const std::vector<Value> known(arguments.begin() + 1, arguments.end());
       return std::ranges::count(known, arguments[0]) > 0 ? arguments[0] : unknown(known);
     }
-    return fail("there is no function `{}` of {} arguments", function, arguments.size());
+    return lacks("there is no function `{}` of {} arguments", function, arguments.size());
   }
 
   static constexpr int kMostNested = 100;

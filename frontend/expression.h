@@ -22,6 +22,8 @@ struct Evaluated {
   ConfigValue value{};
   std::set<std::string> read{};  // the names that decided it
   std::string problem{};         // "": none
+  bool missing = false;          // the problem is a name that is not there
+  bool of_values = false;        // the problem is of what was read, which it does not name
   bool broken = false;           // a name that it uses has a problem of its own
 };
 

@@ -126,11 +126,10 @@ class Reading {
 
   Evaluated value(std::string_view expression, const Location& at) {
     Evaluated result = evaluate(expression, look_, named_);
-    const bool missing = result.problem.starts_with("there is no"),
-               of_value = !missing && !result.read.empty() && !result.problem.starts_with("`");
-    const std::string problem = (of_value ? said_of(result.read, look_) + ": " : "") + result.problem;
+    const bool unnamed = result.of_values && !result.read.empty();
+    const std::string problem = (unnamed ? said_of(result.read, look_) + ": " : "") + result.problem;
     if (!result.problem.empty() && told_.insert(problem).second)
-      error(missing ? Kind::missing_key : Kind::unsupported, "{}; {} has `{}`", problem, place(at),
+      error(result.missing ? Kind::missing_key : Kind::unsupported, "{}; {} has `{}`", problem, place(at),
             expression);
     read_.insert(result.read.begin(), result.read.end());
     return result;
