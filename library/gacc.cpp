@@ -67,11 +67,12 @@ struct gacc_session {
   DataFacts facts;
   std::unique_ptr<Device> device;
   std::optional<Session> session;
-  Weights loaded;             // by gacc_session_load
-  std::optional<Feed> feed;   // of gacc_session_train
-  bool ready = false;         // initialised
-  bool lacks_length = false;  // of the run, without which there is no rate
-  Status broken;              // the error after which nothing goes on
+  std::optional<TextReader> text;  // of gacc_session_next_token
+  Weights loaded;                  // by gacc_session_load
+  std::optional<Feed> feed;        // of gacc_session_train
+  bool ready = false;              // initialised
+  bool lacks_length = false;       // of the run, without which there is no rate
+  Status broken;                   // the error after which nothing goes on
 };
 
 namespace {
@@ -201,7 +202,7 @@ constexpr int64_t kFloatBytes = sizeof(float);
 
 // Runs `f` on a session that is as far as `call` needs; an error of the device ends the session.
 template <class F>
-Answer with_session(gacc_session* session, const char* call, bool needs_init, F&& f) noexcept {
+Answer with_text(gacc_session* session, const char* call, bool needs_init, F&& f) noexcept {
   return guarded({}, "", [&]() -> Answer {
     if (session == nullptr) return wrong_call("{}: the session is null", call);
     const std::lock_guard lock(session->mutex);
@@ -209,6 +210,15 @@ Answer with_session(gacc_session* session, const char* call, bool needs_init, F&
     if (needs_init && !session->ready)
       return wrong_call("{} comes after gacc_session_init or gacc_session_resume", call);
     return f(*session);
+  });
+}
+
+// The same; what the session keeps of a text is no longer there.
+template <class F>
+Answer with_session(gacc_session* session, const char* call, bool needs_init, F&& f) noexcept {
+  return with_text(session, call, needs_init, [&](gacc_session& run) -> Answer {
+    run.text.reset();
+    return f(run);
   });
 }
 
@@ -569,6 +579,37 @@ gacc_error gacc_session_predict(gacc_session* session, const gacc_array* arrays,
       GACC_TRY(after(run, run.session->prediction().read(0, from)));
       make_answers(predict, from, to);
     }
+    return {};
+  });
+}
+
+gacc_error gacc_session_next_token(gacc_session* session, const int32_t* text, size_t count,
+                                   const gacc_draw_options* draw_options, int32_t* token) {
+  return with_text(session, "gacc_session_next_token", true, [&](gacc_session& run) -> Answer {
+    constexpr gacc_draw_options kMostLikely = {0, 0, 1, 0};
+    const gacc_draw_options& given = draw_options == nullptr ? kMostLikely : *draw_options;
+    if (text == nullptr || count == 0) return wrong_call("gacc_session_next_token: the text has no token");
+    if (!(given.temperature >= 0) || given.top_k < 0 || !(given.top_p > 0 && given.top_p <= 1) ||
+        given.seed < 0)
+      return wrong_call(
+          "gacc_session_next_token: temperature, top_k and seed are at least 0, top_p is above 0 and at most "
+          "1");
+    GACC_TRY(check_text(run.plan));
+    const std::span<const int32_t> tokens(text, count);
+    const int64_t known = run.plan.predict.shape.back();
+    for (const int32_t each : tokens)
+      if (each < 0 || each >= known)
+        return Status::error("the text has the token {}, and the model knows 0 to {}", each, known - 1);
+    if (!run.text) run.text.emplace(*run.session, run.plan);
+    if (token == nullptr) return after(run, run.text->keep(tokens, {})).status();
+    std::vector<float> logits;
+    GACC_TRY(after(run, run.text->read(tokens, logits, {})));
+    DrawOptions how;
+    how.temperature = given.temperature;
+    if (given.top_k > 0) how.top_k = given.top_k;
+    how.top_p = given.top_p;
+    how.seed = static_cast<uint64_t>(given.seed);
+    *token = GACC_TRY(draw(logits, how, count));
     return {};
   });
 }

@@ -225,6 +225,20 @@ gacc_error gacc_session_evaluated(gacc_session* session, const gacc_evaluation* 
 gacc_error gacc_session_predict(gacc_session* session, const gacc_array* arrays, size_t count,
                                 int64_t samples, float* outputs, size_t bytes);
 
+typedef struct gacc_draw_options {
+  double temperature; /* divides the logits; 0: always the most likely token */
+  int64_t top_k;      /* among so many of the most likely tokens; 0: among all */
+  double top_p;       /* then among the fewest of these whose probabilities make this; 1: among all */
+  int64_t seed;       /* of the random number, which also depends on the token's position in the text */
+} gacc_draw_options;
+
+/* The token that follows a text of `count` tokens, at least one, drawn as gacc-exec --generate draws it; the most
+ * likely one where `draw` is null. The text's keys and values are kept until another call runs something: of the next
+ * text only what differs from this one is computed. `token` may be null; then they are kept and nothing is drawn. The
+ * parameters, the window and an evaluation stay. Waits. */
+gacc_error gacc_session_next_token(gacc_session* session, const int32_t* text, size_t count,
+                                   const gacc_draw_options* draw, int32_t* token);
+
 /* A buffer of the plan, by name, as its dtype and row-major shape say; `bytes` must be its size. Reading a
  * parameter also works while a window is open. Writing an f32 parameter writes its half copy, too. Both wait. */
 gacc_error gacc_session_read(gacc_session* session, const char* name, void* data, size_t bytes);

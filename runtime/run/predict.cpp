@@ -73,58 +73,6 @@ std::string csv_text(const OutputForm& form, int64_t first, std::span<const floa
 
 int64_t vocabulary(const Plan& plan) { return plan.predict.shape.back(); }
 
-// The number of the token that is drawn.
-Result<int32_t> draw(const std::vector<float>& logits, const GenerateOptions& options, uint64_t position) {
-  if (!std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); }))
-    return Status::error("token {} of the text: the model's logits are not finite", position + 1);
-  if (options.temperature == 0)
-    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-  // 1. The sum of the weights, which are probabilities but for one factor, of all tokens that may be drawn.
-  const auto logit_of = [&](int32_t token) { return logits[static_cast<size_t>(token)]; };
-  const double top = *std::ranges::max_element(logits);
-  const auto weight_of = [&](int32_t token) {
-    return std::exp((double{logit_of(token)} - top) / options.temperature);
-  };
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  const size_t kept = std::min(order.size(), static_cast<size_t>(options.top_k.value_or(std::ssize(order))));
-  // Sums over the tokens that are sorted so far: the most likely first, of equal ones the lower number.
-  std::vector<double> sums;
-  const auto sort_more = [&] {
-    const auto begin = order.begin() + std::ssize(sums);
-    const auto end = order.begin() + static_cast<std::ptrdiff_t>(std::min(kept, 8 * sums.size() + 64));
-    std::ranges::partial_sort(begin, end, order.end(), {},
-                              [&](int32_t token) { return std::pair(-logit_of(token), token); });
-    for (auto token = begin; token != end; ++token)
-      sums.push_back((sums.empty() ? 0 : sums.back()) + weight_of(*token));
-  };
-  double sum = 0;
-  if (kept == order.size()) {
-    for (const int32_t token : order) sum += weight_of(token);
-  } else {
-    while (sums.size() < kept) sort_more();
-    sum = sums.back();
-  }
-  // 2. The first sorted token whose sum passes: as a rule few have to be sorted.
-  const auto first_of = [&](const auto& passes) {
-    for (size_t at = 0;; ++at) {
-      if (at == sums.size()) sort_more();
-      if (passes(sums[at]) || at + 1 == kept) return at;
-    }
-  };
-  size_t last = kept - 1;
-  if (options.top_p < 1) {
-    last = first_of([&](double so_far) { return so_far >= options.top_p * sum; });
-    sum = sums[last];
-  }
-  const PhiloxCounter words = philox({static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32),
-                                      0, static_cast<uint32_t>(RandomStream::generate)},
-                                     options.seed);
-  const uint64_t bits = uint64_t{words[1]} << 32 | words[0];
-  const double number = static_cast<double>(bits >> 11) * 0x1p-53 * sum;
-  return order[std::min(last, first_of([&](double so_far) { return so_far > number; }))];
-}
-
 // Returns the text that `line_of` has made the line of.
 Result<std::string> unescaped(std::string_view line, std::string_view place) {
   std::string text;
@@ -192,7 +140,7 @@ Status check_predict(const Plan& plan) {
       plan.predict.needs, plan.arena_bytes);
 }
 
-Status check_generate(const Plan& plan, const GenerateOptions& options) {
+Status check_text(const Plan& plan) {
   GACC_TRY(check_predict(plan));
   const auto refuse = [](const std::string& why) {
     return Status::error(
@@ -217,6 +165,11 @@ Status check_generate(const Plan& plan, const GenerateOptions& options) {
   if (tokens->range && *tokens->range < vocabulary(plan))
     return refuse(fmt::format("it gives one of {} tokens, and the input {} takes one of {}", vocabulary(plan),
                               quoted(tokens->name), *tokens->range));
+  return {};
+}
+
+Status check_generate(const Plan& plan, const GenerateOptions& options) {
+  GACC_TRY(check_text(plan));
   if (!options.stop.empty()) GACC_TRY(parse_prompt(plan, options.stop, "--stop"));
   return parse_prompt(plan, options.prompt).status();
 }
@@ -343,37 +296,110 @@ Status predict(Session& session, const Plan& plan, const Dataset& data, const st
   return file.commit();
 }
 
+TextReader::TextReader(Session& session, const Plan& plan)
+    : session_(session),
+      plan_(plan),
+      room_(plan.predict.decode ? static_cast<size_t>(plan.predict.decode->positions) : 0) {}
+
+Result<bool> TextReader::keep(std::span<const int32_t> text, const std::function<bool()>& interrupted) {
+  if (text.size() > room_) return true;
+  const auto alike = static_cast<size_t>(std::ranges::mismatch(kept_, text).in1 - kept_.begin());
+  if (alike < text.size()) kept_.resize(alike);
+  while (kept_.size() < text.size()) {
+    if (interrupted && interrupted()) return false;
+    GACC_TRY(session_.prediction().decode(text[kept_.size()], static_cast<int32_t>(kept_.size())));
+    kept_.push_back(text[kept_.size()]);
+  }
+  return true;
+}
+
+Result<bool> TextReader::read(std::span<const int32_t> text, std::vector<float>& logits,
+                              const std::function<bool()>& interrupted) {
+  logits.resize(static_cast<size_t>(vocabulary(plan_)));
+  if (text.size() <= room_) {
+    const size_t before = text.size() - 1;
+    if (!GACC_TRY(keep(text.first(before), interrupted))) return false;
+    if (interrupted && interrupted()) return false;
+    // The last one is computed in any case: its logits are asked for.
+    GACC_TRY(session_.prediction().decode(text.back(), static_cast<int32_t>(before)));
+    if (kept_.size() > before && kept_[before] != text.back()) kept_.resize(before);
+    if (kept_.size() == before) kept_.push_back(text.back());
+    GACC_TRY(session_.prediction().read_decoded(logits));
+    return true;
+  }
+  forget();  // `predict` takes their place
+  const auto length = static_cast<size_t>(plan_.predict.shape[0]);
+  const size_t used = std::min(text.size(), length);
+  std::vector<int32_t> window(text.end() - static_cast<std::ptrdiff_t>(used), text.end());
+  window.resize(length);  // later positions do not change it
+  const std::vector<int32_t> one_document(length);
+  std::vector<std::span<const std::byte>> inputs(plan_.inputs.size());
+  std::ranges::transform(plan_.inputs, inputs.begin(), [&](const PlanInput& input) {
+    return std::as_bytes(std::span(input.documents ? one_document : window));
+  });
+  GACC_TRY(session_.prediction().run(inputs, 1));
+  GACC_TRY(session_.prediction().read(static_cast<int64_t>((used - 1) * logits.size()), logits));
+  return true;
+}
+
+Result<int32_t> draw(std::span<const float> logits, const DrawOptions& options, uint64_t position) {
+  if (!std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); }))
+    return Status::error("token {} of the text: the model's logits are not finite", position + 1);
+  if (options.temperature == 0)
+    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  // 1. The sum of the weights, which are probabilities but for one factor, of all tokens that may be drawn.
+  const auto logit_of = [&](int32_t token) { return logits[static_cast<size_t>(token)]; };
+  const double top = *std::ranges::max_element(logits);
+  const auto weight_of = [&](int32_t token) {
+    return std::exp((double{logit_of(token)} - top) / options.temperature);
+  };
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const size_t kept = std::min(order.size(), static_cast<size_t>(options.top_k.value_or(std::ssize(order))));
+  // Sums over the tokens that are sorted so far: the most likely first, of equal ones the lower number.
+  std::vector<double> sums;
+  const auto sort_more = [&] {
+    const auto begin = order.begin() + std::ssize(sums);
+    const auto end = order.begin() + static_cast<std::ptrdiff_t>(std::min(kept, 8 * sums.size() + 64));
+    std::ranges::partial_sort(begin, end, order.end(), {},
+                              [&](int32_t token) { return std::pair(-logit_of(token), token); });
+    for (auto token = begin; token != end; ++token)
+      sums.push_back((sums.empty() ? 0 : sums.back()) + weight_of(*token));
+  };
+  double sum = 0;
+  if (kept == order.size()) {
+    for (const int32_t token : order) sum += weight_of(token);
+  } else {
+    while (sums.size() < kept) sort_more();
+    sum = sums.back();
+  }
+  // 2. The first sorted token whose sum passes: as a rule few have to be sorted.
+  const auto first_of = [&](const auto& passes) {
+    for (size_t at = 0;; ++at) {
+      if (at == sums.size()) sort_more();
+      if (passes(sums[at]) || at + 1 == kept) return at;
+    }
+  };
+  size_t last = kept - 1;
+  if (options.top_p < 1) {
+    last = first_of([&](double so_far) { return so_far >= options.top_p * sum; });
+    sum = sums[last];
+  }
+  const PhiloxCounter words = philox({static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32),
+                                      0, static_cast<uint32_t>(RandomStream::generate)},
+                                     options.seed);
+  const uint64_t bits = uint64_t{words[1]} << 32 | words[0];
+  const double number = static_cast<double>(bits >> 11) * 0x1p-53 * sum;
+  return order[std::min(last, first_of([&](double so_far) { return so_far > number; }))];
+}
+
 Result<int64_t> generate(Session& session, const Plan& plan, const GenerateOptions& options,
                          bool& interrupted) {
   std::vector<int32_t> text = GACC_TRY(parse_prompt(plan, options.prompt)), stop, held;
   if (!options.stop.empty()) stop = GACC_TRY(parse_prompt(plan, options.stop, "--stop"));
   const bool bytes = !writes_numbers(plan);
-  const auto length = static_cast<size_t>(plan.predict.shape[0]);
-  std::vector<float> logits(static_cast<size_t>(vocabulary(plan)));
-  std::vector<int32_t> window;
-  const std::vector<int32_t> one_document(length);
-  std::vector<std::span<const std::byte>> inputs(plan.inputs.size());
-  const size_t room = plan.predict.decode ? static_cast<size_t>(plan.predict.decode->positions) : 0;
-  size_t decoded = 0;  // tokens whose keys and values are kept
-  // The logits behind the text: of its last tokens where it is longer than there is room for.
-  const auto look = [&]() -> Status {
-    if (text.size() <= room) {
-      for (; decoded < text.size(); ++decoded) {
-        interrupted = options.interrupted();
-        if (interrupted) return {};
-        GACC_TRY(session.prediction().decode(text[decoded], static_cast<int32_t>(decoded)));
-      }
-      return session.prediction().read_decoded(logits);
-    }
-    const size_t used = std::min(text.size(), length);
-    window.assign(text.end() - static_cast<std::ptrdiff_t>(used), text.end());
-    window.resize(length);  // later positions do not change it
-    std::ranges::transform(plan.inputs, inputs.begin(), [&](const PlanInput& input) {
-      return std::as_bytes(std::span(input.documents ? one_document : window));
-    });
-    GACC_TRY(session.prediction().run(inputs, 1));
-    return session.prediction().read(static_cast<int64_t>((used - 1) * logits.size()), logits);
-  };
+  std::vector<float> logits;
+  TextReader reader(session, plan);
   bool first = true;
   const auto print = [&](size_t count) {  // the first of those that are held back
     for (size_t i = 0; i < count; ++i, first = false)
@@ -384,7 +410,7 @@ Result<int64_t> generate(Session& session, const Plan& plan, const GenerateOptio
   int64_t made = 0;
   bool stopped = false;
   while (made < options.tokens && !stopped && !interrupted) {
-    GACC_TRY(look());
+    interrupted = !GACC_TRY(reader.read(text, logits, options.interrupted));
     if (interrupted) break;
     text.push_back(GACC_TRY(draw(logits, options, text.size())));
     held.push_back(text.back());

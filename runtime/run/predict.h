@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,15 +41,19 @@ Status predict(Session& session, const Plan& plan, const Dataset& data, const st
                const OutputForm& form, const std::function<bool()>& asked_to_end, bool& interrupted,
                std::string& warning, EvalReport* measured = nullptr);
 
-struct GenerateOptions {
+// The way that a token is drawn.
+struct DrawOptions {
+  double temperature = 1;  // 0: always the most likely
+  std::optional<int64_t> top_k{};
+  double top_p = 1;  // draws among the fewest of the most likely tokens whose probabilities make this
+  uint64_t seed = 0;
+};
+
+struct GenerateOptions : DrawOptions {
   int64_t tokens = 0;
   // Bytes where the vocabulary has at most 256 entries (empty: a newline), else numbers with spaces between.
   std::string prompt{};
-  double temperature = 1;  // 0: always the most likely
-  std::optional<int64_t> top_k{};
-  double top_p = 1;    // draws among the fewest of the most likely tokens whose probabilities make this
   std::string stop{};  // the text ends before these tokens, written as a prompt is; empty: it does not
-  uint64_t seed = 0;
   std::function<bool()> interrupted;
   std::function<void(std::string_view)> print;
 };
@@ -59,9 +64,34 @@ std::string line_of(std::string_view text);
 // Returns the prompts of a file, each as `line_of` writes it; all of them are tokens of the model.
 Result<std::vector<std::string>> read_prompts(const Plan& plan, const std::string& path);
 
-// Why the model cannot predict, or not generate, or why not with these options; before anything is done.
+// Why the model cannot predict, or not go on with a text, or why not with these options; before anything is done.
 Status check_predict(const Plan& plan);
+Status check_text(const Plan& plan);
 Status check_generate(const Plan& plan, const GenerateOptions& options);
+
+// Reads texts with a session's parameters. The keys and values of a text's positions stay in the arena where it has
+// room for them, so that of the next text only what differs is computed; `forget` where anything else has run there, or
+// the parameters are others.
+class TextReader {
+ public:
+  TextReader(Session& session, const Plan& plan);  // a plan that passes check_text; both must outlive it
+  // Gives the logits of the token that follows the text, which is not empty: of its last tokens where it is longer
+  // than there is room for. Returns false where `interrupted`, asked before each token, ended it.
+  Result<bool> read(std::span<const int32_t> text, std::vector<float>& logits,
+                    const std::function<bool()>& interrupted);
+  // Computes the keys and values of a text, as far as they are not there. Returns as `read` does.
+  Result<bool> keep(std::span<const int32_t> text, const std::function<bool()>& interrupted);
+  void forget() { kept_.clear(); }
+
+ private:
+  Session& session_;
+  const Plan& plan_;
+  size_t room_;                // positions whose keys and values have a place
+  std::vector<int32_t> kept_;  // the tokens of which they are there
+};
+
+// Draws the token at `position` of a text. The random number is a function of the seed and of the position.
+Result<int32_t> draw(std::span<const float> logits, const DrawOptions& options, uint64_t position);
 
 // Says whether a text of the model's tokens is numbers, and not bytes.
 bool writes_numbers(const Plan& plan);
@@ -70,8 +100,7 @@ bool writes_numbers(const Plan& plan);
 Result<std::vector<int32_t>> parse_prompt(const Plan& plan, std::string_view prompt,
                                           std::string_view place = "--prompt");
 
-// Prints each token as soon as it is drawn and cannot begin `stop`, and returns how many were drawn. The random number
-// of a token is a function of the seed and of its position in the text.
+// Prints each token as soon as it is drawn and cannot begin `stop`, and returns how many were drawn.
 Result<int64_t> generate(Session& session, const Plan& plan, const GenerateOptions& options,
                          bool& interrupted);
 

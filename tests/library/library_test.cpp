@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -233,6 +235,8 @@ TEST_F(LibraryTest, NothingBeforeInit) {
   wrong(gacc_session_eval_end(run_, &evaluation), words);
   float output = 0;
   wrong(gacc_session_predict(run_, arrays().data(), 2, 1, &output, 4), words);
+  const int32_t text = 1;
+  wrong(gacc_session_next_token(run_, &text, 1, nullptr, nullptr), words);
   wrong(gacc_session_read(run_, "fc.weight", &byte, 1), words);
   wrong(gacc_session_write(run_, "fc.weight", &byte, 1), words);
   wrong(gacc_session_save(run_, "x"), words);
@@ -249,13 +253,15 @@ TEST_F(LibraryTest, Nulls) {
   char byte = 0;
   float output = 0;
   gacc_evaluation evaluation;
+  int32_t token = 0;
   for (const gacc_error& error :
-       {gacc_session_init(nullptr, 1, 0), gacc_session_load(nullptr, "x"),
-        gacc_session_step(nullptr, nullptr, 0, 1), gacc_session_update(nullptr, nullptr),
-        gacc_session_eval(nullptr, nullptr, 0, 1), gacc_session_eval_end(nullptr, &evaluation),
-        gacc_session_predict(nullptr, nullptr, 0, 1, &output, 4), gacc_session_read(nullptr, "x", &byte, 1),
-        gacc_session_write(nullptr, "x", &byte, 1), gacc_session_save(nullptr, "x"),
-        gacc_session_checkpoint(nullptr, "x"), gacc_session_resume(nullptr, "x")})
+       {gacc_session_init(nullptr, 1, 0), gacc_session_next_token(nullptr, &token, 1, nullptr, &token),
+        gacc_session_load(nullptr, "x"), gacc_session_step(nullptr, nullptr, 0, 1),
+        gacc_session_update(nullptr, nullptr), gacc_session_eval(nullptr, nullptr, 0, 1),
+        gacc_session_eval_end(nullptr, &evaluation), gacc_session_predict(nullptr, nullptr, 0, 1, &output, 4),
+        gacc_session_read(nullptr, "x", &byte, 1), gacc_session_write(nullptr, "x", &byte, 1),
+        gacc_session_save(nullptr, "x"), gacc_session_checkpoint(nullptr, "x"),
+        gacc_session_resume(nullptr, "x")})
     wrong(error, "the session is null");
   EXPECT_EQ(gacc_session_launches(nullptr), 0);
   begin();
@@ -267,6 +273,7 @@ TEST_F(LibraryTest, Nulls) {
   wrong(gacc_session_eval_end(run_, nullptr), "null");
   wrong(gacc_session_predict(run_, arrays().data(), 2, 4, nullptr, 32), "null");
   wrong(gacc_session_predict(run_, nullptr, 2, 4, &output, 4), "null");
+  wrong(gacc_session_next_token(run_, nullptr, 1, nullptr, &token), "no token");
   wrong(gacc_session_read(run_, nullptr, &byte, 1), "null");
   wrong(gacc_session_read(run_, "fc.weight", nullptr, 24), "null");
   wrong(gacc_session_write(run_, nullptr, &byte, 1), "null");
@@ -551,6 +558,75 @@ TEST_F(LibraryTest, Predict) {
   wrong(predict(7, 56), "the model has no input", GACC_FAILED);
   wrong(gacc_session_predict(run_, nullptr, 0, 7, outputs.data(), 56), "no array for the input \"x\"",
         GACC_FAILED);
+}
+
+TEST_F(LibraryTest, TokensThatFollow) {
+  const char* model = R"(
+model = { name = "words" }
+inputs.tokens = { shape = [8], dtype = "i32", range = 11 }
+inputs.next = { shape = [8], dtype = "i32", range = 11 }
+loss = { type = "cross_entropy", target = "next" }
+train = { micro_batch = 1 }
+optimizer = { type = "sgd", lr = 0.1 }
+[[layers]]
+type = "embedding"
+vocab = 11
+features = 6
+[[layers]]
+type = "position_embedding"
+[[layers]]
+type = "attention"
+heads = 2
+causal = true
+[[layers]]
+type = "linear"
+features = 11
+)";
+  gacc_step* step = nullptr;
+  good(gacc_compile_text(model, "words", nullptr, &step));
+  gacc_session* run = nullptr;
+  good(gacc_session_open(step, "cpu", nullptr, &run));
+  good(gacc_session_init(run, 3, 0));
+  // The most likely token by the logits of the whole window, and by what is kept of the texts before.
+  const auto likeliest = [&](const std::vector<int32_t>& text) {
+    std::vector<int32_t> window = text;
+    window.resize(8);
+    std::vector<float> logits(8 * 11);
+    const gacc_array input = {"tokens", "i32", window.data(), 32};
+    good(gacc_session_predict(run, &input, 1, 1, logits.data(), logits.size() * sizeof(float)));
+    const auto row = logits.begin() + (std::ssize(text) - 1) * 11;
+    return static_cast<int32_t>(std::max_element(row, row + 11) - row);
+  };
+  const std::vector<std::vector<int32_t>> texts = {{1},    {1, 2, 3},    {1, 2, 3}, {1, 2, 3, 4, 5, 6, 7, 8},
+                                                   {1, 2}, {1, 9, 3, 4}, {10, 9},   {1, 9, 3, 4, 0}};
+  std::vector<int32_t> alone, kept;
+  for (const auto& text : texts) alone.push_back(likeliest(text));
+  for (const auto& text : texts) {
+    good(gacc_session_next_token(run, text.data(), text.size(), nullptr, nullptr));
+    good(gacc_session_next_token(run, text.data(), text.size(), nullptr, &kept.emplace_back()));
+  }
+  EXPECT_EQ(kept, alone);
+  // Others are drawn, the same ones from a seed.
+  std::set<int32_t> drawn;
+  for (int64_t seed = 0; seed < 40; ++seed) {
+    const gacc_draw_options how = {5, 3, 1, seed};
+    int32_t first = 0, again = 0;
+    good(gacc_session_next_token(run, texts[1].data(), 3, &how, &first));
+    good(gacc_session_next_token(run, texts[1].data(), 3, &how, &again));
+    EXPECT_EQ(first, again);
+    drawn.insert(first);
+  }
+  EXPECT_EQ(drawn.size(), 3U);
+  int32_t token = 0;
+  const int32_t unknown = 11;
+  wrong(gacc_session_next_token(run, &unknown, 1, nullptr, &token), "knows 0 to 10", GACC_FAILED);
+  for (const gacc_draw_options& how :
+       {gacc_draw_options{-1, 0, 1, 0}, {1, -1, 1, 0}, {1, 0, 0, 0}, {1, 0, 1, -1}})
+    wrong(gacc_session_next_token(run, texts[0].data(), 1, &how, &token), "at least 0");
+  good(gacc_session_close(run));
+  gacc_step_free(step);
+  begin();
+  wrong(gacc_session_next_token(run_, &token, 1, nullptr, &token), "models of tokens", GACC_FAILED);
 }
 
 TEST_F(LibraryTest, ReadAndWrite) {
