@@ -19,7 +19,8 @@ CUTS = {
     "qwen2": SHORT_FORMS + "|" + LETTERS + r"|\p{N}|" + REST,
 }
 CUTS["llama3"] = CUTS["llama-v3"] = CUTS["llama-bpe"]
-WHOLE_WORDS_FIRST = {"llama-bpe", "llama3", "llama-v3"}  # a word of the vocabulary is that token, whatever the merges
+# A word of the vocabulary is that token, whatever the merges; and a text begins with a mark.
+OF_LLAMA = {"llama-bpe", "llama3", "llama-v3"}
 
 
 class Unreadable(Exception):
@@ -91,7 +92,7 @@ def byte_level(facts: dict[str, Any], ids: dict[str, int], tokenizers: Any) -> A
     for merge in merges:  # the package panics at some of what are none
         if len(merge) != 2 or not {*merge, "".join(merge)} <= ids.keys():
             raise Unreadable(f"merges what are no tokens, `{' '.join(merge)}` (tokenizer.ggml.merges)")
-    made = tokenizers.Tokenizer(tokenizers.models.BPE(ids, merges, ignore_merges=name in WHOLE_WORDS_FIRST))
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(ids, merges, ignore_merges=name in OF_LLAMA))
     cut, own = CUTS[name], name in ("gpt-2", "default", "smollm")
     steps = [tokenizers.pre_tokenizers.Split(tokenizers.Regex(cut), "isolated")] if cut else []
     steps.append(tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=own))
@@ -116,6 +117,12 @@ def by_scores(facts: dict[str, Any], ids: dict[str, int], tokenizers: Any) -> An
 KINDS = {"gpt2": byte_level, "llama": by_scores}  # tokenizer.ggml.model
 
 
+def usual_ids(facts: dict[str, Any]) -> dict[str, int]:
+    """The special tokens of a vocabulary that does not name them, as llama.cpp takes them."""
+    known = len(facts.get("tokenizer.ggml.tokens") or ())
+    return {"bos": 1, "eos": 2} if facts.get("tokenizer.ggml.model") == "llama" and known > 2 else {}
+
+
 def tokenizer_of(facts: dict[str, Any], tokenizers: Any) -> Any:
     kind, tokens = facts.get("tokenizer.ggml.model"), facts.get("tokenizer.ggml.tokens")
     if tokens is None or kind is None:
@@ -130,8 +137,9 @@ def tokenizer_of(facts: dict[str, Any], tokenizers: Any) -> Any:
             made.add_special_tokens([tokenizers.AddedToken(tokens[number], special=True, normalized=False)])
         elif of == BY_USERS:
             made.add_tokens([tokenizers.AddedToken(tokens[number], normalized=False)])
-    begin = facts.get("tokenizer.ggml.bos_token_id")
-    if begin is not None and facts.get("tokenizer.ggml.add_bos_token", kind == "llama"):
+    begin = facts.get("tokenizer.ggml.bos_token_id", usual_ids(facts).get("bos"))
+    marked = kind == "llama" or facts.get("tokenizer.ggml.pre") in OF_LLAMA
+    if begin is not None and facts.get("tokenizer.ggml.add_bos_token", marked):
         made.post_processor = tokenizers.processors.TemplateProcessing(
             single=f"{tokens[begin]} $A", special_tokens=[(tokens[begin], begin)])
     return made

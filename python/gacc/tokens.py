@@ -2,234 +2,169 @@
 
     python -m gacc.tokens FOLDER text.txt -o tokens.bin                  # one stream: --data tokens:tokens.bin
     python -m gacc.tokens FOLDER chats.jsonl -o chats.npz --context 512  # windows with targets: --data npz:chats.npz
-    python -m gacc.tokens FOLDER chats.jsonl -o chats.npz --context 2048 --pack   # several samples a window
+    python -m gacc.tokens FOLDER a.json b.parquet -o chats.npz --context 2048 --pack   # several samples a window
 
 FOLDER has the model's tokenizer.json, as Hugging Face writes it; a GGUF will do, too, which holds its vocabulary. A
-line of a .jsonl file is {"text": ...}, {"prompt": ..., "completion": ...} or {"messages": [{"role": ..., "content":
-...}, ...]}. What counts for the loss is every token of a text, the completions, and the turns of the assistant, each
-with the token that ends it; the target of all else is -100, which `loss.ignore_index` is where the model does not say
-another. A text longer than a window goes on in the next one. --pack puts as many samples into each window as fit, and
-writes which is where as `documents`: the model's attention must have `documents = "documents"`. Needs the package
-`tokenizers`; messages also need `transformers`, which has the chat template. In Python:
+sample is a line of .jsonl, an element of the list or a line of .json, or a row of .parquet:
+
+    {"text": ...}
+    {"prompt": ..., "completion": ...}
+    {"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}, ...]}
+    {"conversations": [{"from": "human", "value": ...}, {"from": "gpt", "value": ...}, ...]}
+    {"instruction": ..., "input": ..., "output": ...}
+
+What counts for the loss is every token of a text, the completions, and the turns of the assistant, each with the token
+that ends it; the target of all else is -100, which `loss.ignore_index` is where the model does not say another. A text
+longer than a window goes on in the next one. --pack puts as many samples into each window as fit, and writes which is
+where as `documents`: the model's attention must have `documents = "documents"`. Needs the package `tokenizers`; chats
+also need `jinja2` or `minijinja`, .parquet needs `pyarrow`. In Python:
 
     run = gacc.train(step, gacc.tokens.arrays(FOLDER, "chats.jsonl", 512))
 """
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import pathlib
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from . import _records
 from ._arrays import whole
-from ._library import Error
+from ._tokenizer import MARK, Refused, Tokenizer
 
+__all__ = ["Refused", "Sample", "Tokenizer", "arrays"]
 IGNORED = -100  # the target of a token that does not count
 
 
-class Refused(Error):
-    """An error of the folder or the data, in one line."""
-
-
 class Sample(NamedTuple):
-    """The tokens of a document, which of them the model is to predict, and where it stands in its file."""
+    """The tokens of a document, which of them the model is to predict, which of them ends what it says, if any does,
+    and where the document stands in its file."""
 
     ids: list[int]
     counts: list[bool]
+    end: int | None
     place: str
 
 
-def read_json(path: pathlib.Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
+def framed(tokenizer: Tokenizer, ids: list[int], given: int, place: str) -> Sample:
+    """A text with what stands in front of it and behind it. Its first `given` tokens are a prompt, which does not
+    count; without one all does."""
+    front = [] if ids[:len(tokenizer.front)] == tokenizer.front else tokenizer.front
+    behind = tokenizer.whole(ids)
+    counts = [given == 0] * len(front) + [False] * given + [True] * (len(ids) - given + len(behind))
+    ids = [*front, *ids, *behind]
+    return Sample(ids, counts, ids[-1] if behind or ids[-1:] == [tokenizer.end] else None, place)
+
+
+def of_completion(tokenizer: Tokenizer, prompt: str, completion: str, place: str) -> Sample:
+    """Both are one text, and are encoded as one. Where a token would be of both, each has its own: the prompt those
+    with which a model is asked."""
+    parts, border = tokenizer.parts(prompt + completion), len(prompt)
+    if not any(part.begin < border < part.end for part in parts):
+        ids = [part.token for part in parts]
+        given = next((at for at, part in enumerate(parts) if part.begin >= border), len(ids))
+        return framed(tokenizer, ids, given, place)
+    asked = tokenizer.encode(prompt)
+    return framed(tokenizer, asked + tokenizer.following(completion), len(asked), place)
+
+
+class Turn(NamedTuple):
+    """Where an answer stands in the text of a chat, and how many letters behind it the template writes to end it."""
+
+    begin: int
+    end: int
+    ending: int
+
+
+def turn_of(tokenizer: Tokenizer, messages: list[dict[str, Any]], number: int, text: str) -> Turn:
+    """The place of message `number`, of the assistant, in the text of all messages."""
+    before, after, (front, behind) = messages[:number], messages[number + 1:], ("", "")
+    begins = []  # the texts that may stand in front of it
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise Refused(f"{path}: is no JSON: {error}") from None
+        if before:
+            begins.append(tokenizer.write(before, begin=True))  # what a model is given that is to answer
+        front, behind = tokenizer.around(before)
+        begins.append(front)
+    except Refused:  # the template writes no answer of a single word there, or nothing without one
+        pass
+    upto = tokenizer.write(messages[:number + 1], begin=False) if after else text
+    if text.startswith(upto):
+        ending = len(behind) if upto.endswith(behind) else 0
+        end = len(upto) - ending
+    else:  # it writes a turn in another way when more turns follow: the text around this one
+        marked = tokenizer.write([*before, messages[number] | {"content": MARK}, *after], begin=False)
+        front, mark, rest = marked.rpartition(MARK)
+        end = len(text) - len(rest)
+        ending = len(os.path.commonprefix([rest, behind]))
+        begins.append(front)
+        if not mark or not text.startswith(front) or not text.endswith(rest) or len(front) > end:
+            begins = []
+    for begin in begins:
+        if text.startswith(begin) and len(begin) <= end:
+            return Turn(len(begin), end, ending)
+    if number == 0:
+        raise Refused("the chat begins with the assistant, which the chat template of "
+                      f"{tokenizer.path} does not write; begin it with a turn of the user")
+    raise Refused(f"the template writes turn {number + 1} in another way when more turns follow, so that its tokens "
+                  "cannot be told; write it as `prompt` and `completion`")
 
 
-def numbers_of(tokens: Any) -> set[int]:
-    """The tokens that a configuration names: a number, or a list of them."""
-    return {token for token in (tokens if isinstance(tokens, list) else [tokens]) if type(token) is int}
-
-
-class Tokenizer:
-    """The tokenizer of a folder or of a GGUF: its vocabulary, the token that ends a text, and its chat template."""
-
-    def __init__(self, model: pathlib.Path):
-        try:
-            import tokenizers
-        except ImportError:
-            raise Refused("needs the package tokenizers: pip install tokenizers") from None
-        self.path, self._chat, self._template = model, None, None
-        self.end: int | None = None  # ends the texts that gacc.tokens makes
-        self.stops: set[int] = set()  # each ends a text that a model makes
-        if model.is_dir():
-            self._read_folder(model, tokenizers)
-        else:
-            self._read_gguf(model, tokenizers)
-        self.size = 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
-        if self.rows is not None and self.size > self.rows:
-            raise Refused(f"{model}: the tokenizer has {self.size:,} tokens, more than the model's {self.rows:,} "
-                          f"({'config.json, vocab_size' if model.is_dir() else 'the embedding'}): resize the model's "
-                          "embedding where that was published, or take the tokenizer that belongs to it")
-
-    def _read_folder(self, folder: pathlib.Path, tokenizers: Any) -> None:
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            raise Refused(f"{folder}: has no tokenizer.json")
-        try:
-            self.tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the package raises Exception itself
-            raise Refused(f"{path}: {error}") from None
-        # A file may say how to pad and to cut; a stream has neither.
-        self.tokenizer.no_padding()
-        self.tokenizer.no_truncation()
-        model = read_json(folder / "config.json")
-        rows = model.get("vocab_size")
-        self.rows = rows if isinstance(rows, int) else None
-        named = read_json(folder / "tokenizer_config.json").get("eos_token")
-        text = named.get("content") if isinstance(named, dict) else named
-        number = model.get("eos_token_id")
-        self.end = self.tokenizer.token_to_id(text) if isinstance(text, str) else None
-        if self.end is None:
-            self.end = next(iter(number), None) if isinstance(number, list) else number
-        # As transformers' generate has it; and the end of the texts that a model was trained on.
-        said = read_json(folder / "generation_config.json").get("eos_token_id")
-        self.stops = numbers_of(number if said is None else said) | numbers_of(self.end)
-
-    def _read_gguf(self, path: pathlib.Path, tokenizers: Any) -> None:
-        from . import _gguf
-
-        try:
-            facts = _gguf.read_metadata(path)
-            self.tokenizer = _gguf.tokenizer_of(facts, tokenizers)
-        except (_gguf.Unreadable, OSError) as error:
-            said = error.strerror if isinstance(error, OSError) else error
-            raise Refused(f"{path}: {said}" + (": a folder has tokenizer.json, a GGUF its vocabulary"
-                                               if "is no GGUF" in str(said) else "")) from None
-        except Exception as error:  # the package raises Exception itself
-            raise Refused(f"{path}: its vocabulary (tokenizer.ggml.*) is damaged: {error}") from None
-        rows = facts.get(f"{facts.get('general.architecture')}.vocab_size")
-        self.rows = rows if isinstance(rows, int) else None
-        self.end = facts.get("tokenizer.ggml.eos_token_id")
-        self.stops = set().union(*(numbers_of(facts.get(f"tokenizer.ggml.{name}_token_id"))
-                                   for name in ("eos", "eot", "eom")))
-        self._template = facts.get("tokenizer.chat_template")
-
-    def ends(self) -> set[int]:
-        """The tokens that may end a text or a turn: the special ones."""
-        special = {number for number, token in self.tokenizer.get_added_tokens_decoder().items() if token.special}
-        return special if self.end is None else special | {self.end}
-
-    def encode(self, text: str, start: bool = True) -> list[int]:
-        """The tokens of a text, with those that mark its start where the tokenizer has such and `start` asks."""
-        return self.tokenizer.encode(text, add_special_tokens=start).ids
-
-    def decode(self, ids: list[int]) -> str:
-        return self.tokenizer.decode(ids)
-
-    def ended(self, ids: list[int]) -> list[int]:
-        return ids if self.end is None or ids[-1:] == [self.end] else [*ids, self.end]
-
-    def chat(self, messages: list[dict[str, Any]], prompt: bool) -> list[int]:
-        """The tokens of messages by the folder's template; `prompt`: with what begins the assistant's next turn."""
-        if self._chat is None:
-            try:
-                import transformers
-            except ImportError:
-                raise Refused("`messages` need the package transformers: pip install transformers") from None
-            if self.path.is_dir():
-                self._chat = transformers.AutoTokenizer.from_pretrained(str(self.path))
-            else:
-                self._chat = transformers.PreTrainedTokenizerFast(
-                    tokenizer_object=self.tokenizer, chat_template=self._template,
-                    eos_token=None if self.end is None else self.tokenizer.id_to_token(self.end))
-            if not self._chat.chat_template:
-                raise Refused(f"{self.path}: has no chat template; write lines of `prompt` and `completion`")
-        text = self._chat.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
-        return self.encode(text, start=False)  # the template writes what marks the start
-
-
-def of_messages(tokenizer: Tokenizer, messages: Any, place: str) -> Sample:
-    known = isinstance(messages, list) and all(isinstance(m, dict) and "role" in m and "content" in m for m in messages)
-    if not known or not messages:
-        raise Refused(f"{place}: `messages` is no list of tables with `role` and `content`")
-
-    def written(upto: int, prompt: bool) -> list[int]:
-        try:
-            return tokenizer.chat(messages[:upto], prompt)
-        except Refused:
-            raise
-        except Exception as error:  # of the template, or of transformers at a damaged one
-            raise Refused(f"{place}: the chat template of {tokenizer.path} does not write that: {error}") from None
-
-    ids, counts = written(len(messages), prompt=False), []
-    ends = tokenizer.ends()
+def of_messages(tokenizer: Tokenizer, messages: list[dict[str, Any]], place: str) -> Sample:
+    text = tokenizer.write(messages, begin=False)
+    parts = tokenizer.parts(text)
+    counts, ended = [False] * len(parts), None
     for number, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        # The template's text of a turn is what it adds to all that came before.
-        for upto, prompt, counted in ((number, True, False), (number + 1, False, True)):
-            part = written(upto, prompt)
-            if part != ids[:len(part)] or len(part) < len(counts):
-                raise Refused(f"{place}: the template writes turn {number + 1} in another way when more turns follow, "
-                              "so that its tokens cannot be told; write it as `prompt` and `completion`")
-            begin, turn = len(counts), ids[len(counts):len(part)]
-            # Nothing behind the token that ends the turn: a model that stops there never writes it.
-            last = max((at for at, token in enumerate(turn) if token in ends), default=len(turn) - 1)
-            counts += [counted and at <= last for at in range(len(part) - begin)]
-    return Sample(ids, counts + [False] * (len(ids) - len(counts)), place)
+        turn = turn_of(tokenizer, messages, number, text)
+        last = turn.end + turn.ending
+        behind = [part for part in parts if part.end > turn.end and part.begin < last]
+        end = next((part for known in (tokenizer.stops, tokenizer.special) for part in behind if part.token in known),
+                   None)
+        if end is None:  # the template writes none; perhaps the data do
+            end = next((part for part in reversed(parts) if turn.begin <= part.begin < last
+                        and part.token in tokenizer.stops and not text[part.end:last].strip()), None)
+        if end is not None:  # nothing behind it: a model that stops there never writes it
+            last, ended = end.begin + 1, end.token
+        for at, part in enumerate(parts):
+            # A special token may take spaces from the answer; any other that has a letter of it must be predicted.
+            of_answer = part.begin >= turn.begin or (part.end > turn.begin and part.token not in tokenizer.added)
+            counts[at] |= of_answer and part.begin < last
+    return Sample([part.token for part in parts], counts, ended, place)
 
 
-def of_line(tokenizer: Tokenizer, line: Any, place: str) -> Sample:
-    if not isinstance(line, dict):
-        raise Refused(f"{place}: is no table like {{\"text\": ...}}")
-    for key in ("text", "prompt", "completion"):
-        if key in line and not isinstance(line[key], str):
-            raise Refused(f"{place}: `{key}` is no string")
-    if "messages" in line:
-        return of_messages(tokenizer, line["messages"], place)
-    if "prompt" in line and "completion" in line:
-        prompt = tokenizer.encode(line["prompt"])
-        answer = tokenizer.ended(tokenizer.encode(line["completion"], start=False))
-        return Sample(prompt + answer, [False] * len(prompt) + [True] * len(answer), place)
-    if "text" in line:
-        ids = tokenizer.ended(tokenizer.encode(line["text"]))
-        return Sample(ids, [True] * len(ids), place)
-    raise Refused(f"{place}: has neither `text`, nor `prompt` and `completion`, nor `messages`; "
-                  f"its keys are {', '.join(sorted(map(str, line))) or 'none'}")
+def of_record(tokenizer: Tokenizer, record: Any, place: str) -> Sample:
+    messages = _records.messages_of(record)
+    if messages is not None and "instruction" in record and not tokenizer.has_template():
+        *asked, answered = (message["content"] for message in messages)
+        record = {"prompt": "\n\n".join(asked) + "\n", "completion": answered}
+        messages = None
+    if messages is not None:
+        return of_messages(tokenizer, messages, place)
+    if record.get("prompt") is not None and record.get("completion") is not None:
+        prompt, completion = (_records.text_of(record, key) for key in ("prompt", "completion"))
+        return of_completion(tokenizer, prompt, completion, place)
+    if record.get("text") is not None:
+        return framed(tokenizer, tokenizer.encode(_records.text_of(record, "text")), 0, place)
+    raise Refused(f"its keys are {', '.join(sorted(map(str, record))) or 'none'}; {_records.FORMS}")
 
 
-def read_samples(tokenizer: Tokenizer, path: pathlib.Path) -> Iterator[Sample]:
-    """The documents of a file: of .jsonl one a line, of any other the whole text."""
-    try:
-        if path.suffix != ".jsonl":
-            ids = tokenizer.ended(tokenizer.encode(path.read_text(encoding="utf-8")))
-            yield Sample(ids, [True] * len(ids), str(path))
-            return
-        with open(path, encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                try:
-                    value = json.loads(line)
-                except ValueError as error:
-                    raise Refused(f"{path}:{number}: is no JSON: {error}") from None
-                yield of_line(tokenizer, value, f"{path}:{number}")
-    except OSError as error:
-        raise Refused(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise Refused(f"{path}: is no UTF-8: {error}") from None
+def read_samples(tokenizer: Tokenizer, paths: Sequence[pathlib.Path]) -> Iterator[Sample]:
+    """The documents of files."""
+    for path in paths:
+        for record, place in _records.read(path):
+            try:
+                yield of_record(tokenizer, record, place)
+            except Refused as error:
+                raise Refused(f"{place}: {error}") from None
 
 
-def check(tokenizer: Tokenizer, samples: list[Sample]) -> None:
+def check(samples: list[Sample]) -> None:
     """Refuses what could not train: samples that count nothing, and answers of which no end ever counts."""
     if not samples:
         raise Refused("there are no samples")
@@ -239,11 +174,15 @@ def check(tokenizer: Tokenizer, samples: list[Sample]) -> None:
             raise Refused(f"{sample.place}: no token of it would count"
                           + ("; it has " + str(len(sample.ids)) if len(sample.ids) < 2 else
                              ": it has no turn of the assistant, or an empty completion"))
-    if any(not all(sample.counts) for sample in samples):
-        ends = tokenizer.ends()
-        if not any(c and token in ends for s in samples for token, c in zip(s.ids, s.counts)):
-            raise Refused("no token that ends a turn ever counts: the model would never learn to stop; the chat "
-                          "template must write one after the assistant's turns, or the folder name an eos_token")
+    if any(not all(sample.counts) for sample in samples) and all(sample.end is None for sample in samples):
+        raise Refused("no token that ends a turn ever counts: the model would never learn to stop; the chat "
+                      "template must write one after the assistant's turns, or the folder name an eos_token")
+
+
+def check_context(tokenizer: Tokenizer, context: int) -> None:
+    if tokenizer.positions is not None and context > tokenizer.positions:
+        raise Refused(f"--context {context} is more than the {tokenizer.positions:,} positions of the model "
+                      f"({tokenizer.path})")
 
 
 class Piece(NamedTuple):
@@ -318,22 +257,24 @@ def made_windows(tokenizer: Tokenizer, samples: list[Sample], length: int, seed:
     if seed is None:
         del found["documents"]
     cut = any(len(sample.ids) - 1 > length and not all(sample.counts) for sample in samples)
-    if cut and not np.isin(found["next"], list(tokenizer.ends())).any():
+    if cut and not np.isin(found["next"], [s.end for s in samples if s.end is not None]).any():
         raise Refused(f"no end of a turn lies within the first {length} tokens of any sample: the model would never "
                       "learn to stop; a larger --context holds them")
     return found
 
 
-def arrays(model: str | os.PathLike, data: str | os.PathLike, context: int, pack: bool = False,
-           seed: int = 0) -> dict[str, np.ndarray]:
-    """The windows of a text or of samples, as gacc.train takes them: "tokens" and "next", i32 [windows, context]; with
-    `pack` several samples a window, and "documents"."""
+def arrays(model: str | os.PathLike, data: str | os.PathLike | Sequence[str | os.PathLike], context: int,
+           pack: bool = False, seed: int = 0) -> dict[str, np.ndarray]:
+    """The windows of a file of texts or samples, or of several, as gacc.train takes them: "tokens" and "next", i32
+    [windows, context]; with `pack` several samples a window, and "documents"."""
     if not isinstance(model, (str, os.PathLike)):
         raise TypeError("the tokenizer is a folder with tokenizer.json, or a GGUF (an object writes one by "
                         f"save_pretrained), not {model!r:.60}")
     tokenizer = Tokenizer(pathlib.Path(model))
-    samples = list(read_samples(tokenizer, pathlib.Path(data)))
-    check(tokenizer, samples)
+    check_context(tokenizer, context)
+    files = [data] if isinstance(data, (str, os.PathLike)) else data
+    samples = list(read_samples(tokenizer, [pathlib.Path(file) for file in files]))
+    check(samples)
     return made_windows(tokenizer, samples, context, seed if pack else None)
 
 
@@ -356,7 +297,7 @@ def write(path: pathlib.Path, put: Callable[[BinaryIO], object]) -> None:
         raise Refused(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def convert(folder: str, data: str, out: str, context: int | None, seed: int | None) -> None:
+def convert(folder: str, data: list[str], out: str, context: int | None, seed: int | None) -> None:
     tokenizer, path = Tokenizer(pathlib.Path(folder)), pathlib.Path(out)
     if path.suffix not in (".bin", ".npz"):
         raise Refused(f"{out}: ends neither in .bin (a stream, for tokens:) nor in .npz (windows, for npz:)")
@@ -365,11 +306,13 @@ def convert(folder: str, data: str, out: str, context: int | None, seed: int | N
                                     "a stream has no windows; the model's inputs say how it is cut"))
     if seed is not None and path.suffix != ".npz":
         raise Refused(f"{out}: --pack makes windows: it writes a .npz")
-    samples = list(read_samples(tokenizer, pathlib.Path(data)))
-    check(tokenizer, samples)
+    if context is not None:
+        check_context(tokenizer, context)
+    samples = list(read_samples(tokenizer, [pathlib.Path(file) for file in data]))
+    check(samples)
     if path.suffix == ".bin":
-        if any(not all(s.counts) for s in samples):
-            raise Refused(f"{data}: has tokens that do not count, which a stream cannot say; write a .npz")
+        if partly := next((s for s in samples if not all(s.counts)), None):
+            raise Refused(f"{partly.place}: has tokens that do not count, which a stream cannot say; write a .npz")
         dtype = "u16" if tokenizer.size <= 1 << 16 else "u32"
         stream = np.concatenate([np.asarray(s.ids, "<" + dtype.replace("u16", "u2").replace("u32", "u4"))
                                  for s in samples])
@@ -396,7 +339,8 @@ def convert(folder: str, data: str, out: str, context: int | None, seed: int | N
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m gacc.tokens", description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", metavar="FOLDER|FILE.gguf", help="has tokenizer.json, or a vocabulary")
-    parser.add_argument("data", metavar="DATA", help="a text, or .jsonl with one sample a line")
+    parser.add_argument("data", metavar="DATA", nargs="+",
+                        help="a text, or samples: .jsonl with one a line, .json with a list, .parquet")
     parser.add_argument("-o", "--out", required=True, help="FILE.bin: a stream; FILE.npz: windows with targets")
     parser.add_argument("--context", type=int, metavar="T", help="of .npz: the tokens of a window")
     parser.add_argument("--pack", action="store_true", help="of .npz: several samples a window, and `documents`")

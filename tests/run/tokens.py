@@ -19,7 +19,9 @@ template = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}<|end|>\n{
 def convert(python, folder, data, out, *options, refused=None):
     """Runs it; gives what it printed. `refused`: words of the error."""
     environment = dict(os.environ, PYTHONPATH=str(harness.ROOT / "python"), GACC_LIBRARY=str(harness.BIN / "libgacc.so.0"))
-    done = subprocess.run([python, "-m", "gacc.tokens", folder, data, "-o", out, *options], text=True, capture_output=True, env=environment)
+    files = data if isinstance(data, list) else [data]
+    done = subprocess.run([python, "-m", "gacc.tokens", folder, *files, "-o", out, *options], text=True, capture_output=True,
+                          env=environment)
     if refused is None:
         expect(done.returncode == 0, done.stderr)
         return done.stdout
@@ -64,13 +66,166 @@ def test_targets_are_one_later_and_only_completions_count(folder):
 
 
 def test_of_a_chat_the_assistants_turns_count_with_their_ends(folder):
-    python = harness.peer("numpy", "tokenizers", "transformers")
+    python = harness.peer("numpy", "tokenizers", "jinja2")
     subprocess.run([python, "-c", MAKE, folder], check=True)
     turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}] * 2
     shown = convert(python, folder, lines(folder / "m.jsonl", {"messages": turns}), folder / "m.npz", "--context", "99")
     expect("[assistant][[yo<|end|>]]\n[user]hi<|end|>\n[assistant][[yo<|end|>]]\n" in shown, shown)
     counted = [t for t in arrays(python, folder / "m.npz")["next"][0] if t != -100]
     expect(len(counted) == 6 and counted[2] == counted[5] == 256, counted)
+
+
+CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
+PLAIN = {"messages": CHAT}
+# The same chat in each form that data sets have.
+FORMS = {"messages.jsonl": json.dumps(PLAIN) + "\n", "list.json": json.dumps([PLAIN], indent=1), "lines.json": json.dumps(PLAIN) + "\n",
+         "conversations.json": json.dumps([{"id": "1", "conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "yo"}]}]),
+         "instruction.json": json.dumps([{"instruction": "hi", "input": "", "output": "yo", "text": "else"}]),
+         "instruction.jsonl": json.dumps({"instruction": "hi", "output": "yo"}) + "\n"}
+
+
+def test_each_form_of_a_chat_gives_the_same_windows(folder):
+    python = harness.peer("numpy", "tokenizers", "jinja2")
+    subprocess.run([python, "-c", MAKE, folder], check=True)
+    found = {}
+    for name, text in FORMS.items():
+        (folder / name).write_text(text)
+        convert(python, folder, folder / name, folder / "m.npz", "--context", "40")
+        found[name] = arrays(python, folder / "m.npz")
+    expect(all(made == found["messages.jsonl"] for made in found.values()), found)
+    convert(python, folder, [folder / name for name in FORMS], folder / "all.npz", "--context", "40")
+    expect(arrays(python, folder / "all.npz")["tokens"] == found["messages.jsonl"]["tokens"] * len(FORMS), "several files")
+    with_input = [{"instruction": "hi", "input": "there", "output": "yo", "system": "be brief"}]
+    (folder / "input.json").write_text(json.dumps(with_input))
+    shown = convert(python, folder, folder / "input.json", folder / "i.npz", "--context", "60")
+    expect("[system]be brief<|end|>\n[user]hi\n\nthere<|end|>\n[assistant][[yo<|end|>]]" in shown, shown)
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')  # a model without a template
+    shown = convert(python, folder, folder / "instruction.json", folder / "i.npz", "--context", "60")
+    expect("hi\n[[yo<|end|>]]" in shown, shown)
+
+
+def test_rows_of_parquet_are_samples(folder):
+    python = harness.peer("numpy", "tokenizers", "jinja2", "pyarrow.parquet")
+    subprocess.run([python, "-c", MAKE, folder], check=True)
+    rows = [PLAIN | {"text": None}, {"messages": None, "text": "ab"}]
+    write = f"import pyarrow, pyarrow.parquet as p; p.write_table(pyarrow.Table.from_pylist({rows!r}), {str(folder / 'd.parquet')!r})"
+    subprocess.run([python, "-c", write], check=True)
+    data = lines(folder / "d.jsonl", PLAIN, {"text": "ab"})
+    made = []
+    for name in "d.parquet", "d.jsonl":
+        convert(python, folder, folder / name, folder / "d.npz", "--context", "40")
+        made.append(arrays(python, folder / "d.npz"))
+    expect(made[0] == made[1], made)
+    (folder / "no.parquet").write_bytes(data.read_bytes())
+    convert(python, folder, folder / "no.parquet", folder / "no.npz", "--context", "40", refused=["no.parquet: "])
+
+
+def test_what_is_no_sample_is_refused_and_no_text(folder):
+    python = harness.peer("numpy", "tokenizers", "jinja2")
+    subprocess.run([python, "-c", MAKE, folder], check=True)
+    turn = {"from": "alien", "value": "yo"}
+    for name, text, *words in (
+            ("table.json", '{"data": [1], "more": 2}', "its keys are data, more", "`conversations`"), ("long.json", '{"data":\n[1]}', "is JSON with the keys data"), ("number.json", "3", "no list of samples"),
+            ("broken.json", "[{", "is no JSON"), ("strings.json", '["a"]', "strings.json: sample 1", "is no table"),
+            ("deep.jsonl", "[" * 100_000 + "\n", "deep.jsonl:1", "nested too deeply"), ("deep.json", "[" * 100_000, "nested too deeply"),
+            ("half.jsonl", '{"text": "a\\ud800b"}\n', "half.jsonl:1", "has half of a letter, \\ud800"),
+            ("half2.jsonl", '{"messages": [{"role": "user", "content": "\\udc00"}, {"role": "assistant", "content": "x"}]}\n', "half2.jsonl:1", "\\udc00"),
+            ("alien.json", json.dumps([{"conversations": [turn]}]), "sample 1", "a turn from `alien`", "human"),
+            ("turns.json", json.dumps([{"conversations": [{"from": "gpt"}]}]), "`from` and `value`"),
+            ("roles.jsonl", '{"messages": [{"content": "x"}]}\n', "roles.jsonl:1", "`role` and `content`"),
+            ("latin.txt", b"\xff\xfe", "is no UTF-8"), ("nowhere.jsonl", None, "No such file")):
+        if text is not None:
+            (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        convert(python, folder, folder / name, folder / "no.npz", "--context", "40", refused=words)
+
+
+def test_a_folder_that_says_something_else_is_refused(folder):
+    python = harness.peer("numpy", "tokenizers")
+    subprocess.run([python, "-c", MAKE, folder], check=True)
+    data = lines(folder / "d.jsonl", {"text": "ab"})
+    for said, *words in (([1], "config.json: is a list, no table"), (3, "config.json: is 3, no table"),
+                         ({"eos_token_id": "y"}, 'config.json: `eos_token_id` is "y"', "a token's number"),
+                         ({"eos_token_id": [[1]]}, "`eos_token_id` is [[1]]"), ({"eos_token_id": 999}, "`eos_token_id` is 999", "257 tokens"),
+                         ({"max_position_embeddings": 16}, "--context 40 is more than the 16 positions of the model")):
+        (folder / "config.json").write_text(json.dumps(said))
+        (folder / "tokenizer_config.json").write_text("{}")
+        convert(python, folder, data, folder / "no.npz", "--context", "40", refused=words)
+    (folder / "config.json").write_text("[" * 100_000)
+    convert(python, folder, data, folder / "no.npz", "--context", "40", refused=["config.json: is no JSON"])
+    (folder / "config.json").unlink()
+    for name in "generation_config.json", "tokenizer_config.json":
+        (folder / name).write_text("[]")
+        convert(python, folder, data, folder / "no.npz", "--context", "40", refused=[f"{name}: is a list"])
+        (folder / name).write_text("{}")
+
+
+def with_template(python, folder, template, **more):
+    """The folder of MAKE with this template."""
+    subprocess.run([python, "-c", MAKE, folder], check=True)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": template} | more))
+
+
+def test_a_turn_ends_where_the_template_says(folder):
+    python = harness.peer("numpy", "tokenizers", "jinja2")
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b<|in|>c"}] * 2
+    head = "{% for m in messages %}[{{ m.role }}]{{ m.content }}"
+    tail = "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+    data = lines(folder / "m.jsonl", {"messages": turns})
+    make = """
+import sys, tokenizers
+made = tokenizers.Tokenizer.from_file(sys.argv[1])
+made.add_special_tokens(["<|in|>", "<|turn|>"])
+made.save(sys.argv[1])
+"""
+    for end, shown in (("<|turn|>\n", "b<|in|>c<|turn|>"),           # the template's own, though the folder's is <|end|>
+                       ("<|turn|><|end|>\n", "b<|in|>c<|turn|><|end|>"),  # what ends texts, behind another special token
+                       ("<|end|>{{ '<|turn|>' if loop.last }}\n", "b<|in|>c<|end|>")):  # what only the last turn has is not waited for
+        with_template(python, folder, head + end + tail)
+        subprocess.run([python, "-c", make, folder / "tokenizer.json"], check=True)
+        (folder / "config.json").write_text(json.dumps({"vocab_size": 300}))
+        said = convert(python, folder, data, folder / "m.npz", "--context", "99")
+        expect(said.count(f"[assistant][[{shown}]]") == 2, said)
+    with_template(python, folder, head + "\n" + tail)  # none at all: an inner special token is none
+    subprocess.run([python, "-c", make, folder / "tokenizer.json"], check=True)
+    (folder / "config.json").write_text(json.dumps({"vocab_size": 300}))
+    convert(python, folder, data, folder / "no.npz", "--context", "99", refused=["no token that ends a turn ever counts"])
+
+
+def test_a_chat_that_begins_with_the_assistant(folder):
+    python = harness.peer("numpy", "tokenizers", "jinja2")
+    data = lines(folder / "m.jsonl", {"messages": [{"role": "assistant", "content": "hello"}, *CHAT]})
+    head = "{% if messages and messages[0].role != 'system' %}[system]be kind<|end|>{% endif %}"
+    body = "{% for m in messages %}[{{ m.role }}]{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+    with_template(python, folder, head + body)
+    said = convert(python, folder, data, folder / "m.npz", "--context", "99")
+    expect("[system]be kind<|end|>[assistant][[hello<|end|>]][user]hi<|end|>[assistant][[yo<|end|>]]" in said, said)
+    with_template(python, folder, "{{ raise_exception('the user is the first') if messages[0].role != 'user' }}" + body)
+    convert(python, folder, data, folder / "no.npz", "--context", "99", refused=["m.jsonl:1", "the user is the first"])
+
+
+def test_a_turn_that_is_written_otherwise_when_more_follow(folder):
+    """As templates that leave out what was thought in earlier turns."""
+    python = harness.peer("numpy", "tokenizers", "jinja2")
+    with_template(python, folder, "{% for m in messages %}[{{ m.role }}]{{ '(thinks)' if loop.last and m.role == 'assistant' }}{{ m.content }}<|end|>"
+                                  "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}")
+    said = convert(python, folder, lines(folder / "m.jsonl", {"messages": CHAT * 2}), folder / "m.npz", "--context", "99")
+    expect("[user]hi<|end|>[assistant][[yo<|end|>]][user]hi<|end|>[assistant][[(thinks)yo<|end|>]]" in said, said)
+
+
+def test_templates_are_read_by_minijinja_too(folder):
+    python = harness.peer("numpy", "tokenizers", "jinja2", "minijinja")
+    with_template(python, folder, "{% for m in messages %}{% generation %}[{{ m['role'].upper() }}]{% endgeneration %}{{ m['content'].strip() }}<|end|>\n"
+                                  "{% endfor %}{% if add_generation_prompt %}[ASSISTANT]{% endif %}")
+    data = lines(folder / "m.jsonl", {"messages": CHAT})
+    made = []
+    for hidden in "", "jinja2":  # a module that is None cannot be imported
+        code = (f"import sys\nif {hidden!r}: sys.modules[{hidden!r}] = None\nimport gacc.tokens\n"
+                f"print(gacc.tokens.arrays({str(folder)!r}, {str(data)!r}, 40)['next'].tolist())")
+        done = subprocess.run([python, "-c", code], text=True, capture_output=True,
+                              env=dict(os.environ, PYTHONPATH=str(harness.ROOT / "python"), GACC_LIBRARY=str(harness.BIN / "libgacc.so.0")))
+        expect(done.returncode == 0, done.stderr)
+        made.append(done.stdout)
+    expect(made[0] == made[1] and "256" in made[0], made)
 
 
 def test_what_could_not_train_is_refused_by_file_and_line(folder):
@@ -139,6 +294,12 @@ write("pieces.gguf", model="llama", tokens=tokens, scores=list(pieces.values()),
 ids = {t: i for i, t in enumerate(tokens)}
 expected["pieces.gguf"] = [[ids["<s>"], ids["▁to"], ids["▁be"], ids["<0x78>"]]]
 (folder / "expected.json").write_text(json.dumps([sample, expected]))
+# As llama.cpp has it: a text of these begins with a mark where the file says nothing, and a chat's template knows it.
+for pre, said in ("llama-bpe", {}), ("llama3", {}), ("llama-v3", {"add_bos_token": False}), ("gpt-2", {}), ("gpt-2", {"add_bos_token": True}):
+    name = f"{pre}.{said.get('add_bos_token', '')}.gguf"
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet()) + ["<s>", "<|end|>"]
+    write(name, model="gpt2", pre=pre, tokens=alphabet, token_type=[1] * 256 + [3, 3], bos_token_id=256, eos_token_id=257,
+          chat_template="{% for m in messages %}{{ (bos_token if loop.first else '') + m['content'] + eos_token }}{% endfor %}", **said)
 """
 
 
@@ -173,7 +334,7 @@ def test_a_damaged_gguf_is_refused(folder):
 
 
 def test_a_gguf_has_its_own_chat_template(folder):
-    python = harness.peer("numpy", "tokenizers", "transformers")
+    python = harness.peer("numpy", "tokenizers", "jinja2")
     subprocess.run([python, "-c", GGUF, folder], check=True)
     turns = [{"role": "user", "content": "to be"}, {"role": "assistant", "content": "or not"}]
     shown = convert(python, folder / "bytes.gguf", lines(folder / "m.jsonl", {"messages": turns}), folder / "m.npz", "--context", "99")
@@ -181,6 +342,16 @@ def test_a_gguf_has_its_own_chat_template(folder):
     convert(python, folder / "pieces.gguf", folder / "m.jsonl", folder / "no.npz", "--context", "9", refused=["no chat template"])
     subprocess.run([python, "-c", MAKE.replace('"{% for m', "\"{{ raise_exception('no user here') }}{% for m"), folder], check=True)
     convert(python, folder, folder / "m.jsonl", folder / "no.npz", "--context", "9", refused=["m.jsonl:1: the chat template of", "does not write that: no user here"])
+
+
+def test_a_gguf_that_does_not_say_begins_a_text_as_llama_cpp_does(folder):
+    python = harness.peer("numpy", "tokenizers", "jinja2")
+    subprocess.run([python, "-c", GGUF, folder], check=True)
+    for name, marked in (("llama-bpe..gguf", True), ("llama3..gguf", True), ("llama-v3.False.gguf", False), ("gpt-2..gguf", False), ("gpt-2.True.gguf", True)):
+        convert(python, folder / name, lines(folder / "t.jsonl", {"text": "ab"}), folder / "t.npz", "--context", "9")
+        expect((arrays(python, folder / "t.npz")["tokens"][0][0] == 256) == marked, name)
+        said = convert(python, folder / name, lines(folder / "m.jsonl", {"messages": CHAT}), folder / "m.npz", "--context", "19")
+        expect("<s>hi<|end|>[[yo<|end|>]]" in said, said)
 
 
 def test_a_long_text_goes_on_in_the_next_window(folder):
