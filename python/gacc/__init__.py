@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import difflib
 import html
+import importlib
 import inspect
 import json
 import os
@@ -271,7 +272,6 @@ class Session:
         _arguments.check(Session.__init__, locals())
         self.compiled = step
         self._updates = updates
-        self._device, self._threads = device, threads
         self._based = step.module_state is not None  # the parameters are no longer those of the start
         self._columns: dict[str, list[Any]] = {}  # of the first table that an input was given, or trained on
         self._handle = ctypes.c_void_p()
@@ -487,23 +487,33 @@ class Session:
         if self._columns and os.path.isfile(path):
             _arrays.write_columns(path, self._columns)
 
-    def generate(self, prompt: str | Sequence[str], tokens: int = 100, *, tokenizer: Any = None,
+    def generate(self, prompt: str | Sequence[str] | None = None, tokens: int = 100, *,
+                 messages: Sequence[Mapping[str, Any]] | None = None, tokenizer: Any = None,
                  temperature: float | None = None, top_k: int | None = None, top_p: float | None = None,
                  stop: str | None = None, seed: int | None = None) -> str | list[str]:
         """Generates the text after the prompt: at most so many tokens, up to `stop` or a token that ends a text. Of a
         list of prompts it gives a list of texts, each as its prompt alone gives it.
 
+        messages   in place of a prompt: a chat, which the assistant goes on, by the tokenizer's chat template:
+                   [{"role": "user", "content": "What is 2 + 2?"}]
         tokenizer  a folder with tokenizer.json, a GGUF, or a tokenizer of transformers; none: the tokens are bytes, of
                    a vocabulary of at most 256
         the others are gacc-exec's options
 
-        gacc-exec makes the text, in a process and an arena of its own, of a copy of the parameters as they are.
+        Keys and values of a text stay until anything else is done with the session: what begins as the text before it
+        is not computed again. The parameters and an open window stay.
         """
         _arguments.check(Session.generate, locals())
-        from .generate import of_session
-        options = dict(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, device=self._device,
-                       threads=self._threads or None)
-        return of_session(self, prompt, tokens, tokenizer, stop, options)
+        from .generate import draw_options, of_session
+        if (prompt is None) == (messages is None):
+            raise TypeError("generate() takes a prompt, or messages=")
+        several = messages is None and not isinstance(prompt, str)
+        prompts = list(prompt) if several else [prompt if messages is None else messages]
+        if several and not all(isinstance(each, str) for each in prompts):
+            raise TypeError("generate() takes a prompt, a list of prompts, or messages=")
+        options = draw_options(self.compiled.seed if seed is None else seed, temperature, top_k, top_p)
+        texts = of_session(self, prompts, tokens, tokenizer, stop, options)
+        return texts if several else texts[0]
 
     def save_adapter(self, path: str | os.PathLike) -> None:
         """Writes the adapters alone, into a folder as PEFT has it. They name the folder that `load` has read."""
@@ -687,6 +697,13 @@ def _updates_of(step: Step, loader: Any, epochs: int) -> int | None:
     if step.tail == "carry":
         return epochs * launches // step.accumulate
     return epochs * (launches // step.accumulate if drops else -(-launches // step.accumulate))
+
+
+def __getattr__(name: str) -> Any:
+    """Imports `gacc.tokens` and its like when they are asked for."""
+    if name in ("chart", "chat", "check", "generate", "tokens", "tune"):
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def program(name: str) -> tuple[str, dict[str, str]]:

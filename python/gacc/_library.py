@@ -66,6 +66,10 @@ class SaveOptions(Structure):
     _fields_ = [("adapter", c_int), ("merge", c_int), ("published", c_int), ("type", c_char_p)]
 
 
+class CDrawOptions(Structure):
+    _fields_ = [("temperature", c_double), ("top_k", c_int64), ("top_p", c_double), ("seed", c_int64)]
+
+
 class CMetric(Structure):
     _fields_ = [("name", c_char_p), ("value", c_double)]
 
@@ -95,6 +99,7 @@ FUNCTIONS = {
     "session_eval_end": [c_void_p, c_void_p],
     "session_evaluated": [c_void_p, c_void_p, c_char_p, c_void_p, c_void_p],
     "session_predict": [c_void_p, c_void_p, c_size_t, c_int64, c_void_p, c_size_t],
+    "session_next_token": [c_void_p, c_void_p, c_size_t, c_void_p, c_void_p],
     "session_read": [c_void_p, c_char_p, c_void_p, c_size_t],
     "session_save": [c_void_p, c_char_p],
     "session_save_as": [c_void_p, c_char_p, c_void_p],

@@ -1,62 +1,40 @@
 """Words from a trained model of tokens.
 
     python -m gacc.generate step.ptx "ROMEO:" --load FOLDER                      # FOLDER has the tokenizer, too
+    python -m gacc.generate step.ptx "What is 2 + 2?" --load FOLDER --chat       # as a chat, by the model's template
     python -m gacc.generate step.ptx "ROMEO:" --load w.safetensors --tokenizer FOLDER --tokens 200 --top-k 40
     python -m gacc.generate step.ptx --prompts FILE --load FOLDER                # a prompt a line, a line for each
 
 The tokenizer is a folder's tokenizer.json or the vocabulary of a GGUF, read by the package `tokenizers`. gacc-exec
 makes the tokens: it gets every option that is not named here (docs/using-a-model.md), and draws as it does alone. The
-text ends after N tokens, before a token that ends a text, or before the text of --stop. In Python:
+text ends after N tokens, before a token that ends a text, or before the text of --stop. In a prompt \\n is a newline,
+and \\\\ a backslash. In Python:
 
     run.generate("ROMEO:", tokenizer=FOLDER)
+    run.generate(messages=[{"role": "user", "content": "What is 2 + 2?"}], tokenizer=FOLDER)
 """
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
-import pathlib
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from . import Error, Session, Step, call, path_bytes, program
+import numpy as np
+
+from . import Error, Session, Step, byref, call, program
 from . import open as open_step
-from .tokens import Refused, Tokenizer
+from ._library import CDrawOptions
+from ._tokenizer import Refused, Tokenizer, Words, words_by
 
 BYTES = 256  # a vocabulary of no more is bytes for gacc-exec
-SPACES = "clean_up_tokenization_spaces"  # transformers' tokenizers take some out where they decode
+AT_ONCE = 16  # tokens of a prompt that a call of the library takes, which Ctrl-C waits for
 ESCAPES = {"n": "\n", "\\": "\\"}
-
-
-class Given:
-    """A tokenizer that the caller has made, of transformers or tokenizers."""
-
-    def __init__(self, tokenizer: Any):
-        self.tokenizer = tokenizer
-        end = getattr(tokenizer, "eos_token_id", None)
-        self.stops = {end} if isinstance(end, int) else set()
-
-    def encode(self, text: str) -> list[int]:
-        ids = self.tokenizer.encode(text)
-        return list(getattr(ids, "ids", ids))
-
-    def decode(self, ids: list[int]) -> str:
-        more = {SPACES: False} if hasattr(self.tokenizer, SPACES) else {}
-        return self.tokenizer.decode(ids, skip_special_tokens=True, **more)
-
-
-def words_by(tokenizer: Any) -> Tokenizer | Given | None:
-    if tokenizer is None or isinstance(tokenizer, Tokenizer):
-        return tokenizer
-    if isinstance(tokenizer, (str, bytes, os.PathLike)):
-        return Tokenizer(pathlib.Path(os.fsdecode(tokenizer)))
-    if hasattr(tokenizer, "encode") and hasattr(tokenizer, "decode"):
-        return Given(tokenizer)
-    raise Refused(f"the tokenizer is a folder with tokenizer.json, a GGUF, or an object that has encode and decode, "
-                  f"not {tokenizer!r:.60}")
 
 
 def without_program(path: str) -> Error:
@@ -86,8 +64,7 @@ def printed(artifact: str | os.PathLike, options: list[Any]) -> Iterator[bytes]:
             raise Error(told.read().decode(errors="replace").replace("gacc-exec: error: ", ""))
 
 
-def text_of(tokens: Iterable[int], words: Tokenizer | Given | None, prompt: list[int],
-            stop: str | None) -> Iterator[str]:
+def text_of(tokens: Iterable[int], words: Words | None, prompt: list[int], stop: str | None) -> Iterator[str]:
     """The text of tokens, piece by piece, up to `stop`. Without a tokenizer they are bytes."""
     made: list[int] = []
 
@@ -112,60 +89,101 @@ def text_of(tokens: Iterable[int], words: Tokenizer | Given | None, prompt: list
     yield text[given:]
 
 
-class Writer:
-    """Writes texts with a step, by gacc-exec with these options."""
+class Asked:
+    """A prompt as tokens, the tokens that end its answer, and, at the end, which of them has."""
 
-    def __init__(self, step: Step, artifact: str | os.PathLike, count: int, tokenizer: Any, stop: str | None,
-                 options: list[str]):
+    def __init__(self, ids: list[int], ends: set[int]):
+        self.ids, self.ends = ids, ends
+        self.ended: int | None = None
+
+    def until_end(self, tokens: Iterable[int]) -> Iterator[int]:
+        for token in tokens:
+            if token in self.ends:
+                self.ended = token
+                return
+            yield token
+
+
+class Model:
+    """What a step's model speaks: its tokens, as words where there is a tokenizer."""
+
+    def __init__(self, step: Step, tokenizer: Any, stop: str | None = None):
         shape = step.output_shape or ()
         if len(shape) != 2 or not any(it.dtype == "i32" and it.shape == shape[:1] for it in step.inputs.values()):
             raise Refused(f"the model has no tokens: its output is {list(shape)} a sample, and a text is made of "
                           "logits [tokens, vocabulary]")
-        self.vocabulary = shape[1]
+        self.context, self.vocabulary = shape
         if tokenizer is None and self.vocabulary > BYTES:
             raise Refused(f"the model has {self.vocabulary:,} tokens, which are no bytes: a tokenizer makes words of "
                           "them (--tokenizer FOLDER|FILE.gguf, in Python tokenizer=)")
-        self.artifact, self.stop, self.words = artifact, stop, words_by(tokenizer)
-        self.options = ["--generate", str(count), *options]
+        self.words, self.stop = words_by(tokenizer), stop
         self.bytewise = self.vocabulary <= BYTES
-        self.ends = {end for end in (self.words.stops if self.words else ()) if 0 <= end < self.vocabulary}
-        if len(self.ends) == 1 and not (self.bytewise and 0 in self.ends):  # a line has no byte 0
-            self.options += ["--stop", self._written([*self.ends])]
 
-    def _written(self, ids: list[int]) -> bytes:
-        return bytes(ids) if self.bytewise else " ".join(map(str, ids)).encode()
+    def known(self, ends: Iterable[int]) -> set[int]:
+        return {end for end in ends if 0 <= end < self.vocabulary}
+
+    def asked(self, prompt: Any) -> Asked:
+        """A prompt, checked: a text to go on with, or messages to answer."""
+        if isinstance(prompt, str):
+            return Asked(self._checked(self._ids(prompt)), self.known(self.words.stops if self.words else ()))
+        if self.words is None:
+            raise Refused("a chat needs a tokenizer with a chat template (--tokenizer FOLDER, in Python tokenizer=)")
+        check_messages(prompt)
+        return Asked(self._checked(self.words.chat(prompt)), self.known(self.words.stops_of(prompt)))
 
     def _ids(self, prompt: str) -> list[int]:
-        """The tokens of a prompt, checked."""
-        if not isinstance(prompt, str):
-            raise Refused(f"a prompt is a text, not {prompt!r:.60}")
-        if self.words is None:
-            for letter in prompt:
-                if (most := max(letter.encode(errors="surrogateescape"))) >= self.vocabulary:
-                    raise Refused(f"the prompt's {letter!r} has the byte {most}, and the model's tokens are the bytes "
-                                  f"0 to {self.vocabulary - 1}")
-            ids = list(prompt.encode(errors="surrogateescape"))
-        else:
-            ids = self.words.encode(prompt)
-            if not ids:
-                raise Refused("the prompt has no tokens: the text begins with something")
-            if max(ids) >= self.vocabulary:
-                raise Refused(f"the prompt has the token {max(ids)}, and the model {self.vocabulary:,}: the tokenizer "
-                              "is of another model")
-        if self.bytewise and 0 in ids:
-            raise Refused("the prompt has the token 0, which a command line cannot hold")
+        if self.words is not None:
+            try:
+                return self.words.prompt(prompt)
+            except Refused as error:
+                raise Refused(f"the prompt {error}") from None
+        for letter in prompt:
+            if (most := max(letter.encode(errors="surrogateescape"))) >= self.vocabulary:
+                raise Refused(f"the prompt's {letter!r} has the byte {most}, and the model's tokens are the bytes "
+                              f"0 to {self.vocabulary - 1}")
+        return list(prompt.encode(errors="surrogateescape"))
+
+    def _checked(self, ids: list[int]) -> list[int]:
+        if not ids and self.words is not None:
+            raise Refused("the prompt has no tokens: the text begins with something")
+        if ids and max(ids) >= self.vocabulary:
+            raise Refused(f"the prompt has the token {max(ids)}, and the model {self.vocabulary:,}: the tokenizer "
+                          "is of another model")
         return ids
 
-    def _until_end(self, tokens: Iterable[int]) -> Iterator[int]:
-        for token in tokens:
-            if token in self.ends:
-                return
-            yield token
+    def text(self, asked: Asked, tokens: Iterable[int]) -> Iterator[str]:
+        """The text of the tokens that follow, piece by piece."""
+        return text_of(asked.until_end(tokens), self.words, asked.ids, self.stop)
+
+
+def check_messages(messages: Any) -> None:
+    right = isinstance(messages, Sequence) and len(messages) > 0 and all(
+        isinstance(one, Mapping) and isinstance(one.get("role"), str) and "content" in one for one in messages)
+    if not right:
+        raise Refused(f"a prompt is a text, and messages are a list of tables with `role` and `content`, not "
+                      f"{messages!r:.60}")
+
+
+class Writer:
+    """Writes texts with a model, by gacc-exec with these options."""
+
+    def __init__(self, model: Model, artifact: str, count: int, options: list[str]):
+        self.model, self.artifact = model, artifact
+        self.options = ["--generate", str(count), *options]
+
+    def _written(self, ids: Iterable[int]) -> bytes:
+        return bytes(ids) if self.model.bytewise else " ".join(map(str, ids)).encode()
+
+    def _options(self, asked: Asked) -> list[Any]:
+        if self.model.bytewise and 0 in asked.ids:
+            raise Refused("the prompt has the token 0, which a command line cannot hold")
+        one = len(asked.ends) == 1 and not (self.model.bytewise and 0 in asked.ends)  # a line has no byte 0
+        return [*self.options, *(["--stop", self._written(asked.ends)] if one else [])]
 
     def _tokens(self, pieces: Iterator[bytes]) -> Iterator[int]:
         rest = b""
         for piece in pieces:
-            if self.bytewise:
+            if self.model.bytewise:
                 yield from piece
                 continue
             *numbers, rest = re.split(rb"\s", rest + piece)
@@ -173,43 +191,68 @@ class Writer:
         if rest:
             yield int(rest)
 
-    def text(self, prompt: str) -> Iterator[str]:
+    def text(self, asked: Asked) -> Iterator[str]:
         """The text after the prompt, piece by piece."""
-        ids = self._ids(prompt)
-        pieces = printed(self.artifact, [*self.options, *(["--prompt", self._written(ids)] if ids else [])])
+        pieces = printed(self.artifact,
+                         [*self._options(asked), *(["--prompt", self._written(asked.ids)] if asked.ids else [])])
         try:
-            yield from text_of(self._until_end(self._tokens(pieces)), self.words, ids, self.stop)
+            yield from self.model.text(asked, self._tokens(pieces))
         finally:
             pieces.close()
 
-    def texts(self, prompts: Sequence[str]) -> Iterator[str]:
+    def texts(self, prompts: Sequence[Asked]) -> Iterator[str]:
         """The text after each prompt, as it would be alone."""
-        known = [self._ids(prompt) for prompt in prompts]
-        if self.bytewise or len(prompts) < 2:  # a line of a file has no newline in it
-            yield from ("".join(self.text(prompt)) for prompt in prompts)
+        if self.model.bytewise or len(prompts) < 2:  # a line of a file has no newline in it
+            yield from ("".join(self.text(asked)) for asked in prompts)
             return
         with tempfile.NamedTemporaryFile(prefix="gacc-") as file:  # the parameters are read once for all
-            file.write(b"".join(self._written(ids) + b"\n" for ids in known))
+            file.write(b"".join(self._written(asked.ids) + b"\n" for asked in prompts))
             file.flush()
-            rest, waiting = b"", iter(known)
-            for piece in printed(self.artifact, [*self.options, "--prompts", file.name]):
+            rest, waiting = b"", iter(prompts)
+            for piece in printed(self.artifact, [*self._options(prompts[0]), "--prompts", file.name]):
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in lines:
-                    tokens = self._until_end(map(int, line.split()))
-                    yield "".join(text_of(tokens, self.words, next(waiting), self.stop))
+                    yield "".join(self.model.text(next(waiting), map(int, line.split())))
 
 
-def of_session(session: Session, prompt: str | Sequence[str], count: int, tokenizer: Any, stop: str | None,
-               options: dict[str, Any]) -> str | list[str]:
-    """Generates the text after the prompt, or after each, with the session's parameters as they are."""
-    given = [str(word) for name, value in options.items() if value is not None
-             for word in (f"--{name.replace('_', '-')}", value)]
-    with tempfile.TemporaryDirectory(prefix="gacc-") as folder:
-        artifact, parameters = os.path.join(folder, "step.ptx"), os.path.join(folder, "parameters")
-        writer = Writer(session.compiled, artifact, count, tokenizer, stop, ["--load", parameters, *given])
-        call("step_save", session.compiled._handle, path_bytes(artifact))
-        session.save(parameters)
-        return "".join(writer.text(prompt)) if isinstance(prompt, str) else list(writer.texts(list(prompt)))
+def tokens_of(session: Session, ids: Sequence[int], count: int, options: CDrawOptions) -> Iterator[int]:
+    """At most so many tokens that follow these, drawn as gacc-exec draws them."""
+    text = np.empty(len(ids) + count, np.int32)
+    text[:len(ids)] = ids
+    for length in range(AT_ONCE, len(ids), AT_ONCE):
+        call("session_next_token", session._handle, text.ctypes.data, length, None, None)
+    token = ctypes.c_int32()
+    for length in range(len(ids), len(text)):
+        call("session_next_token", session._handle, text.ctypes.data, length, byref(options), byref(token))
+        text[length] = token.value
+        yield token.value
+
+
+def draw_options(seed: int, temperature: float | None = None, top_k: int | None = None,
+                 top_p: float | None = None) -> CDrawOptions:
+    for name, value, right in (("temperature", temperature, temperature is None or temperature >= 0),
+                               ("top_k", top_k, top_k is None or top_k >= 1),
+                               ("top_p", top_p, top_p is None or 0 < top_p <= 1), ("seed", seed, seed >= 0)):
+        if not right:
+            raise Refused(f"{name} is {value}; a temperature and a seed are at least 0, top_k is at least 1, top_p is "
+                          "above 0 and at most 1")
+    return CDrawOptions(1.0 if temperature is None else temperature, top_k or 0, 1.0 if top_p is None else top_p, seed)
+
+
+def of_session(session: Session, prompts: Sequence[Any], count: int, tokenizer: Any, stop: str | None,
+               options: CDrawOptions) -> list[str]:
+    """The text after each prompt, with the session's parameters as they are."""
+    if count < 0:
+        raise Refused(f"tokens is {count}; it is a number from 0")
+    model = Model(session.compiled, tokenizer, stop)
+    newline = [ord("\n")]  # what a text of bytes begins with, as gacc-exec has it
+    asked = [model.asked(prompt) for prompt in prompts]
+    return ["".join(model.text(one, tokens_of(session, one.ids or newline, count, options))) for one in asked]
+
+
+def unescaped(text: str) -> str:
+    """The text of a prompt in which \\n is a newline and \\\\ a backslash."""
+    return re.sub(r"\\([n\\])", lambda found: ESCAPES[found[1]], text)
 
 
 def prompts_of(path: str) -> list[str]:
@@ -223,7 +266,19 @@ def prompts_of(path: str) -> list[str]:
         raise Refused(f"{path}: {error.strerror}") from None
     if "" in lines:
         raise Refused(f"{path}:{lines.index('') + 1}: is empty; a line is a prompt")
-    return [re.sub(r"\\([n\\])", lambda found: ESCAPES[found[1]], line) for line in lines]
+    return [unescaped(line) for line in lines]
+
+
+def nothing(model: Model, asked: Asked, chat: bool) -> str:
+    """Why a text has no letter."""
+    if asked.ended is None:
+        return "the text has no letter" + (" before --stop" if model.stop else "")
+    token = asked.ended
+    name = f" `{model.words.tokenizer.id_to_token(token)}`" if isinstance(model.words, Tokenizer) else ""
+    said = f"the text is empty: its first token is {token}{name}, which ends it; --temperature 1 --seed N draws others"
+    if not chat and isinstance(model.words, Tokenizer) and model.words.has_template():
+        said += f", and --chat asks as {model.words.path} was trained, by its chat template"
+    return said
 
 
 class PassOn(argparse.Action):
@@ -241,7 +296,7 @@ def add_options_of_gacc_exec(parser: argparse.ArgumentParser) -> None:
         said = subprocess.run([path, "--help"], env=environment, capture_output=True, text=True).stdout
     except FileNotFoundError:
         raise without_program(path) from None
-    own = {"--generate", "--prompt", "--prompts", "--quiet", "--load", "--stop", "--help", "--version"}
+    own = {"--generate", "--prompt", "--prompts", "--quiet", "--load", "--stop", "--help", "--version", "--chat"}
     for name, value in re.findall(r"^  (--[a-z-]+)( \S)?", said, re.MULTILINE):
         if name not in own:
             parser.add_argument(name, action=PassOn, nargs=None if value else 0, dest="options",
@@ -264,6 +319,10 @@ def main() -> None:
                         help="has tokenizer.json, or a vocabulary; default: the folder of --load")
     parser.add_argument("--tokens", type=int, default=100, metavar="N", help="at most so many (100)")
     parser.add_argument("--stop", metavar="TEXT", help="end before this text")
+    parser.add_argument("--chat", action="store_true", help="the prompt is what a user says: the tokenizer's chat "
+                        "template writes it, and the assistant answers")
+    parser.add_argument("--system", metavar="S", help="with --chat: what the model is told before it")
+    parser.add_argument("--quiet", action="store_true", help="say nothing on standard error but what is wrong")
     parser.set_defaults(options=[])
     try:
         add_options_of_gacc_exec(parser)
@@ -274,15 +333,27 @@ def main() -> None:
         tokenizer = given.tokenizer
         if tokenizer is None and given.load is not None and os.path.isfile(os.path.join(given.load, "tokenizer.json")):
             tokenizer = given.load
-        writer = Writer(open_step(given.artifact), given.artifact, given.tokens, tokenizer, given.stop,
+        if given.system is not None and not given.chat:
+            raise Refused("--system is what a chat begins with: it goes with --chat")
+        model = Model(open_step(given.artifact), tokenizer, given.stop)
+        writer = Writer(model, given.artifact, given.tokens,
                         [*given.options, *([] if given.load is None else ["--load", given.load])])
+        told = [] if given.system is None else [{"role": "system", "content": given.system}]
+
+        def asked(prompt: str) -> Asked:
+            return model.asked([*told, {"role": "user", "content": prompt}] if given.chat else prompt)
+
         if several:
-            for text in writer.texts(prompts_of(given.prompts)):
+            for text in writer.texts([asked(prompt) for prompt in prompts_of(given.prompts)]):
                 print(text.replace("\\", r"\\").replace("\n", r"\n"), flush=True)
             return
-        for piece in writer.text(given.prompt):
+        one, letters = asked(unescaped(given.prompt)), 0
+        for piece in writer.text(one):
+            letters += len(piece)
             print(piece, end="", flush=True)
         print()
+        if not letters and given.tokens > 0 and not given.quiet:
+            print(f"note: {nothing(model, one, given.chat)}", file=sys.stderr)
     except Error as error:
         sys.exit(f"error: {error}")
 
