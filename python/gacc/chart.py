@@ -1,72 +1,140 @@
-"""The pictures of docs/tutorials: lines and stacked bars as SVG, light and dark. Whole pixels, so that the last bits
-of a figure are no matter.
+"""A picture of runs: what the logs of `gacc-exec --log` say of loss, evaluations, rate, gradients and loss scale.
 
-    lines("loss.svg", "update", "loss", {"plain": losses, "scaled": others})      # values, or (x, y) pairs
-    bars("memory.svg", "MiB", {"f32": {"weights": 3.2, "activations": 7.0}, "f16": {...}})
+    python -m gacc.chart log.jsonl -o run.svg
+    python -m gacc.chart a.jsonl b.jsonl c.jsonl -o runs.png      # .svg, .png or .pdf; a colour for each run
+
+Needs the package `matplotlib`. docs/running.md has the fields of a log.
 """
-import html
+from __future__ import annotations
+
+import argparse
+import json
 import math
 import pathlib
+import sys
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 300, 60, 16, 46, 44
-STYLE = """svg { background: var(--page); font: 12px sans-serif; --page: #fff; --text: #222; --rule: #ccc }
-text { fill: var(--text) }
-.rule { stroke: var(--rule) }
-@media (prefers-color-scheme: dark) { svg { --page: #16181c; --text: #ddd; --rule: #444 } }"""
-COLOURS = ("#3b7dd8", "#d9822b", "#2e9e6b", "#b65fc2", "#c94f4f", "#8a8f98", "#b3a125")
+from . import Error
+from ._arrays import whole
+from ._pictures import bars, lines  # draw the pictures of docs/tutorials
 
-
-def text(x, y, words, anchor="middle"):
-    return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}">{html.escape(str(words))}</text>'
-
-
-def steps(low, high):
-    """Round numbers from low to high, some four of them."""
-    size = 10 ** math.floor(math.log10((high - low) / 3))
-    size *= next(m for m in (5, 2, 1) if (high - low) / (m * size) >= 3) if (high - low) / size >= 3 else 0.5
-    return [size * n for n in range(math.ceil(low / size - 1e-9), math.floor(high / size + 1e-9) + 1)]
+__all__ = ["bars", "lines", "read"]
+ENDINGS = (".svg", ".png", ".pdf")
+# What an evaluation has beside its metrics.
+NO_METRICS = {"event", "epoch", "loss", "samples", "counted", "best", "updates", "seconds"}
+PANELS = {"loss": "loss", "lr": "rate", "grad_norm": "gradient norm", "loss_scale": "loss scale"}
 
 
-def write(file, title, names, shapes):
-    legend, x = [], 10
-    for colour, name in zip(COLOURS, names):
-        legend += [f'<rect x="{x}" y="10" width="12" height="12" fill="{colour}"/>', text(x + 17, 21, name, "start")]
-        x += round(26 + 6.6 * len(name))
-    pathlib.Path(file).write_text("\n".join(
-        [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-         f'aria-label="{html.escape(title)}">',
-         f"<style>{STYLE}</style>", *legend, *shapes, "</svg>\n"]))
+class Run(NamedTuple):
+    """What a log says: by the name of a figure its points, (updates, value)."""
+
+    name: str
+    updates: dict[str, list[tuple[float, float]]]
+    evaluations: dict[str, list[tuple[float, float]]]
 
 
-def lines(file, x_title, y_title, series):
-    series = {name: [(i + 1, v) if not isinstance(v, tuple) else v for i, v in enumerate(values)]
-              for name, values in series.items()}
-    points = [p for values in series.values() for p in values]
-    (x0, x1), (y0, y1) = ((min(axis), max(axis)) for axis in zip(*points))
-    right = lambda x: LEFT + (x - x0) / (x1 - x0) * (WIDTH - LEFT - RIGHT)
-    down = lambda y: HEIGHT - BOTTOM - (y - y0) / (y1 - y0) * (HEIGHT - TOP - BOTTOM)
-    shapes = [text(LEFT + (WIDTH - LEFT - RIGHT) / 2, HEIGHT - 8, x_title), text(10, TOP - 4, y_title, "start")]
-    for y in steps(y0, y1):
-        shapes += [f'<path class="rule" d="M{LEFT} {down(y):.0f}H{WIDTH - RIGHT}"/>',
-                   text(LEFT - 8, down(y) + 4, f"{y:g}", "end")]
-    shapes += [text(right(x), HEIGHT - BOTTOM + 16, f"{x:g}") for x in steps(x0, x1)]
-    for colour, values in zip(COLOURS, series.values()):
-        line = "L".join(f"{right(x):.0f} {down(y):.0f}" for x, y in values)
-        shapes.append(f'<path fill="none" stroke="{colour}" stroke-width="2" d="M{line}"/>')
-    write(file, f"{y_title} by {x_title}: {', '.join(series)}", list(series), shapes)
+def point(event: dict[str, Any], at: str, key: str) -> list[tuple[float, float]]:
+    """A figure of an event; none where it is null, as what is not finite is."""
+    pair = event.get(at), event.get(key)
+    right = all(isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x) for x in pair)
+    return [pair] if right else []
 
 
-def bars(file, unit, rows):
-    parts = list(dict.fromkeys(part for row in rows.values() for part in row))
-    most, left = max(sum(row.values()) for row in rows.values()), LEFT + 70
-    long = lambda value: value / most * (WIDTH - left - RIGHT - 70)
-    high, shapes = (HEIGHT - TOP - 10) / len(rows), []
-    for n, (name, row) in enumerate(rows.items()):
-        y, at = TOP + n * high, 0
-        shapes.append(text(left - 8, y + high / 2, name, "end"))
-        for part, value in row.items():
-            shapes.append(f'<rect x="{left + long(at):.0f}" y="{y + 5:.0f}" width="{long(value):.0f}" '
-                          f'height="{high - 14:.0f}" fill="{COLOURS[parts.index(part)]}"/>')
-            at += value
-        shapes.append(text(left + long(at) + 6, y + high / 2, f"{at:.1f} {unit}", "start"))
-    write(file, f"{unit}: {', '.join(rows)}", parts, shapes)
+def read(path: str, name: str) -> Run:
+    """Reads a log; an unfinished last line, of a run under way, is left out."""
+    run = Run(name, {}, {})
+    try:
+        text = pathlib.Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise Error(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise Error(f"{path}: is no log of --log: it is no text") from None
+    for number, line in enumerate(text.split("\n")[:-1], 1):
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            event = None
+        if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+            raise Error(f"{path}:{number}: is no event of a log, which gacc-exec --log writes")
+        if event["event"] == "update":
+            for key in PANELS:
+                run.updates.setdefault(key, []).extend(point(event, "update", key))
+        elif event["event"] == "eval":
+            for key in ["loss", *sorted(event.keys() - NO_METRICS)]:
+                run.evaluations.setdefault(key, []).extend(point(event, "updates", key))
+    if not any(map(len, [*run.updates.values(), *run.evaluations.values()])):
+        raise Error(f"{path}: has nothing to draw: no update and no evaluation")
+    return run
+
+
+def names_of(paths: Iterable[str]) -> list[str]:
+    """What the runs are called: by their files, or, where these are alike, by their paths."""
+    stems = [pathlib.Path(path).stem for path in paths]
+    return stems if len(set(stems)) == len(stems) else list(paths)
+
+
+def panels_of(runs: list[Run]) -> dict[str, str]:
+    """The figures that differ from a constant anywhere, and their titles: the loss, and what the logs have of others."""
+    found = {"loss": PANELS["loss"]}
+    for run in runs:
+        found |= {key: key.replace("_", " ") for key, values in run.evaluations.items() if values and key != "loss"}
+    for key, title in PANELS.items():
+        values = {value for run in runs for _, value in run.updates.get(key, [])}
+        if len(values) > 1 or (key == "lr" and values):
+            found[key] = title
+    return found
+
+
+def draw(runs: list[Run], out: pathlib.Path) -> None:
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise Error("needs the package matplotlib: pip install matplotlib") from None
+    panels = panels_of(runs)
+    columns = min(len(panels), 2)
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(5.5 * columns, 3.2 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    for empty in axes[len(panels):]:
+        empty.set_axis_off()
+    for panel, (key, title) in zip(axes, panels.items()):
+        panel.set_title(title, loc="left")
+        panel.set_xlabel("update")
+        panel.grid(alpha=0.3)
+        for number, run in enumerate(runs):
+            colour, label = f"C{number % 10}", run.name if len(runs) > 1 else "training"
+            if points := run.updates.get(key):
+                panel.plot(*zip(*points), color=colour, linewidth=1.2, label=label)
+            if points := run.evaluations.get(key):
+                label = f"{run.name}, evaluation" if len(runs) > 1 else "evaluation"
+                panel.plot(*zip(*points), color=colour if len(runs) > 1 else "C1", linewidth=1.2, linestyle="--",
+                           marker="o", markersize=4, label=label)
+        if key == "loss_scale":
+            panel.set_yscale("log", base=2)
+    axes[0].legend(frameon=False)
+    with matplotlib.rc_context({"svg.hashsalt": "gacc"}):  # the same picture is the same bytes
+        with whole(out) as file:
+            figure.savefig(file, format=out.suffix[1:], dpi=150,
+                           metadata={"Date": None} if out.suffix == ".svg" else None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m gacc.chart", description=__doc__.split("\n\n")[0])
+    parser.add_argument("logs", metavar="LOG", nargs="+", help="what gacc-exec --log has written")
+    parser.add_argument("-o", "--out", required=True, metavar="OUT", help="FILE.svg, FILE.png or FILE.pdf")
+    given = parser.parse_args()
+    out = pathlib.Path(given.out)
+    try:
+        if out.suffix not in ENDINGS:
+            raise Error(f"{out}: ends in none of {', '.join(ENDINGS)}")
+        draw([read(path, name) for path, name in zip(given.logs, names_of(given.logs))], out)
+    except OSError as error:
+        sys.exit(f"error: {out}: cannot be written: {error.strerror}")
+    except Error as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()
