@@ -553,7 +553,7 @@ def test_calls_of_another_kind_say_what_is_right(folder):
     for call, says in ((lambda: gacc.compile(7), "model is 7, and takes a str, a path or a dict"), (lambda: gacc.compile(MODEL, memory=1.5), "compile(): memory is 1.5"),
                        (lambda: gacc.Session(step, threads="2"), "Session(): threads is '2', and takes a whole number"), (lambda: run.save("w", type=None), "Session.save(): type is None"),
                        (lambda: run.load(None), "a path is a str or an os.PathLike, not None"), (lambda: gacc.open(3), "not 3"), (lambda: run.evaluate_over(None), "loader is None"),
-                       (lambda: run.generate(5), "prompt is 5, and takes a str or a Sequence"), (lambda: gacc.train(loader=[(x, y)]), "step is None, and takes a Step"),
+                       (lambda: run.generate(5), "prompt is 5, and takes a str, a Sequence or None"), (lambda: gacc.train(loader=[(x, y)]), "step is None, and takes a Step"),
                        *((lambda each=each: copy.copy(each), "neither copied nor pickled") for each in (step, run)), (lambda: gacc.train(step, [None], device="cpu"), "input (x, label), not None")):
         raises(TypeError, says)(call)
     session(step, seed=np.int64(1), updates=np.int32(4))

@@ -10,7 +10,8 @@ from harness import expect
 
 MAKE = harness.MAKE_TOKENIZER + r"""
 import numpy as np
-(folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>"}))
+template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+(folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": template}))
 C, M, V = 32, 48, 260
 config = dict(model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=V, hidden_size=C, intermediate_size=M, num_hidden_layers=2,
               num_attention_heads=4, num_key_value_heads=2, hidden_act="silu", rms_norm_eps=1e-5, max_position_embeddings=128,
@@ -34,7 +35,7 @@ text = json.dumps(header).encode()
 
 
 def test_the_page_s_commands_make_an_adapter(folder):
-    python = harness.peer("numpy", "tokenizers")
+    python = harness.peer("numpy", "tokenizers", "jinja2")
     model = folder / "FOLDER"
     model.mkdir()
     subprocess.run([python, "-c", MAKE, model], check=True)
@@ -44,16 +45,16 @@ def test_the_page_s_commands_make_an_adapter(folder):
     environment = dict(os.environ, PYTHONPATH=str(harness.ROOT / "python"), GACC_LIBRARY=str(harness.BIN / "libgacc.so.0"),
                        PATH=f"{harness.BIN}:{os.environ['PATH']}")
     commands = re.findall(r"(?m)^    ((?:python3|gaccc|gacc-exec) .*)$", page)
-    expect(len(commands) == 8, commands)
+    expect(len(commands) == 10, commands)
     for command in commands:
         words = [python if word == "python3" else word for word in shlex.split(command)]
-        done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
+        done = subprocess.run(words, cwd=folder, env=environment, input="hi\n", capture_output=True, text=True)
         expect(done.returncode == 0, f"{command}\n{done.stderr}")
     for adapter in "adapter", "answers":
         expect(sorted(path.name for path in (folder / adapter).iterdir()) == ["adapter_config.json", "adapter_model.safetensors"], adapter)
-    code = re.findall(r"(?m)^    ((?:step|run|gacc)\b[ .].*)$", page)
-    expect(len(code) == 4, code)
-    script = "\n".join(["import gacc, gacc.tokens", *code])
+    code = re.findall(r"(?m)^    ((?:import|step|run|gacc)\b[ .].*)$", page)
+    expect(len(code) == 5, code)
+    script = "\n".join(code)
     done = subprocess.run([python, "-c", script], cwd=folder, env=environment, capture_output=True, text=True)
     expect(done.returncode == 0, done.stderr)
 
