@@ -39,7 +39,8 @@ FUNCTIONS = {"raise_exception": refuse, "strftime_now": now}
 def by_jinja2(source: str) -> Callable[..., str]:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+                                            extensions=["jinja2.ext.loopcontrols"])
     sandbox.filters["tojson"] = to_json
     sandbox.globals.update(FUNCTIONS)
     return sandbox.from_string(source).render

@@ -75,7 +75,7 @@ def names_of(paths: Iterable[str]) -> list[str]:
 
 
 def panels_of(runs: list[Run]) -> dict[str, str]:
-    """The figures that differ from a constant anywhere, and their titles: the loss, and what the logs have of others."""
+    """The figures that are no constant, and their titles: the loss, and what the logs have of others."""
     found = {"loss": PANELS["loss"]}
     for run in runs:
         found |= {key: key.replace("_", " ") for key, values in run.evaluations.items() if values and key != "loss"}

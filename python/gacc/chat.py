@@ -46,7 +46,8 @@ def cached(model: pathlib.Path, settings: Mapping[str, Any], lora: int, context:
     config = model / "config.json" if model.is_dir() else model
     try:
         info = config.stat()
-        said = config.read_bytes() if model.is_dir() else f"{config.resolve()} {info.st_size} {info.st_mtime_ns}".encode()
+        state = f"{config.resolve()} {info.st_size} {info.st_mtime_ns}"
+        said = config.read_bytes() if model.is_dir() else state.encode()
     except OSError as error:
         raise Refused(f"{config}: {error.strerror}") from None
     words = [__version__, libraries(), sorted(settings.items()), lora, context]
@@ -209,8 +210,8 @@ def main() -> None:
                         help="draw among the fewest tokens whose probabilities make X")
     parser.add_argument("--seed", type=int, metavar="N", help="of the random numbers")
     parser.add_argument("--tokens", type=int, metavar="N", help="of an answer at most; default: as the window has room")
-    parser.add_argument("--context", type=int, metavar="T", help="the window in tokens; default: the smaller of 1024 and "
-                        "the model's positions")
+    parser.add_argument("--context", type=int, metavar="T",
+                        help="the window in tokens; default: the smaller of 1024 and the model's positions")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or emulate")
     given = parser.parse_args()
     model, adapter = pathlib.Path(given.model), None if given.adapter is None else pathlib.Path(given.adapter)
