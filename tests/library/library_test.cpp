@@ -572,8 +572,10 @@ optimizer = { type = "sgd", lr = 0.1 }
 type = "embedding"
 vocab = 11
 features = 6
+init = { normal = 3.0 }
 [[layers]]
 type = "position_embedding"
+init = { normal = 3.0 }
 [[layers]]
 type = "attention"
 heads = 2
