@@ -39,6 +39,7 @@ struct ModelSource {
   std::string text;
   std::string file;                 // what messages call it
   std::vector<Location> origins{};  // of a published model: places of the text that have a key of its file
+  std::string precision_because{};  // likewise: why it computes in precision.compute
 };
 
 class StepCompiler : NoCopy {
@@ -64,6 +65,7 @@ class StepCompiler : NoCopy {
   ir::Module& module() { return *module_; }
   const ir::Module& module() const { return *module_; }
   const passes::Options& options() const { return options_; }
+  const ModelSource& source() const { return source_; }
   std::vector<LayerSummary> summary();
   // Returns the model with more overrides as the pass gets it; or nothing, and the first reason in `refused`.
   std::optional<ir::Module> before(std::string_view pass, const std::vector<Override>& more,

@@ -54,26 +54,29 @@ std::optional<CompileTrouble> read_families(const std::string& folder, std::vect
   return {};
 }
 
-// Returns the type of blocks that most numbers of the file's matrices have, where parameters can be kept in it: "q4_1";
-// "" where most have another.
-std::string type_of_blocks(const Gguf& gguf) {
+// Returns the type that most bytes of the file's matrices have: "Q4_1"; "" where there are none.
+std::string type_of_matrices(const Gguf& gguf) {
   std::map<std::string, uint64_t> bytes;
   for (const GgufTensor& tensor : gguf.tensors)
     if (tensor.shape.size() == 2) bytes[tensor.type] += tensor.size;
   const auto most = std::ranges::max_element(bytes, {}, [](const auto& each) { return each.second; });
-  if (most == bytes.end()) return "";
-  const std::string name = lower_case(most->first);
+  return most == bytes.end() ? "" : most->first;
+}
+
+// Returns the name of a type of blocks that parameters can be kept in; "" of other types.
+std::string blocks_of(const std::string& ggml_type) {
+  const std::string name = lower_case(ggml_type);
   const std::optional<ir::DType> type = ir::parse_dtype(name);
   return type && ir::dtype_info(*type).block > 1 ? name : "";
 }
 
-// Returns what a GGUF says of itself as PublishedOptions::gguf has it, and in `blocks` its type_of_blocks.
-Result<std::string> said_by_gguf(const std::string& path, std::string& blocks) {
+// Returns what a GGUF says of itself as PublishedOptions::gguf has it, and in `matrices` its type_of_matrices.
+Result<std::string> said_by_gguf(const std::string& path, std::string& matrices) {
   using nlohmann::ordered_json;
   const SharedFile file = GACC_TRY(FileBytes::open(path, 1));
   Gguf gguf;
   GACC_TRY(parse_gguf(file->text(), path, gguf));
-  blocks = type_of_blocks(gguf);
+  matrices = type_of_matrices(gguf);
   const std::string_view architecture = gguf.text("general.architecture").value_or("");
   if (const auto type = gguf.text("general.type"); type && *type != "model")
     return Status::error("its general.type is \"{}\"; only a model is compiled", *type);
@@ -126,8 +129,8 @@ std::optional<CompileTrouble> read_published(const std::string& path, const std:
   const std::string config = folder ? (fs::path(path) / "config.json").string() : path;
   if (folder && !has(path, "config.json")) return wrong(path, "there is no config.json; " + what_it_is(path));
   options.gguf = !folder && is_gguf(path);
-  std::string blocks;
-  const Result<std::string> text = options.gguf ? said_by_gguf(path, blocks) : read_input(config, kMostBytes);
+  const Result<std::string> text =
+      options.gguf ? said_by_gguf(path, options.matrices) : read_input(config, kMostBytes);
   if (!text) {
     std::string why = text.status().text();
     if (why.starts_with(path + ": ")) why.erase(0, path.size() + 2);
@@ -139,14 +142,15 @@ std::optional<CompileTrouble> read_published(const std::string& path, const std:
   options.folder = published_name(path);
   // Adapters are trained on the matrices as the file has them.
   constexpr std::string_view kFrozen = "precision.frozen";
+  const std::string blocks = blocks_of(options.matrices);
   if (options.lora && !blocks.empty() &&
       std::ranges::find(options.overrides, kFrozen, &Override::key) == options.overrides.end())
     options.overrides.push_back({std::string(kFrozen), fmt::format("\"{}\"", blocks)});
   std::string problems;
-  std::optional<std::string> model = published_model(*text, config, all, options, problems, &source.origins);
+  std::optional<PublishedModel> model = published_model(*text, config, all, options, problems);
   if (!model) return CompileTrouble{false, problems};
-  source.text = std::move(*model);
-  source.file = config + " as a model file";
+  source = {std::move(model->text), config + " as a model file", std::move(model->origins),
+            std::move(model->precision_because)};
   return {};
 }
 

@@ -377,6 +377,58 @@ void name_documents(Node& layers) {
   }
 }
 
+// A type to compute in, what says so, and the same as comments have it.
+struct Precision {
+  std::string compute, because, note;
+};
+
+// Returns the type of a published model's own numbers; f32 where it does not say one, or one in which no step computes.
+Precision own_precision(const ConfigValues& config, const PublishedOptions& options) {
+  constexpr std::pair<std::string_view, std::string_view> kTypes[] = {
+      {"bfloat16", "bf16"}, {"float16", "f16"}, {"float32", "f32"},
+      {"BF16", "bf16"},     {"F16", "f16"},     {"F32", "f32"}};
+  const auto ours = [&](std::string_view theirs, std::string_view other) {
+    constexpr std::string_view kTorch = "torch.";  // before the names of the first days
+    if (theirs.starts_with(kTorch)) theirs.remove_prefix(kTorch.size());
+    const auto* found = std::ranges::find(kTypes, theirs, [](const auto& type) { return type.first; });
+    return std::string(found == std::end(kTypes) ? other : found->second);
+  };
+  if (!options.matrices.empty()) {  // blocks are read as numbers of half precision
+    const std::string because = fmt::format("its matrices are {}", options.matrices);
+    return {ours(options.matrices, "bf16"), because, because};
+  }
+  for (const char* key : {"dtype", "torch_dtype"}) {  // of both the newer name counts, as in transformers
+    const auto said = std::ranges::find(config, key, &ConfigValues::value_type::first);
+    const std::string* word = said == config.end() ? nullptr : said->second.get<std::string>();
+    if (word != nullptr)
+      return {ours(*word, "f32"), fmt::format("{} is {}", key, shown_text({*word})),
+              fmt::format("{} = {}", key, shown_text({*word}))};
+  }
+  return {"f32", "there is no torch_dtype", ""};
+}
+
+// Lets the model compute in the type of its own numbers, where neither its family nor an override says another one.
+// Returns why it computes in what it does.
+std::string choose_precision(Node& model, const ConfigValues& config, const PublishedOptions& options) {
+  constexpr std::string_view kTable = "precision", kKey = "compute", kWithoutBf16 = "sm_75";
+  const Node* said = model.find(kTable);
+  if (said != nullptr && said->find(kKey) != nullptr) return "its family says so";
+  Precision own = own_precision(config, options);
+  if (std::ranges::count(options.overrides, "precision.compute", &Override::key) > 0)
+    return "as set; " + own.because;
+  if (own.note.empty()) return own.because;
+  if (own.compute == "bf16" && options.target == kWithoutBf16) {
+    own.compute = "f16";
+    own.because += fmt::format(", which {} does not multiply", kWithoutBf16);
+  }
+  if (said == nullptr)
+    model.entries.push_back({std::string(kTable), {}, {.form = Node::Form::table, .at = {}, .entries = {}}});
+  Node compute = to_node(ConfigValue{own.compute});
+  compute.notes = {own.note};
+  model.find(kTable)->entries.push_back({std::string(kKey), {}, std::move(compute)});
+  return own.because;
+}
+
 // Adds the input of documents, one number for each token, and names it.
 void pack(Node& model) {
   Node* inputs = model.find("inputs");
@@ -422,9 +474,9 @@ std::string first_comment(std::string_view text) {
 
 }  // namespace frontend
 
-std::optional<std::string> published_model(std::string_view config, const std::string& file,
-                                           std::span<const Family> families, const PublishedOptions& options,
-                                           std::string& problems, std::vector<Location>* origins) {
+std::optional<PublishedModel> published_model(std::string_view config, const std::string& file,
+                                              std::span<const Family> families,
+                                              const PublishedOptions& options, std::string& problems) {
   using namespace frontend;
   const auto fail = [&](Kind kind, const std::string& text) {
     problems += fmt::format("{}: error: {} [{}]\n", file, text, kind_text(kind));
@@ -462,6 +514,7 @@ std::optional<std::string> published_model(std::string_view config, const std::s
     problems += reading.problems();
     if (!reading.problems().empty()) return std::nullopt;
     if (options.pack) pack(model);
+    PublishedModel made{.text = "", .precision_because = choose_precision(model, *values, options)};
     Diag diag(file, std::string(config));
     // gacc-exec knows the types of the built-in families. For another one its family answers.
     if (!options.gguf && std::ranges::count(built_in_families(), family.text, &Family::text) == 0)
@@ -471,11 +524,11 @@ std::optional<std::string> published_model(std::string_view config, const std::s
     problems += diag.render();
     if (diag.failed()) return std::nullopt;
     sort_tables(model);
-    std::string text = first_comment(family.text) + toml_text(model);
+    made.text = first_comment(family.text) + toml_text(model);
     // The keys that a model has of a GGUF are none of its file.
-    if (const auto root = parse_toml(text, diag); root && origins != nullptr && !options.gguf)
-      note_origins(model, *root, file, *origins);
-    return text;
+    if (const auto root = parse_toml(made.text, diag); root && !options.gguf)
+      note_origins(model, *root, file, made.origins);
+    return made;
   }
   const Words words(known.begin(), known.end());
   return fail(

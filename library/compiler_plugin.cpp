@@ -25,7 +25,7 @@ CompileTrouble compile(const CompilerRequest& request, std::string& artifact, st
   const std::string target = given.target == nullptr ? "sm_80" : given.target;
   if (Diag diag("target", ""); !codegen::check_target(target, diag))
     return {false, diag.reports().front().text + "\n"};
-  PublishedOptions options{.overrides = overrides};
+  PublishedOptions options{.overrides = overrides, .target = target};
   if (given.lora != 0) options.lora = given.lora;
   if (given.context != 0) options.context = given.context;
   options.pack = given.pack != 0;

@@ -69,6 +69,7 @@ class Model {
   }
 
   const ir::Module& module() const { return compiler_->module(); }
+  const std::string& precision_because() const { return compiler_->source().precision_because; }
   const std::string& refused() const { return refused_; }
   std::optional<ir::Module> fused() { return compiler_->before("recompute", {}, options_, refused_); }
   BatchChoice choose(int64_t budget) { return chooser_->choose_within(budget); }
@@ -139,6 +140,7 @@ class Search {
     if (!fused) return CompileTrouble{false, model.refused()};
     fits.model = fused->name;
     fits.precision = ir::dtype_text(*fused->settings.precision.compute);
+    fits.precision_because = model.precision_because();
     fits.effective_batch = batch_;
     fits.exact = fused->results.because->empty();
     way.adapters = !fused->settings.adapters.empty();
@@ -363,8 +365,10 @@ std::string least_text(const FitsWay& way) {
 }  // namespace
 
 std::string fits_text(const Fits& fits) {
-  std::string text = fmt::format("{} in {} for {}, {} samples an update", fits.model, fits.precision,
-                                 fits.target, count_text(fits.effective_batch));
+  const std::string because =
+      fits.precision_because.empty() ? "" : fmt::format(" ({})", fits.precision_because);
+  std::string text = fmt::format("{} in {}{} for {}, {} samples an update", fits.model, fits.precision,
+                                 because, fits.target, count_text(fits.effective_batch));
   if (fits.context) text += fmt::format(" of {} tokens", count_text(*fits.context));
   text += "\n";
   for (const FitsWay& way : fits.ways)
@@ -411,6 +415,7 @@ nlohmann::ordered_json fits_json(const Fits& fits) {
   Json json = {{"model", fits.model},
                {"target", fits.target},
                {"precision", fits.precision},
+               {"precision_because", fits.precision_because},
                {"effective_batch", fits.effective_batch},
                {"context", or_null(fits.context)},
                {"positions", or_null(fits.positions)},

@@ -51,7 +51,7 @@ struct FitsWay {
 };
 
 struct Fits {
-  std::string model, target, precision;
+  std::string model, target, precision, precision_because;
   int64_t effective_batch = 0;
   std::vector<int64_t> cards{};
   std::optional<int64_t> context{},

@@ -424,6 +424,7 @@ class Compilation {
       PublishedOptions all = options;
       all.pack = arguments_.packs();
       all.overrides = overrides;
+      all.target = arguments_.target;
       return read_published(arguments_.model, arguments_.families, std::move(all), source);
     }
     source = file_;
@@ -500,6 +501,8 @@ class Compilation {
       kernels = report::kernel_costs(module);
     const report::RankCosts sums = report::rank_costs(module, arguments_.link_speed(), kernels);
     nlohmann::ordered_json json = plan_json(plan_, module, recompute);
+    const std::string& because = compiler_->source().precision_because;
+    if (!because.empty()) json["precision_because"] = because;
     const report::HostCosts host = report::host_costs(module, arguments_.link_speed(), kernels);
     report::add_host(json, host);
     if (ranks) report::add_ranks(json, sums);
@@ -514,7 +517,7 @@ class Compilation {
     if (arguments_.plan && arguments_.json)
       outputs_.push_back({"-", json.dump(2) + "\n"});
     else if (arguments_.plan)
-      outputs_.push_back({"-", plan_text(plan_, module, recompute) + report::timeline_text(module) +
+      outputs_.push_back({"-", plan_text(plan_, module, recompute, because) + report::timeline_text(module) +
                                    report::host_text(host) +
                                    (ranks ? report::ranks_text(sums, kernels) : "") +
                                    (arguments_.kernels ? report::kernels_text(kernels) : "")});

@@ -165,9 +165,11 @@ nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module,
           {"predict", std::move(predict)}};
 }
 
-std::string plan_text(const Plan& plan, const ir::Module& module, const passes::RecomputeReport& recompute) {
-  std::string text = fmt::format("plan of {} for {} ({}, {} parameters)\n", plan.model, plan.target,
-                                 dtype_text(plan.precision), count_text(plan.parameters));
+std::string plan_text(const Plan& plan, const ir::Module& module, const passes::RecomputeReport& recompute,
+                      const std::string& precision_because) {
+  const std::string because = precision_because.empty() ? "," : fmt::format(": {};", precision_because);
+  std::string text = fmt::format("plan of {} for {} ({}{} {} parameters)\n", plan.model, plan.target,
+                                 dtype_text(plan.precision), because, count_text(plan.parameters));
   const auto line = [&](std::string_view name, const std::string& value) {
     text += fmt::format("  {:<18}{}\n", name, value);
   };

@@ -11,9 +11,11 @@ namespace gacc {
 // order of the model file, the rest last. The plan is the module's.
 nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module,
                                  const passes::RecomputeReport& recompute = {});
-// Returns `--plan`, for people. Groups are listed where there is more than one.
+// Returns `--plan`, for people. Groups are listed where there is more than one. `precision_because`: why it computes
+// in the type of the plan, where something says so.
 std::string plan_text(const Plan& plan, const ir::Module& module,
-                      const passes::RecomputeReport& recompute = {});
+                      const passes::RecomputeReport& recompute = {},
+                      const std::string& precision_because = "");
 // Returns "567,434".
 std::string count_text(int64_t count);
 

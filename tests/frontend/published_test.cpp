@@ -29,7 +29,8 @@ std::optional<std::string> read(const Json& config, std::string& problems,
                                 const PublishedOptions& options = {}, std::vector<Family> more = {}) {
   problems.clear();
   more.insert(more.end(), built_in_families().begin(), built_in_families().end());
-  return published_model(config.dump(), "config.json", more, options, problems);
+  auto model = published_model(config.dump(), "config.json", more, options, problems);
+  return model ? std::optional(std::move(model->text)) : std::nullopt;
 }
 
 std::string problems_of(const Json& config, const PublishedOptions& options = {}) {

@@ -32,7 +32,8 @@ def base_of(folder, config=LLAMA, name="base", seed=1, **changes):
 
 
 def compiled(base, artifact, *words):
-    run("gaccc", base, "--context", 16, "--set", "train.micro_batch=2", "--set", "train.accumulate=2", "--set", "optimizer.lr=1e-2", *words, "-o", artifact)
+    """In f32, whatever the folder's own type is."""
+    run("gaccc", base, "--set", "precision.compute=f32", "--context", 16, "--set", "train.micro_batch=2", "--set", "train.accumulate=2", "--set", "optimizer.lr=1e-2", *words, "-o", artifact)
     return artifact
 
 
@@ -75,7 +76,7 @@ def test_a_saved_folder_is_the_loaded_one_with_other_weights(folder):
         expect(list(told) == list(config) and told == config | {key: in_f32}, told)
         expect(predicted(folder, artifact, "--load", out) == predicted(folder, artifact, "--load", own) != predicted(folder, artifact, "--load", base),
                "another model")
-        read = [run("gaccc", where, "--set", "model.name=m", "--emit", "toml", "-o", "-").stdout for where in (base, out)]
+        read = [run("gaccc", where, "--set", "model.name=m", "--set", "precision.compute=f32", "--emit", "toml", "-o", "-").stdout for where in (base, out)]
         expect(read[0] == read[1], "the folder is another model")
         for kind, stored, called in ("bf16", "BF16", "bfloat16"), ("f16", "F16", "float16"), ("f32", "F32", "float32"):
             # Over the folder that is there, and in place of what was loaded.
@@ -105,7 +106,7 @@ def test_a_file_of_parameters_has_the_type_that_is_asked_for(folder):
 def test_what_cannot_be_a_folder_is_refused_before_the_run(folder):
     base, artifact = base_of(folder)
     data = ["--data", tokens(folder), "--updates", 1]
-    text = run("gaccc", base, "--context", 16, "--emit", "toml", "-o", "-").stdout
+    text = run("gaccc", base, "--context", 16, "--set", "precision.compute=f32", "--emit", "toml", "-o", "-").stdout
     others = {"fewer": text.replace("repeat = 2", "repeat = 1").replace("[load]\n", '[load]\npart = true\n').replace(
                   'ignore = [', 'ignore = ["model.layers.1.*", '),
               "more": text.replace("repeat = 2", "repeat = 3").replace("[load]\n", "[load]\npart = true\n")}
@@ -149,7 +150,7 @@ def test_what_cannot_be_a_folder_is_refused_before_the_run(folder):
 def test_positions_and_vocabulary_are_the_models(folder):
     """A window beyond the folder's positions, of rotary ones that are not scaled, and a config.json that has another vocabulary."""
     base, _ = base_of(folder)
-    text = run("gaccc", base, "--context", 16, "--emit", "toml", "-o", "-").stdout
+    text = run("gaccc", base, "--context", 16, "--set", "precision.compute=f32", "--emit", "toml", "-o", "-").stdout
     artifact = harness.compile_text(folder, text.replace("shape = [16]", "shape = [48]"), "long")
     config = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps(config | {"vocab_size": 63}))

@@ -37,6 +37,36 @@ def test_the_emitted_file_is_the_same_artifact(folder):
     assert 'warmup = "3%"' in gaccc(model, "--set", "schedule.type=linear", "--emit", "toml", "-o", "-").stdout
 
 
+def test_a_folder_computes_in_the_type_of_its_numbers(folder):
+    """The first line of a plan and of --fits says which, and what says so."""
+    for number, (said, words, compute, because) in enumerate([
+            (dict(torch_dtype="bfloat16"), [], "bf16", 'torch_dtype is "bfloat16"'),
+            (dict(dtype="float16"), [], "f16", 'dtype is "float16"'),
+            (dict(torch_dtype="float32"), [], "f32", 'torch_dtype is "float32"'),
+            (dict(dtype="float32", torch_dtype="bfloat16"), [], "f32", 'dtype is "float32"'),  # the newer name counts
+            (dict(torch_dtype="torch.bfloat16"), [], "bf16", 'torch_dtype is "torch.bfloat16"'),
+            (dict(torch_dtype="float64"), [], "f32", 'torch_dtype is "float64"'),
+            (dict(), [], "f32", "there is no torch_dtype"),
+            (dict(torch_dtype=None), [], "f32", "there is no torch_dtype"),
+            (dict(torch_dtype="bfloat16"), ["--target", "sm_75"], "f16", 'torch_dtype is "bfloat16", which sm_75 does not multiply'),
+            (dict(torch_dtype="bfloat16"), ["--target", "sm_90"], "bf16", 'torch_dtype is "bfloat16"'),
+            (dict(torch_dtype="bfloat16"), ["--set", "precision.compute=f32"], "f32", 'as set; torch_dtype is "bfloat16"'),
+            (dict(torch_dtype="bfloat16"), ["--lora", 2], "bf16", 'torch_dtype is "bfloat16"')]):
+        model = folder_of(folder, f"m{number}", **said)
+        name = f"m{number}"
+        target = words[1] if "--target" in words else "sm_80"
+        first = gaccc(model, *words, "--plan").stdout.partition("\n")[0]
+        assert first.startswith(f"plan of {name} for {target} ({compute}: {because}; "), first
+        first = gaccc(model, *words, "--fits", "8").stdout.partition("\n")[0]
+        assert first.startswith(f"{name} in {compute} ({because}) for {target}, "), first
+        plan = json.loads(gaccc(model, *words, "--plan", "--json").stdout)
+        assert (plan["precision"], plan["precision_because"]) == (compute, because), plan
+        text = gaccc(model, *words, "--emit", "toml", "-o", "-").stdout
+        assert (f'[precision]\ncompute = "{compute}"' in text) == (because[:5] != "there"), text
+    # Dynamic loss scaling comes with f16.
+    assert 'loss_scale = "dynamic"' in gaccc(folder / "m1", "--emit", "ir", "-o", "-").stdout
+
+
 def test_a_folder_that_is_none_says_what_it_is(folder):
     (folder / "empty").mkdir()
     (folder / "adapter").mkdir()
@@ -135,7 +165,8 @@ EXAMPLES = {
 def test_examples_of_published_models_are_what_gaccc_prints(folder):
     for name, (config, *words) in EXAMPLES.items():
         text = (harness.ROOT / "tests/frontend/configs" / config).read_text()
-        (folder / config).write_text(text.replace('_pdrop": 0.1', '_pdrop": 0.0'))  # fine-tuning goes without
+        text = text.replace('_pdrop": 0.1', '_pdrop": 0.0')  # fine-tuning goes without
+        (folder / config).write_text(text.replace('  "torch_dtype": "bfloat16",\n', ""))  # in f32, unless it is set
         done = gaccc(folder / config, *words, "--emit", "toml", "-o", "-")
         assert done.returncode == 0, done.stderr
         assert done.stdout == harness.example(name).read_text(), f"examples/{name}.toml is not gaccc's {config} {words}"
