@@ -135,6 +135,12 @@ nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module,
                       {"weight_decay", group.rule.weight_decay},
                       {"lr_factor", group.rule.lr_factor}});
   if (!plan.exact) equivalence["because"] = plan.because;
+  json inputs = json::array();
+  for (const PlanInput& input : plan.inputs) {
+    json one = {{"name", input.name}, {"dtype", dtype_text(input.dtype)}, {"shape", input.shape}};
+    if (input.target) one["target"] = *module.settings.loss.type;  // the loss that compares with it
+    inputs.push_back(std::move(one));
+  }
   json predict = {{"batch", plan.predict.batch}, {"needs", plan.predict.needs}};
   if (const int64_t parts = plan.predict.parts(); parts > 1) predict["parts"] = parts;
   if (plan.predict.decode) predict["text_positions"] = plan.predict.decode->positions;
@@ -147,6 +153,7 @@ nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module,
           {"micro_batch", plan.micro_batch},
           {"accumulate", plan.accumulate},
           {"effective_batch", plan.micro_batch * plan.accumulate},
+          {"inputs", std::move(inputs)},
           {"precision", dtype_text(plan.precision)},
           {"recompute",
            {{"policy", recompute.policy},

@@ -12,6 +12,7 @@ while the step runs; Ctrl-C ends the call under way first. A Session is for one 
 """
 from __future__ import annotations
 
+import copy
 import ctypes
 import difflib
 import html
@@ -23,6 +24,7 @@ import pathlib
 import subprocess
 import tempfile
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -104,6 +106,7 @@ class Step:
 
     def __init__(self, handle: ctypes.c_void_p, source: tuple[str | None, list[str]] | None = None):
         self._handle = handle
+        weakref.finalize(self, library.gacc_step_free, handle)
         info, tensor = StepInfo(), CTensor()
         call("step_info_of", handle, byref(info))
         self.model: str = info.model.decode()
@@ -120,6 +123,8 @@ class Step:
             self.inputs[it.name] = it
         self._names = {name: name.encode() for name in self.inputs}
         self.plan = Plan(json.loads(library.gacc_step_plan(handle)))
+        # Targets that are 0 to 1.
+        self.shares = {it["name"] for it in self.plan["inputs"] if it.get("target") == "bce_with_logits"}
         self.plan._source = source
         self.source: str | None = None if source is None else source[0]  # the model's text, without a module's values
         self.module_state: Any = None  # of a PyTorch module: its values, and its names (torch.ModuleState)
@@ -136,9 +141,6 @@ class Step:
         if values is not None:
             _arrays.write_safetensors(values, self.module_state.values)
 
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            library.gacc_step_free(self._handle)
 
     def __reduce_ex__(self, _: Any) -> Any:
         raise TypeError("a Step is neither copied nor pickled: save(path) writes it, and gacc.open(path) reads it")
@@ -157,7 +159,8 @@ def compile(model: str | os.PathLike | Mapping, *, set: Mapping[str, Any] | None
     """Compiles a model: a path, text with a line break in it, or a dict that says what a model file says. A path may be
     the folder of a published model, as Hugging Face writes it, its config.json, or a GGUF.
 
-    set       keys of the model file and their values, as gaccc's --set: {"train.micro_batch": 64}
+    set       keys of the model file and their values, as gaccc's --set: {"train.micro_batch": 64}. A dict of a table
+              sets the keys that it has, and no other: {"train": {"micro_batch": 64}}
     memory    the most that a step may take: "2GiB", or bytes
     target    of the GPU's code: "sm_80" where none is given
     lora      the rank of adapters at all products of the blocks; the rest is frozen then
@@ -173,7 +176,7 @@ def compile(model: str | os.PathLike | Mapping, *, set: Mapping[str, Any] | None
         if number is not None and number < 1:
             raise ValueError(f"{name} is a whole number from 1 on, not {number!r}")
     size = f"{memory}B" if isinstance(memory, int) else memory
-    given = dict(set or {}, **({} if size is None else {"memory.budget": size}))
+    given = _toml.settings(set or {}) | ({} if size is None else {"memory.budget": size})
     settings = [f"{key}={_toml.value(value)}" for key, value in given.items()]
     sets = (ctypes.c_char_p * max(len(settings), 1))(*(s.encode() for s in settings))
     options = CompileOptions(sets, len(settings), target.encode() if target else None, lora or 0, context or 0,
@@ -243,7 +246,7 @@ def from_torch(module: Any, inputs: Mapping[str, Any], *, loss: str | Mapping, t
     if not {"micro_batch", "effective_batch"} & tables["train"].keys():
         tables["train"]["micro_batch"] = max(len(x) for x in inputs.values())
     settings = {f"{table}.{key}": value for table, keys in tables.items() for key, value in keys.items()}
-    step = compile(text, set={**settings, **(set or {})}, target=gpu)
+    step = compile(text, set=settings | _toml.settings(set or {}), target=gpu)
     step.module_state = state
     return step
 
@@ -272,11 +275,14 @@ class Session:
         _arguments.check(Session.__init__, locals())
         self.compiled = step
         self._updates = updates
+        self._module_state = copy.copy(step.module_state)  # whose `rest` is the session's own
         self._based = step.module_state is not None  # the parameters are no longer those of the start
         self._columns: dict[str, list[Any]] = {}  # of the first table that an input was given, or trained on
+        self._scales = _arrays.Scales()
         self._handle = ctypes.c_void_p()
         call("session_open", step._handle, device.encode(), byref(DeviceOptions(threads, recheck)),
              byref(self._handle))
+        self._last = weakref.finalize(self, library.gacc_session_close, self._handle)  # whose errors nobody hears
         call("session_init", self._handle, step.seed if seed is None else seed, epoch_samples)
         if step.module_state is not None:
             self._write(step.module_state.values)
@@ -285,7 +291,7 @@ class Session:
     def close(self) -> None:
         """Gives the device's memory back. What the emulator found in all is an error here."""
         handle, self._handle = getattr(self, "_handle", None), None
-        if handle:
+        if handle and self._last.detach():
             call("session_close", handle)
 
     def __enter__(self) -> Session:
@@ -293,12 +299,6 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        try:
-            self.close()
-        except Error:
-            pass
 
     def __reduce_ex__(self, _: Any) -> Any:
         raise TypeError("a Session is neither copied nor pickled: checkpoint(folder) writes its state, and "
@@ -320,7 +320,9 @@ class Session:
                 columns = _arrays.columns_of(value)
                 if columns is not None:
                     value = _arrays.in_order(value, self._columns.setdefault(name, columns))
-                array = _arrays.to_numpy(value)
+                array = _arrays.to_numpy(value) if columns is None else _arrays.table_to_numpy(value)
+                if of.dtype == "f32" and array.size:
+                    array = self._scales.of(name, array, name in self.compiled.shares)
             except (TypeError, ValueError, RuntimeError) as error:
                 raise type(error)(f"the input {name!r}: {error}") from error
             if not array.ndim or not _arrays.fits(array.shape[1:], of.shape):
@@ -435,7 +437,7 @@ class Session:
         """Copies of all parameters, and of running statistics, by name: f32, as a safetensors file has them. Of a
         PyTorch module: tensors, as its load_state_dict takes them."""
         arrays = self._arrays()
-        return arrays if self.compiled.module_state is None else self.compiled.module_state.of_step(arrays)
+        return arrays if self._module_state is None else self._module_state.of_step(arrays)
 
     def _arrays(self) -> dict[str, np.ndarray]:
         with tempfile.TemporaryDirectory(prefix="gacc-") as folder:
@@ -460,8 +462,12 @@ class Session:
             if path.is_file() and path.suffix not in (".gguf", ".json"):
                 self._columns.update(_arrays.read_columns(path, self.compiled.inputs))
             return
-        state = self.compiled.module_state
-        self._write(parameters if state is None else state.to_step(parameters))
+        state = self._module_state
+        if state is None:
+            return self._write(parameters)
+        values, rest = state.to_step(parameters)
+        self._write(values)
+        state.rest = rest
 
     def _write(self, parameters: Mapping[str, Any]) -> None:
         have = self._arrays()

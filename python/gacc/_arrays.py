@@ -5,6 +5,8 @@ import contextlib
 import json
 import os
 import shutil
+import sys
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
@@ -14,6 +16,7 @@ TYPES = {np.dtype(name): short for name, short in (
     ("uint8", b"u8"), ("uint16", b"u16"), ("int8", b"i8"), ("int16", b"i16"), ("int32", b"i32"), ("int64", b"i64"),
     ("float32", b"f32"), ("float64", b"f64"))}
 WIDER = {"b1": np.int8, "u4": np.int64, "u8": np.int64, "f2": np.float32}  # what others become, as in files of arrays
+FEW = 64  # elements of a sample: a table, and no image
 COLUMNS = "gacc.inputs.{}.columns"  # the key of an input's, in the metadata of a safetensors file
 
 
@@ -46,6 +49,37 @@ def to_numpy(it: Any) -> np.ndarray:
     return np.ascontiguousarray(it)
 
 
+def table_to_numpy(table: Any) -> np.ndarray:
+    """A table of pandas or polars whose columns hold numbers or truths, whatever keeps them: as it is where all columns
+    have one type, else f32, or f64 where one of them is wider. What a column says that is no number is an error."""
+    try:
+        array = to_numpy(table)
+        if array.dtype.kind != "f" or not np.isnan(array).any():
+            return array
+    except (TypeError, ValueError):
+        pass
+    arrays = [column_to_numpy(name, table[name]) for name in table.columns]
+    kind = np.result_type(*(array.dtype for array in arrays)) if arrays else np.dtype(np.float32)
+    return np.stack([array.astype(kind) for array in arrays], axis=1) if arrays else np.empty((len(table), 0), kind)
+
+
+def column_to_numpy(name: Any, column: Any) -> np.ndarray:
+    values = np.asarray(column)
+    if values.dtype.kind in "biu" or values.dtype.kind == "f" and not np.isnan(values).any():
+        return values.astype(WIDER.get(values.dtype.str[1:], values.dtype))
+    listed = values.tolist()
+    for i, value in enumerate(listed):
+        if value is None or type(value).__name__ in ("NAType", "NaTType") or value != value:
+            raise ValueError(f"the column {name!r} has no value in row {i}: fill it, or leave the row out; gacc-exec "
+                             "reads csv files with missing=mean|drop")
+        if isinstance(value, str):
+            raise TypeError(f"the column {name!r} is text, as {value!r:.40} in row {i}: here it becomes numbers first, "
+                            "as by pandas.get_dummies; of a csv file, inputs.NAME.columns in the model says its values")
+        if not isinstance(value, (bool, int, float, np.generic)):
+            raise TypeError(f"the column {name!r} holds {type(value).__name__}, as {value!r:.40} in row {i}")
+    return np.asarray(listed, np.float64 if any(isinstance(value, float) for value in listed) else np.int64)
+
+
 def columns_of(it: Any) -> list[Any] | None:
     """The names of a table's columns (pandas, polars); None of what is no table."""
     if isinstance(it, np.ndarray) or not hasattr(it, "columns") or not hasattr(it, "__getitem__"):
@@ -63,6 +97,49 @@ def in_order(table: Any, columns: list[Any]) -> Any:
     if sorted(by_name) != sorted(wanted):
         raise ValueError(f"the columns are {', '.join(by_name)}; the first table had {', '.join(wanted)}")
     return table[[by_name[name] for name in wanted]]
+
+
+class Scales:
+    """What the numbers of each input have been so far. uint8 is divided by 255 as the bytes of images are, and no other
+    type is: who gives another type later, or a table of bytes, may not have meant it."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, str] = {}  # "bytes", "small" numbers up to 1, "large" ones, or "truths" of uint8
+
+    def of(self, name: str, array: np.ndarray, share: bool) -> np.ndarray:
+        """The array as the step takes it; `share`: it is a target of 0 to 1, which uint8 of 0 and 1 is as it stands."""
+        before, most = self.seen.get(name), 0
+        if array.dtype != np.uint8:
+            if before in (None, "small", "bytes"):
+                most = array.max()
+            if before == "bytes" and most > 1:
+                warn(f"the input {name!r} was uint8, which is divided by 255, and is {array.dtype} up to {most} now, "
+                     "which is not")
+            if before in (None, "small"):
+                self.seen[name] = "large" if most > 1 else "small"
+            return array
+        most = array.max()
+        if share and before != "bytes" and (most <= 1 or before == "truths"):
+            if most > 1:
+                raise ValueError(f"the input {name!r} is uint8 up to {most}, after ones of 0 and 1 that were taken as "
+                                 "they are: give float32 from 0 to 1")
+            self.seen[name] = "truths"
+            return array.astype(np.float32)
+        if before == "large":
+            warn(f"the input {name!r} is uint8, which is divided by 255, and what it was given before is not: "
+                 "give float32")
+        elif before is None and (most < 128 or array[0].size < FEW):
+            warn(f"the input {name!r} is uint8, which is divided by 255, as images are: give float32 for other numbers")
+        self.seen[name] = "bytes" if before is None else before
+        return array
+
+
+def warn(text: str) -> None:
+    """Warns at the line that called gacc."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(os.path.dirname(__file__)):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
 
 
 def fits(given: Sequence[int], wanted: Sequence[int]) -> bool:

@@ -38,6 +38,19 @@ def is_tables(it: object) -> bool:
     return isinstance(it, (list, tuple)) and len(it) > 0 and all(isinstance(each, Mapping) for each in it)
 
 
+def settings(given: Mapping) -> dict[str, object]:
+    """Keys of a model file by their dotted paths. A dict for a table says its keys, not the whole of it; those of
+    `inputs` and `layers` have tables by name."""
+    out: dict[str, object] = {}
+    for name, it in given.items():
+        depth = (2 if str(name).partition(".")[0] in ("inputs", "layers") else 1) - str(name).count(".")
+        if isinstance(it, Mapping) and depth > 0 and it:
+            out |= {path: value for path, value in settings({f"{name}.{key(k)}": v for k, v in it.items()}).items()}
+        else:
+            out[name] = it
+    return out
+
+
 def document(model: Mapping) -> str:
     """A table or a list of tables gets headers, so that the line of an error says something."""
     plain = {k: v for k, v in model.items() if not isinstance(v, Mapping) and not is_tables(v)}

@@ -378,6 +378,82 @@ def test_what_is_not_what_it_shows(folder):
         raises(ValueError, "the columns are g, ", "the first table had a, b, c")(lambda: run_.predict(x=Table({"g" if k == "a" else k: v for k, v in columns.items()})))
 
 
+TABLE = {
+    "model": {"name": "table", "metrics": ["accuracy"]},
+    "inputs": {"x": {"shape": [3]}, "y": {"shape": [1]}},
+    "layers": [{"type": "linear", "name": "out", "features": 1, "bias": False}],
+    "loss": {"type": "bce_with_logits", "target": "y"},
+    "train": {"micro_batch": 16},
+    "optimizer": {"type": "adam", "lr": 0.1},
+}
+
+
+def test_columns_hold_numbers_of_any_kind(_):
+    """As pandas has them: by columns where the frame as a whole is of objects."""
+    class NAType:
+        pass
+
+    class Frame:
+        def __init__(self, **columns):
+            self.kept, self.columns = columns, list(columns)
+
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, name):
+            return self.kept[name]
+
+        def __array__(self, *_, **__):
+            return np.array([np.asarray(column, object) for column in self.kept.values()]).T
+    with session(gacc.compile(TABLE)) as run_:
+        run_.load({"out.weight": np.array([[1, 10, 100]], np.float32)})
+        whole, truths, gap = np.array([1, 2], object), np.array([True, False]), np.array([1, NAType()], object)
+        got = run_.predict(x=Frame(a=np.array([1.5, 2]), b=whole, c=truths))
+        expect(got.ravel().tolist() == [111.5, 22.0], f"{got}")
+        raises(ValueError, "'x'", "'b'", "no value in row 1")(lambda: run_.predict(x=Frame(a=whole, b=gap, c=truths)))
+        raises(ValueError, "'b'", "no value in row 0")(
+            lambda: run_.predict(x=Frame(a=whole, b=np.array([np.nan, 1]), c=truths)))
+        raises(TypeError, "'b'", "text", "'red' in row 0", "inputs.NAME.columns")(
+            lambda: run_.predict(x=Frame(a=whole, b=np.array(["red", "blue"]), c=truths)))
+
+
+def told(function):
+    """What it warns of."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        function()
+    expect(all(each.filename == __file__ for each in said), f"{[each.filename for each in said]}")
+    return [str(each.message) for each in said]
+
+
+def test_bytes_are_divided_by_255_aloud(_):
+    x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+    t = x[:, :1] > 0
+    step = gacc.compile(TABLE)
+    with session(step) as run_:  # targets of 0 and 1
+        expect(told(lambda: gacc.train(step, [(x, t.astype(np.uint8))] * 20, session=run_)) == [], "something is said")
+        expect(run_.evaluate(x=x, y=t.astype(np.uint8)).metrics["accuracy"] > 0.9, "targets are not 0 and 1")
+        raises(ValueError, "'y'", "up to 255", "float32")(lambda: run_.evaluate(x=x, y=t * np.uint8(255)))
+    with session(step) as run_:  # those of images, which are bytes
+        run_.evaluate(x=x, y=t * np.uint8(255))
+        expect(run_.evaluate(x=x, y=t * np.uint8(255)).loss == run_.evaluate(x=x, y=t).loss, "bytes are not divided")
+    small, large = (np.full((2, 3), n, np.uint8) for n in (7, 200))
+    with session(step) as run_:
+        expect(["float32 for other numbers" in said for said in told(lambda: run_.predict(x=small))] == [True], "a table")
+        expect(told(lambda: run_.predict(x=small)) == [], "it is said twice")
+        expect(["up to 7" in said for said in told(lambda: run_.predict(x=small.astype(int)))] == [True], "other numbers")
+    with session(step) as run_:
+        run_.predict(x=large.astype(np.float32))
+        expect(["before is not" in said for said in told(lambda: run_.predict(x=large))] == [True], "bytes after numbers")
+
+
+def test_a_table_of_settings_is_merged(_):
+    step = gacc.compile(MODEL, set={"train": {"micro_batch": 3}, "inputs": {"x": {"shape": [6]}},
+                                    "layers": {"fc": {"bias": False}}, "model.seed": 4})
+    expect((step.micro_batch, step.accumulate, step.seed) == (3, 2, 4), f"{step}, {step.seed}")
+    expect(step.inputs["x"].shape == (6,) and step.plan["parameters"] == 18, f"{step.inputs}, {step.plan['parameters']}")
+
+
 def test_errors_name_the_caller_s_sample(folder):
     run_ = session()
     x, label = np.zeros((7, 2, 3), np.float32), np.zeros(7, np.int64)
