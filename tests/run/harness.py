@@ -61,9 +61,15 @@ made.save(str(folder / "tokenizer.json"))
 """
 
 
-def has_modules(python, *modules):
+# Of PyTorch the least that gacc.from_torch takes (python/gacc/torch/version.py): Debian 12 has an older one.
+NEW_TORCH = "import torch; assert tuple(map(int, torch.__version__.split('.')[:2])) >= (2, 4), torch.__version__"
+
+
+def has_modules(python, *modules, also="pass"):
+    """Whether a Python has the modules, and runs one more line."""
     try:
-        return subprocess.run([python, "-c", f"import {', '.join(modules)}"], capture_output=True).returncode == 0
+        code = "".join(f"import {name}\n" for name in modules) + also
+        return subprocess.run([python, "-c", code], capture_output=True).returncode == 0
     except OSError:
         return False
 
@@ -77,18 +83,26 @@ def peer(*modules):
 
 
 def begin_package(*modules):
-    """Makes `import gacc` the package of this tree, over the library in BIN. Where this Python lacks a module, the test
-    begins again in one that has all of them; skips where none has."""
-    if not all(map(importlib.util.find_spec, modules)):
-        for other in filter(None, (os.environ.get("GACC_PYTHON"), "/usr/bin/python3")):
-            if has_modules(other, *modules):
+    """Makes `import gacc` the package of this tree, over the library in BIN. Where this Python lacks a module, or has an
+    older PyTorch than from_torch takes, the test begins again in one that has all of them; skips where none has."""
+    torch = "torch" in modules
+    if not all(map(importlib.util.find_spec, modules)) or torch and not has_modules(sys.executable, also=NEW_TORCH):
+        others = [os.environ.get(name) for name in ("GACC_PYTHON", "GACC_PEERS_PYTHON")]
+        for other in filter(None, (*others, "/usr/bin/python3")):
+            if has_modules(other, *modules, also=NEW_TORCH if torch else "pass"):
                 os.execv(other, [other, *sys.argv])
-        skip(f"no Python here has {' and '.join(modules)} (GACC_PYTHON names another one)")
+        skip(f"no Python here has {' and '.join(modules)}{', of PyTorch 2.4 or later' * torch} (GACC_PYTHON names "
+             "another one)")
     if sanitized():
         skip("a sanitized library does not load into a Python without a sanitizer")
     os.environ["GACC_LIBRARY"] = str(BIN / "libgacc.so.0")
     os.environ["PATH"] = f"{BIN}:{os.environ['PATH']}"
     sys.path.insert(0, str(ROOT / "python"))
+
+
+def package_environment():
+    """The environment of another Python that is to `import gacc`, after begin_package."""
+    return os.environ | {"PYTHONPATH": str(ROOT / "python")}
 
 
 # ---------------------------------------------------------------- running the tools

@@ -15,6 +15,8 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from . import version  # first, for it says which PyTorch there must be
+
 import torch
 from torch import fx
 
@@ -25,6 +27,7 @@ from .composed import COMPOSED
 from .export import Followed, exported, refusal
 from .operations import COMPLEX, repeated
 from .region import OPERATIONS, Buffers, Region, literal, quoted, truth, type_text
+from .state import LOCK, check_hooks, check_memory, overlap
 from .tensor import B, Tensor, Unsupported, axes_of, extents, known, whole_constant
 
 aten = torch.ops.aten
@@ -33,6 +36,7 @@ RUNNING = {aten._native_batch_norm_legit_functional.default, aten._native_batch_
 RANDOM = {aten.rand.default, aten.randn.default, aten.rand_like.default, aten.randn_like.default,
           aten.bernoulli.p, aten.native_dropout.default, aten.empty.memory_format,
           aten.empty_permuted.default, aten.empty_like.default, aten.randint.low, aten.randperm.default}
+NOT_FOLDED = {*RANDOM, aten.as_strided.default}  # and those by strides, which a constant here has not
 SIZED = {aten.arange.start_step, aten.slice.Tensor, aten.slice_scatter.default,
          aten.native_group_norm.default}  # which take the batch's size
 # Operations of whole numbers that are largest, and least, where each operand is all at one of its ends.
@@ -52,6 +56,7 @@ class Lowering:
         self.program, self.buffers, self.frozen, self.owners, self.numbers = program, buffers, frozen, owners, numbers
         self.region = Region(buffers)
         self.inputs: dict[str, Tensor] = {}
+        self.baked: set[str] = set()  # buffers of the module that are constants of the program
         graph = program.graph
         draw_by_chance(graph)
         results = next(n for n in graph.nodes if n.op == "output").args[0]
@@ -91,6 +96,9 @@ class Lowering:
     def placeholder(self, node: fx.Node, spec: Any) -> Tensor | None:
         kind, name = spec.kind.name, spec.target
         if kind == "PARAMETER":
+            if name not in self.owners:
+                raise refusal(next(iter(node.users), node), f"`{name}` is made by the forward, and gacc's step has the "
+                              "parameters that the module has before it: call the module once, with a batch")
             owner = self.owners[name]
             value = self.program.state_dict[name]
             check_parameter(name, value)
@@ -103,9 +111,14 @@ class Lowering:
         if kind in ("BUFFER", "CONSTANT_TENSOR"):
             value = self.program.constants[name] if name in self.program.constants else self.program.state_dict[name]
             if node in self.running:
+                name = self.owners.get(name, name)
                 x = Tensor(axes_of(list(value.shape)), "f32", self.buffers.statistic(name, value), list(value.shape))
                 x.buffer = name
                 return x
+            if kind == "BUFFER":
+                self.baked.add(name)
+            else:
+                self.check_constant(node, name, value)
             return known(value)
         if kind != "USER_INPUT":
             return None
@@ -124,6 +137,16 @@ class Lowering:
             x = truth(self.region, x)
             x.bounds = 0, 1
         return x
+
+    def check_constant(self, node: fx.Node, name: str, value: torch.Tensor) -> None:
+        """Refuses a tensor outside of the module's state that was made of a trained parameter, or is one's memory."""
+        trained = {n: p for n, p in self.program.state_dict.items()
+                   if n in self.owners and self.owners[n] not in self.frozen and isinstance(p, torch.nn.Parameter)}
+        shared = next((n for n, p in trained.items() if overlap(value, p)), None)
+        if shared or value.grad_fn is not None:
+            of = f"lies in the memory of `{shared}`" if shared else "was computed with a gradient"
+            raise refusal(next(iter(node.users), node), f"`{name}` {of} outside of the forward, and would stay as it "
+                          "is while the parameter learns: compute it in the forward")
 
     def resolved(self, argument: Any) -> Any:
         return fx.node.map_arg(argument, lambda n: self.values[n])
@@ -194,14 +217,14 @@ class Lowering:
     def folded(self, node: fx.Node) -> Any:
         """Returns the result where it is known without parameters and data, else None."""
         given = [self.values[n] for n in node.all_input_nodes]
-        if node.target in RANDOM or any(not isinstance(x, Tensor) or x.constant is None for x in given):
+        if node.target in NOT_FOLDED or any(not isinstance(x, Tensor) or x.constant is None for x in given):
             return None
         batched = any(x.batched() for x in given)
 
         def computed(samples: int) -> Any:
             def whole(n: fx.Node) -> torch.Tensor:
-                x, dtype = whole_constant(self.values[n], samples), n.meta["val"].dtype
-                return torch.view_as_complex(x.contiguous()) if dtype.is_complex else x.to(dtype)
+                x, dtype = whole_constant(self.values[n], samples).contiguous(), n.meta["val"].dtype
+                return torch.view_as_complex(x) if dtype.is_complex else x.to(dtype)
             return applied(node, whole)
         try:
             if not batched:
@@ -210,7 +233,7 @@ class Lowering:
             if not isinstance(value, torch.Tensor) or value.is_complex():
                 return None
             return same_for_each(extents(value.shape), computed(2), computed(3))
-        except Unsupported:
+        except (Unsupported, NotImplementedError, RuntimeError):  # the operation's own row says more
             return None
 
     def bounds(self, node: fx.Node) -> tuple[int, int] | None:
@@ -328,11 +351,12 @@ class ModuleState:
     A tied parameter is there once, a buffer that is read as a constant not at all, and constants are there besides.
     """
 
-    def __init__(self, module: torch.nn.Module, buffers: Buffers, owners: dict[str, str]):
-        self.owners = owners
+    def __init__(self, module: torch.nn.Module, buffers: Buffers, owners: dict[str, str], baked: set[str]):
+        """`baked`: buffers that are constants of the step."""
+        self.owners, self.baked = owners, baked
         self.values = {name: value.detach().cpu().clone() for name, value in buffers.values.items()}
-        self.rest = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()
-                     if owners.get(name, name) not in self.values}
+        self.rest = {name: value.detach().cpu().clone() if isinstance(value, torch.Tensor) else copy.deepcopy(value)
+                     for name, value in module.state_dict().items() if owners.get(name, name) not in self.values}
         self.names = list(state := module.state_dict())
         self.versions = state._metadata  # of the modules, by which they load
 
@@ -344,12 +368,41 @@ class ModuleState:
         state._metadata = self.versions
         return state
 
-    def to_step(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters that a session has, of a state_dict()."""
+    def to_step(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The parameters that a session has, of a state_dict(), and what of it the step does not read, for `rest`."""
         if sorted(given) == sorted(self.values):
-            return dict(given)
+            return dict(given), self.rest
         expect_names(given, self.names, "module")
-        return {name: given.get(name, value) for name, value in self.values.items()}
+        rest = {name: like_before(name, given[name], value) for name, value in self.rest.items()}
+        for name in sorted(self.baked & rest.keys()):
+            if not torch.equal(rest[name], self.rest[name]):
+                raise Error(f"the buffer `{name}` has other numbers than the module had, and they are constants of the "
+                            "step: load them into the module, and compile it again by from_torch")
+        for name, owner in self.owners.items():
+            if name != owner and name in given and owner in given and not torch.equal(
+                    *(torch.as_tensor(given[n]).cpu() for n in (name, owner))):
+                raise Error(f"`{owner}` and `{name}` are one parameter of the module, and have different numbers here")
+        return {name: given.get(name, value) for name, value in self.values.items()}, rest
+
+
+def like_before(name: str, given: Any, before: Any) -> Any:
+    """A tensor of a state_dict() as a copy of the type and the shape that it had; other state as it was."""
+    if not isinstance(before, torch.Tensor):
+        if given != before:
+            raise Error(f"`{name}` is other state than the module had, which is part of the step: load it into the "
+                        "module, and compile it again by from_torch")
+        return before
+    value = torch.as_tensor(given).detach().cpu().to(before.dtype)
+    if value.shape != before.shape:
+        raise ValueError(f"{name} is {list(value.shape)}, and {list(before.shape)} in the module")
+    return value.clone()
+
+
+def moving(module: torch.nn.Module) -> set[str]:
+    """The names of what training changes: trained parameters and running statistics."""
+    statistics = {f"{name}.{kind}" if name else kind for name, part in module.named_modules()
+                  if isinstance(part, torch.nn.modules.batchnorm._NormBase) for kind in ("running_mean", "running_var")}
+    return statistics | {name for name, p in module.named_parameters() if p.requires_grad}
 
 
 def region_text(kind: str, lowering: Lowering, inputs: list[str]) -> str:
@@ -371,13 +424,23 @@ def text_of(module: torch.nn.Module, inputs: Mapping[str, Any], *, target: str |
     if not isinstance(inputs, Mapping) or not inputs:
         raise TypeError("the inputs are examples by the names of the forward's arguments, as in "
                         f"{{{', '.join(f'{n!r}: {n}' for n in taken_by(module)) or '...'}}}")
-    known_as = torch.nn.Module.state_dict(module, keep_vars=True)
+    with LOCK:
+        return _text_of(module, inputs, target, classes, name, output)
+
+
+def _text_of(module: torch.nn.Module, inputs: Mapping[str, Any], target: str | None, classes: bool, name: str | None,
+             output: int | str | None) -> tuple[str, ModuleState]:
+    check_hooks(module)
+    known_as = {n: x for n, x in torch.nn.Module.state_dict(module, keep_vars=True).items()
+                if isinstance(x, torch.Tensor)}
     first: dict[int, str] = {}
-    owners = {n: first.setdefault(id(p), n) for n, p in known_as.items() if isinstance(p, torch.nn.Parameter)}
+    owners = {n: first.setdefault(id(p), n) for n, p in known_as.items()}
     frozen = {n for n, p in known_as.items() if not p.requires_grad}
     for n, p in module.named_parameters(remove_duplicate=False):
         owners.setdefault(n, n)
         check_parameter(n, p)
+    check_memory({**known_as, **dict(module.named_parameters()), **dict(module.named_buffers())}, owners,
+                 moving(module))
     for n, part in module.named_modules():
         if part.training and getattr(part, "momentum", 0) is None and getattr(part, "running_mean", None) is not None:
             raise Error(f"`{n}` ({type(part).__name__}) has momentum=None, a mean over all batches so far; gacc moves "
@@ -401,15 +464,17 @@ def text_of(module: torch.nn.Module, inputs: Mapping[str, Any], *, target: str |
         raise Error(f"the forward takes {', '.join(taken) or 'nothing'}, and there are "
                     f"{', '.join(names) or 'no inputs'}")
     forward = {argument: examples[n] for argument, n in zip(arguments, names)}
+    places = list(itertools.takewhile(forward.__contains__, by_place(module)))  # as hooks of the module get them
+    given, named = {n: forward.pop(n) for n in places}, forward
     modes = {m: m.training for m in module.modules()}
     buffers = Buffers(known_as)
     numbers = list(examples[target].shape[1:]) if classes and target in examples else None
     try:
-        step = Lowering(exported(module, forward, output), buffers, frozen, owners, names, numbers)
+        step = Lowering(exported(module, given, named, output), buffers, frozen, owners, names, numbers)
         evaluated = step
         if any(modes.values()) or Followed.asked:
             module.eval()
-            evaluated = Lowering(exported(module, forward, output, False), buffers, frozen, owners, names, numbers)
+            evaluated = Lowering(exported(module, given, named, output, False), buffers, frozen, owners, names, numbers)
     finally:
         for m, training in modes.items():
             m.training = training
@@ -431,7 +496,7 @@ def text_of(module: torch.nn.Module, inputs: Mapping[str, Any], *, target: str |
     text = (f"module {quoted('@', title)} phase(model) {{\n{settings}  " + "\n  ".join(order) + "\n\n"
             + f"  init {{\n{start}  }}\n\n" + region_text("step", step, given) + "\n"
             + region_text("eval", evaluated, given) + "}\n")
-    return text, ModuleState(module, buffers, owners)
+    return text, ModuleState(module, buffers, owners, step.baked | evaluated.baked)
 
 
 def first_of(value: torch.Tensor) -> float:
@@ -444,6 +509,12 @@ def taken_by(module: torch.nn.Module) -> list[str]:
     """The arguments of the forward that have names."""
     return [name for name, each in inspect.signature(module.forward).parameters.items()
             if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+
+
+def by_place(module: torch.nn.Module) -> list[str]:
+    """Those of them that need no name."""
+    return [name for name, each in inspect.signature(module.forward).parameters.items()
+            if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
 
 
 def examples_of(module: torch.nn.Module, loader: Any, model: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,24 +1,28 @@
 """The forward of a module in core ATen, by torch.export, and refusals with a module and a line of Python."""
 from __future__ import annotations
 
+import builtins
 import contextlib
-import functools
 import io
+import itertools
 import linecache
 import logging
+import math
 import operator
 import os
 import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.backends.opt_einsum
 import torch.utils.checkpoint
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._pytree import tree_map
 
@@ -26,6 +30,7 @@ from .._library import Error
 from .composed import COMPOSED, quantile
 from .layers import attention, instance_norm, rms_norm
 from .region import OPERATIONS, Region
+from .state import Draws, Kept, for_this_thread, line_of, renamed, replaced
 from .tensor import Unsupported
 
 aten = torch.ops.aten
@@ -50,17 +55,23 @@ for function, (signature, build) in WHOLE.items():
         x.new_empty([*x.shape[:-1], more[1].shape[-1] if attention else x.shape[-1]])), "Meta")
     OPERATIONS[getattr(torch.ops.gacc, function.__name__).default] = build
 LIBRARY.define("detached(Tensor x) -> Tensor")
-LIBRARY.impl("detached", torch.empty_like, "Meta")
+LIBRARY.impl("detached", torch.clone, "CompositeExplicitAutograd")
 OPERATIONS[torch.ops.gacc.detached.default] = Region.detached
 
 DETACH = {torch.detach, torch.Tensor.detach, torch.Tensor.data.__get__}
+NO_GRADIENT = "it takes a gradient in the forward, and gacc makes gradients itself"
 HOOKS = {  # what would change a gradient unseen, and what torch.export says nothing useful of
     torch.Tensor.data.__set__: "x.data = y gives a tensor other numbers unseen by the export: compute with y itself",
     torch.Tensor.detach_: "detach_() works in place: say x = x.detach()",
     torch.Tensor.register_hook: "a hook of a tensor changes its gradient, and gacc makes gradients itself",
-    torch.autograd.grad: "it takes a gradient in the forward, and gacc makes gradients itself",
+    torch.autograd.grad: NO_GRADIENT,
+    torch.Tensor.backward: NO_GRADIENT,
+    torch.Tensor.grad.__get__: "it reads the gradient of an earlier step, which gacc does not keep",
     torch._VF._pack_padded_sequence: "packed sequences have lengths that are data: give the padded ones, and take each "
                                      "sample's last output by y[torch.arange(len(x)), lengths - 1]"}
+LOSSES = {"cross_entropy": "cross_entropy", "nll_loss": "cross_entropy", "mse_loss": "mse", "l1_loss": "l1",
+          "smooth_l1_loss": "huber", "huber_loss": "huber", "binary_cross_entropy": "bce_with_logits",
+          "binary_cross_entropy_with_logits": "bce_with_logits"}  # functions of PyTorch, and gacc's of their kind
 
 
 class Followed(torch.overrides.TorchFunctionMode):
@@ -82,6 +93,11 @@ class Followed(torch.overrides.TorchFunctionMode):
             return None
         if function in HOOKS:
             raise Unsupported(HOOKS[function])
+        if function is torch.Tensor.retain_grad:
+            return None
+        if function is torch.Tensor.requires_grad_ and (len(args) > 1 and not args[1] or isinstance(
+                args[0], torch.nn.Parameter) or not (kwargs or {}).get("requires_grad", True)):
+            raise Unsupported("it changes what is trained: say requires_grad_() before from_torch")
         if function in DETACH:
             return self.freed(args[0])
         function = INSTEAD.get(function, function)
@@ -139,7 +155,7 @@ def bags(which: torch.Tensor, table: torch.Tensor, offsets: Any = None, max_norm
     rows = F.embedding(which, table, None, max_norm, norm_type, scale_grad_by_freq)
     there = (which != (-1 if padding_idx is None else padding_idx % len(table)))[..., None]
     if mode == "max":
-        return (rows * there + (~there) * -3e38).amax(1) * there.any(1)
+        return torch.where(there.any(1), torch.where(there, rows, -math.inf).amax(1), 0.0)
     total = (rows * there * (1 if per_sample_weights is None else per_sample_weights[..., None])).sum(1)
     return total if mode == "sum" else total / there.sum(1).clamp(min=1)
 
@@ -157,13 +173,32 @@ def set_grad(on: bool) -> bool:
     return before
 
 
-@contextlib.contextmanager
-def followed(module: torch.nn.Module, output: int | str | None, trains: bool) -> Iterator[None]:
-    """Runs the module's forward, and nothing else, in the mode; it gives the one output."""
-    forward, enabled, apply = module.forward, torch.is_grad_enabled, vars(torch.autograd.Function)["apply"]
-    kept = [(part, dict(vars(part))) for part in module.modules()]  # without what the forward leaves in them
+def length(x: Any) -> Any:
+    """len(), which may be the number of samples: a symbol, where PyTorch's makes it a number."""
+    return x.shape[0] if isinstance(x, torch.Tensor) and x.dim() else count(x)
 
-    @functools.wraps(forward)
+
+count = len
+
+
+def no_generator(seed: Any = None) -> Any:
+    if seed is None:
+        raise Unsupported("it draws random numbers of numpy.random, which would be the same in each step: what is "
+                          "drawn outside of dropout is an input")
+    return np.random.Generator(np.random.PCG64(seed))
+
+
+def no_seed(*_: Any) -> None:
+    raise Unsupported("it sets the seed of PyTorch's random numbers, and gacc draws its own by `seed` of the model")
+
+
+@contextlib.contextmanager
+def followed(module: torch.nn.Module, output: int | str | None, trains: bool, left: list[Kept]) -> Iterator[None]:
+    """Runs the module's forward and its hooks, and nothing else, in the mode; it gives the one output. What the call
+    leaves in the module's attributes comes into `left`."""
+    parts = dict(module.named_modules())
+    call, apply = module._call_impl, vars(torch.autograd.Function)["apply"]
+
     def in_mode(*args: Any, **kwargs: Any) -> Any:
         blind = any(isinstance(x, FunctionalTensor) and x.requires_grad and not x.clone().requires_grad
                     for x in module.parameters())
@@ -172,12 +207,18 @@ def followed(module: torch.nn.Module, output: int | str | None, trains: bool) ->
         def looked() -> bool:
             Followed.asked = True
             return trains and not mode.ended
-        before, torch.is_grad_enabled = set_grad(True), looked  # what is set there is not PyTorch's
+        before = set_grad(True)  # what is set there is not PyTorch's
         try:
-            with mode:
-                return chosen(forward(*args, **kwargs), output)
+            with mode, replaced(*((of, name, for_this_thread(instead, vars(of)[name])) for of, name, instead in (
+                    (torch, "is_grad_enabled", looked), (builtins, "len", length), (torch, "manual_seed", no_seed),
+                    (np.random, "default_rng", no_generator)))):
+                out = chosen(call(*args, **kwargs), output)
+            if new := [name for name, _ in module.named_modules() if name not in parts]:
+                raise Unsupported(f"the forward makes the module `{new[0]}`, and gacc's step has the parameters that "
+                                  "there are before it: call the module once, with a batch")
+            left.append(Kept(module))
+            return out
         finally:
-            torch.is_grad_enabled = enabled
             set_grad(before)
 
     def applied(kind: type, *args: Any) -> Any:
@@ -187,14 +228,15 @@ def followed(module: torch.nn.Module, output: int | str | None, trains: bool) ->
             return args[0]
         raise Unsupported(f"`{kind.__name__}` is a torch.autograd.Function with a gradient of its own, and gacc makes "
                           "gradients itself")
-    module.forward, torch.autograd.Function.apply = in_mode, classmethod(applied)
-    try:
-        yield
-    finally:
-        torch.autograd.Function.apply = apply
-        for part, attributes in kept:
-            vars(part).clear()
-            vars(part).update(attributes)
+    of_all = for_this_thread(applied, lambda kind, *args, **named: apply.__get__(None, kind)(*args, **named))
+    with replaced((torch.autograd.Function, "apply", classmethod(of_all))):
+        for part in module.modules():  # net.compile() has left another call in it
+            vars(part).pop("_compiled_call_impl", None)
+        module._call_impl = in_mode
+        try:
+            yield
+        finally:
+            vars(module).pop("_call_impl", None)
 
 
 def chosen(given: Any, output: int | str | None) -> torch.Tensor:
@@ -241,30 +283,172 @@ def place_of(node: fx.Node) -> tuple[str, str | None, int | None]:
 
 def refusal(node: fx.Node, why: str) -> Error:
     where, file, line = place_of(node)
+    called = str(node.meta.get("torch_fn", ("", ""))[1]).rpartition(".")[2]  # the function that the operation is of
+    if loss := LOSSES.get(called):
+        why = (f"the loss is gacc's, outside of the forward: give what the forward compares as its output, and say "
+               f'loss="{loss}" and target= ({why})')
     return Error(f"{why}\n  in {where}", file=file, line=line)
 
 
-def exported(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor],
+def exported(module: torch.nn.Module, given: Mapping[str, torch.Tensor], named: Mapping[str, torch.Tensor],
              output: int | str | None, trains: bool = True) -> torch.export.ExportedProgram:
-    """The forward in core ATen, with one output and its batch a symbol. `trains`: what torch.is_grad_enabled() says."""
-    Followed.asked = False
-    batch = torch.export.Dim("batch", min=2)
-    several = {name: (x if len(x) > 1 else x.expand(2, *x.shape[1:]).contiguous()) for name, x in inputs.items()}
+    """The forward in core ATen, with one output and its batch a symbol. `given`: its arguments by their places,
+    `named`: those by their names. `trains`: what torch.is_grad_enabled() says. The caller holds LOCK."""
+    given, named = ({name: x if len(x) > 1 else x.expand(2, *x.shape[1:]).contiguous() for name, x in each.items()}
+                    for each in (given, named))
+    kept = Kept(module)
+
+    def trace() -> tuple[torch.export.ExportedProgram, Kept]:
+        return traced(module, given, named, output, trains)
     try:
-        with torch.no_grad(), quiet(), whole_layers():
-            with torch.enable_grad(), followed(module, output, trains):
-                program = torch.export.export(module, (), kwargs=several,
-                                              dynamic_shapes={name: {0: batch} for name in several}, strict=False)
+        with torch.no_grad(), quiet(), whole_layers(), renamed(module) as names:
+            draws = Draws()
+            program, after = trace()
+            if of := draws.drawn():
+                kept.restore()
+                where, file, line = draws.line(trace)
+                raise Error(f"the forward draws from `{of}`, which would be the same numbers in each step: what is "
+                            f"drawn outside of dropout is an input{where}", file=file, line=line)
+            check_next_call(kept, after, program, trace, lambda: unchanged_by_calls(
+                kept, lambda x: chosen(module(*x[:len(given)], **dict(zip(named, x[len(given):]))), output),
+                [*given.values(), *named.values()], [*module.parameters(), *module.buffers()]))
             table = getattr(torch.export, "default_decompositions", torch._decomp.core_aten_decompositions)()
             for name in KEPT:
                 table.pop(operator.attrgetter(name if "." in name else name + ".default")(aten), None)
             table.update(COMPOSED)
             refuse_old_bilinear(program.graph)
-            return program.run_decompositions(table)
+            return with_names(program.run_decompositions(table), names)
     except Error:
         raise
     except Exception as error:
         raise unfollowed(module, error) from error
+    finally:
+        kept.restore()
+
+
+def traced(module: torch.nn.Module, given: Mapping[str, torch.Tensor], named: Mapping[str, torch.Tensor],
+           output: int | str | None, trains: bool) -> tuple[torch.export.ExportedProgram, Kept]:
+    """The program, and what the forward has left in the module."""
+    Followed.asked = False
+    batch, left = torch.export.Dim("batch", min=2), []
+    with torch.enable_grad(), followed(module, output, trains, left):
+        program = torch.export.export(module, tuple(given.values()), kwargs=dict(named), strict=False,
+                                      dynamic_shapes={name: {0: batch} for name in (*given, *named)})
+    refuse_writes(program)
+    return program, left[-1]
+
+
+def with_names(program: torch.export.ExportedProgram, names: Mapping[str, str]) -> torch.export.ExportedProgram:
+    """The program with the module's own names, given by those that the export has seen."""
+    def own(name: Any) -> Any:
+        return names.get(name, name)
+    signature = program.graph_signature
+    for spec in (*signature.input_specs, *signature.output_specs) if names else ():
+        spec.target = own(spec.target)
+    for table in (program.state_dict, program.constants) if names else ():
+        for name in list(table):
+            table[own(name)] = table.pop(name)
+    return program
+
+
+def refuse_writes(program: torch.export.ExportedProgram) -> None:
+    """Refuses what writes into a tensor that the module keeps, and that is no buffer."""
+    specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+    for node in program.graph.nodes:
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        for argument, x in zip(node.target._schema.arguments, node.args):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            while isinstance(x, fx.Node) and x.op == "call_function" and x.args and x.target.is_view:
+                x = x.args[0]
+            spec = specs.get(x.name) if isinstance(x, fx.Node) else None
+            if spec is not None and spec.kind.name in ("CONSTANT_TENSOR", "PARAMETER"):
+                raise refusal(node, f"the forward changes `{spec.target}`; what gacc's step changes are parameters, "
+                                    "by their gradients, and running statistics of batch norms")
+
+
+def check_next_call(kept: Kept, after: Kept, program: torch.export.ExportedProgram, trace: Callable,
+                    cached: Callable[[], bool]) -> None:
+    """Refuses a forward whose next call is another one, and one that leaves something else behind each call."""
+    def difference(one: Kept, other: Kept) -> list[tuple[str, str]]:
+        return [key for key, value in other.contents.items() if one.contents.get(key) != value]
+    changed = difference(kept, after)
+    after.restore()
+
+    def refuse(keys: list[tuple[str, str]], why: str, node: fx.Node | None = None) -> None:
+        if not keys:
+            raise refusal(node, "the forward computes something else in its next call: a number that is drawn or "
+                                "counted outside of the module is the same in each step of gacc's")
+        name, attribute = keys[0]
+        where, file, line = line_of(part := kept.parts[name], attribute)
+        of = f"module `{name}` ({type(part).__name__})" if name else f"the module itself ({type(part).__name__})"
+        raise Error(f"the forward changes `self.{attribute}`, {why}; gacc's step is one program, the same in each "
+                    f"call: give what changes as an input\n  in {of}{where}", file=file, line=line)
+    try:
+        again, later = trace()
+    except Exception:
+        if not changed:
+            raise
+        if not cached():
+            refuse(changed, "which its next call finds")
+        return
+    if (node := first_difference(program, again)) is not None and not (changed and cached()):
+        refuse(changed, "by which its next call computes something else", node)
+    if counted := difference(after, later):
+        refuse(counted, "to something else in each call")
+
+
+def first_difference(one: torch.export.ExportedProgram, other: torch.export.ExportedProgram) -> fx.Node | None:
+    """Returns the first node by which two programs differ, None where they are the same."""
+    def said(node: fx.Node) -> tuple:
+        return node.op, str(node.target), repr(node.args), repr(node.kwargs)
+    for a, b in itertools.zip_longest(one.graph.nodes, other.graph.nodes):
+        if a is None or b is None or said(a) != said(b):
+            return a or b
+        value, its = (each.constants.get(str(spec.target)) for each, node in ((one, a), (other, b))
+                      for spec in each.graph_signature.input_specs if spec.arg.name == node.name) if (
+                          a.op == "placeholder") else (None, None)
+        if isinstance(value, torch.Tensor) and value is not its and not same_numbers(value, its):
+            return next(iter(a.users), a)
+    return None
+
+
+def same_numbers(x: torch.Tensor, y: Any) -> bool:
+    return isinstance(y, torch.Tensor) and x.shape == y.shape and x.dtype == y.dtype and (
+        x.device.type == "meta" or any(isinstance(each, FakeTensor) for each in (x, y))
+        or torch.equal(x.nan_to_num(1.5), y.nan_to_num(1.5)))
+
+
+def unchanged_by_calls(kept: Kept, call: Callable, inputs: list[torch.Tensor], state: list[torch.Tensor]) -> bool:
+    """Returns whether what calls leave in attributes is no more than a cache: the module itself gives the same outputs
+    whatever it was called with before."""
+    if any(x.device.type == "meta" for x in state):
+        return False
+    numbers = [x.detach().clone() for x in state]
+
+    def begin() -> None:
+        kept.restore()
+        for x, value in zip(state, numbers):
+            x.data.copy_(value)
+
+    def output(x: list[torch.Tensor]) -> torch.Tensor:
+        torch.manual_seed(0)
+        return call(x)
+    others = [x.flip(0) * 0.7 if x.is_floating_point() else x.flip(0) for x in inputs]
+    try:
+        with torch.random.fork_rng([]):
+            begin()
+            first, _, last = output(inputs), output(others), output(inputs)
+            begin()
+            alone = output(others)
+            begin()
+            output(inputs)
+            return torch.equal(first, last) and torch.equal(alone, output(others))
+    except Exception:
+        return False
+    finally:
+        begin()
 
 
 def refuse_old_bilinear(graph: fx.Graph) -> None:
@@ -282,16 +466,14 @@ def whole_layers() -> Iterator[None]:
     """Turns off PyTorch's own kernels of a whole layer, which it takes in eval(), its look at the numbers of a mask
     (one that is not said to be causal is taken as it is), and an einsum's order by the sizes of all axes, also the
     batch's."""
-    fast, layers = torch.backends.mha.get_fastpath_enabled(), torch.nn.modules.transformer
-    look = layers._detect_is_causal_mask
-    torch.backends.mha.set_fastpath_enabled(False)
-    layers._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
-    try:
-        with torch.backends.opt_einsum.flags(enabled=False):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-        layers._detect_is_causal_mask = look
+    layers = torch.nn.modules.transformer
+    look = for_this_thread(lambda mask, is_causal=None, size=None: bool(is_causal), layers._detect_is_causal_mask)
+    with contextlib.ExitStack() as back:
+        back.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
+        back.enter_context(replaced((layers, "_detect_is_causal_mask", look)))
+        back.enter_context(torch.backends.opt_einsum.flags(enabled=False))
+        yield
 
 
 @contextlib.contextmanager
