@@ -26,9 +26,16 @@ def composed(*overloads: Any) -> Callable:
 
 
 def sloped(value: Tensor, *slopes: tuple[Tensor, Tensor]) -> Tensor:
-    """The value, whose gradient is by these slopes: (of what, slope)."""
+    """The value, whose gradient is by these slopes: (of what, slope), which are finite."""
     ended = torch.ops.gacc.detached
     return sum((ended(slope) * (x - ended(x)) for x, slope in slopes), ended(value))
+
+
+def steep(value: Tensor, x: Tensor, slope: Tensor) -> Tensor:
+    """The same by one slope, which may be infinite: there by that of a square root at 0."""
+    ended, pole = torch.ops.gacc.detached, slope.abs() == math.inf
+    zero = torch.where(pole, x - ended(x), 1.0).sqrt() * ended(torch.where(slope > 0, 1.0, -1.0))
+    return sloped(value, (x, torch.where(pole, 0.0, slope))) + torch.where(pole, zero, 0.0)
 
 
 # --- functions of numbers
@@ -52,6 +59,11 @@ def expm1(x: Tensor) -> Tensor:
 def elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
     below = torch.where(x > 0, 0.0, x)  # exp of it cannot overflow
     return torch.where(x > 0, x * scale, torch.expm1(below * input_scale) * (alpha * scale))
+
+
+@composed(aten.celu.default)
+def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    return elu(x, alpha, 1, 1 / alpha)
 
 
 @composed(aten.hardtanh.default)
@@ -85,29 +97,105 @@ def atan2(y: Tensor, x: Tensor) -> Tensor:
 @composed(aten.asin.default)
 def asin(x: Tensor) -> Tensor:
     slope = torch.rsqrt((1 - x) * (1 + x))
-    return sloped(arctangent(x * slope), (x, slope))
+    return steep(arctangent(x * slope), x, slope)
 
 
 @composed(aten.asinh.default)
 def asinh(x: Tensor) -> Tensor:
-    root = (x * x + 1).sqrt()
-    return sloped(torch.log1p(x.abs() + x * x / (1 + root)) * x.sign(), (x, 1 / root))
+    size, far = x.abs(), x.abs() > 1e9  # whose square may be infinite
+    near = torch.where(far, 1.0, size)
+    root = (near * near + 1).sqrt()
+    value = torch.where(far, size.log() + math.log(2), torch.log1p(near + near * near / (1 + root)))
+    return sloped(value * x.sign(), (x, torch.where(far, 1 / torch.where(far, size, 1.0), 1 / root)))
+
+
+@composed(aten.atanh.default)
+def atanh(x: Tensor) -> Tensor:
+    return steep(torch.log1p(2 * x / (1 - x)) * 0.5, x, 1 / ((1 - x) * (1 + x)))
+
+
+@composed(aten.acosh.default)
+def acosh(x: Tensor) -> Tensor:
+    far = x > 1e9  # whose square may be infinite
+    above = torch.where(far, 1.0, x - 1)
+    value = torch.where(far, torch.where(far, x, 1.0).log() + math.log(2),
+                        torch.log1p(above + (above * (above + 2)).sqrt()))
+    return steep(value, x, torch.rsqrt(x - 1) * torch.rsqrt(x + 1))
+
+
+def hyperbolic(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The values of sinh and cosh."""
+    size = x.abs()
+    half = (size * 0.5).exp()  # the square of which is infinite where the result is
+    grows, falls, near = 0.5 * half * half, 0.5 / half / half, size < 1
+    tangent = (torch.where(near, x, 0.0) * 0.5).tanh()
+    return torch.where(near, 2 * tangent / (1 - tangent * tangent), (grows - falls) * x.sign()), grows + falls
+
+
+@composed(aten.cosh.default)
+def cosh(x: Tensor) -> Tensor:
+    slope, value = hyperbolic(x)
+    return steep(value, x, slope)
+
+
+@composed(aten.sinh.default)
+def sinh(x: Tensor) -> Tensor:
+    value, slope = hyperbolic(x)
+    return steep(value, x, slope)
+
+
+@composed(aten.logit.default)
+def logit(x: Tensor, eps: float | None = None) -> Tensor:
+    x = x if eps is None else x.clamp(eps, 1 - eps)
+    return x.log() - (1 - x).log()
+
+
+@composed(aten.sinc.default)
+def sinc(x: Tensor) -> Tensor:
+    t = x * math.pi
+    near, apart = t.abs() < 0.5, torch.where(x == 0, 1.0, x)
+    value = torch.where(x == 0, 1.0, t.sin() / (apart * math.pi))
+    square = torch.where(near, t * t, 0.0)
+    series = x * (-math.pi * math.pi / 3) * (1 - square / 10 * (1 - square / 28))
+    return sloped(value, (x, torch.where(near, series, (t.cos() - value) / apart)))
+
+
+@composed(aten.special_entr.default)
+def entropy(x: Tensor) -> Tensor:
+    there = torch.where(x > 0, x, 1.0)
+    value = torch.where(x > 0, -there * there.log(), torch.where(x == 0, 0.0, -math.inf))
+    return steep(value, x, torch.where(x > 0, -there.log() - 1, math.inf))
+
+
+@composed(aten.pow.Tensor_Scalar)
+def power(x: Tensor, p: float) -> Tensor:
+    """Of an exponent that is no whole number, with the slope p x^(p - 1) also at 0."""
+    if p == int(p) or abs(p) == 0.5 or not x.is_floating_point() or abs(p) > 1e3:
+        return NotImplemented
+    return steep(plain_power(x, p), x, p * plain_power(x, p - 1))
+
+
+def plain_power(x: Tensor, p: float) -> Tensor:
+    if 2 * p != int(2 * p):
+        return (x.log() * p).exp()
+    return x.sqrt() if p == 0.5 else x.rsqrt() if p == -0.5 else x ** int(p - 0.5) * x.sqrt() if p > 0 else (
+        plain_power(x, -p).reciprocal())
 
 
 COMPOSED.update({
     aten.atan.default: lambda x: sloped(arctangent(x), (x, 1 / (x * x + 1))),
     aten.acos.default: lambda x: math.pi / 2 - torch.asin(x),
     aten.sign.default: lambda x: (x > 0).to(x.dtype) - (x < 0).to(x.dtype),
+    aten.copysign.Tensor: lambda x, y: torch.where(torch.signbit(y), -x.abs(), x.abs()),
     aten.minimum.default: lambda x, y: -torch.maximum(-x, -y),
     aten.rsqrt.default: lambda x: x.sqrt().reciprocal(),
     aten.log2.default: lambda x: x.log() * (1 / math.log(2)),
     aten.log10.default: lambda x: x.log() * (1 / math.log(10)),
     aten.tan.default: lambda x: x.sin() / x.cos(),
-    aten.cosh.default: lambda x: (x.exp() + (-x).exp()) * 0.5,
-    aten.atanh.default: lambda x: torch.log1p(2 * x / (1 - x)) * 0.5,
+    aten.signbit.default: lambda x: (x < 0) | (x.reciprocal() == -math.inf) if x.is_floating_point() else x < 0,
     **{op: lambda x, y: remainder(x, y, "trunc") for op in (aten.fmod.Scalar, aten.fmod.Tensor)},
     aten.exp2.default: lambda x: (x * math.log(2)).exp(),
-    aten.isinf.default: lambda x: x.abs() > 2.9e38,
+    aten.isinf.default: lambda x: x.abs() == math.inf,
     aten.xlogy.Tensor: lambda x, y: torch.where(x == 0, 0.0, x * y.log()),
     aten.ceil.default: lambda x: -(-x).floor(),
     aten.round.decimals: lambda x, decimals: (x * 10.0**decimals).round() / 10.0**decimals,
@@ -135,7 +223,12 @@ def quotient(x: Tensor, y: Any, *, rounding_mode: str | None = None) -> Tensor:
 @composed(aten.remainder.Scalar, aten.remainder.Tensor)
 def remainder(x: Tensor, y: Any, mode: str = "floor") -> Tensor:
     out = x - torch.div(x, y, rounding_mode=mode) * y
-    table = mode == "floor" and isinstance(y, int) and y > 0 and not x.is_floating_point()
+    if torch.result_type(x, y).is_floating_point:  # a quotient that was rounded to the next number
+        up = (x if mode == "trunc" else y if isinstance(y, Tensor) else torch.full_like(x, y)) > 0
+        size = torch.where(up, abs(y), -abs(y))
+        out = out + torch.where((out != 0) & ((out > 0) != up), size, 0.0)
+        return torch.where(out.abs() < size.abs(), out, out - size)
+    table = mode == "floor" and isinstance(y, int) and y > 0
     return out.clamp(0, y - 1) if table else out  # by which it chooses rows of a table
 
 
@@ -143,7 +236,12 @@ def remainder(x: Tensor, y: Any, mode: str = "floor") -> Tensor:
 
 def root(x: Tensor) -> Tensor:
     """The square root of what is 0 or more, with the gradient 0 at 0, as PyTorch's norms and deviations have it."""
-    return torch.where(x > 0, torch.where(x > 0, x, 1.0).sqrt(), x)
+    return beside_zero(x, torch.sqrt)
+
+
+def beside_zero(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """The function of what is above 0, and x itself elsewhere: so no slope of the function at 0 is met."""
+    return torch.where(x > 0, function(torch.where(x > 0, x, 1.0)), x)
 
 
 @composed(aten.linalg_vector_norm.default)
@@ -151,9 +249,10 @@ def vector_norm(x: Tensor, order: float = 2, dim: Any = None, keepdim: bool = Fa
     dim = list(range(x.dim())) if dim is None else dim
     if math.isinf(order):
         return x.abs().amax(dim, keepdim) if order > 0 else x.abs().amin(dim, keepdim)
-    powers = (x != 0).to(x.dtype) if order == 0 else x.square() if order == 2 else x.abs() ** order
-    total = powers.sum(dim, keepdim)
-    return total if order == 0 else root(total) if order == 2 else total ** (1 / order)
+    if order in (0, 1):
+        return ((x != 0).to(x.dtype) if order == 0 else x.abs()).sum(dim, keepdim)
+    total = (x.square() if order == 2 else beside_zero(x.abs(), lambda y: y ** order)).sum(dim, keepdim)
+    return root(total) if order == 2 else beside_zero(total, lambda y: y ** (1 / order))
 
 
 COMPOSED.update({

@@ -1,6 +1,7 @@
 """Translations of ATen's operations: embeddings, dropout, norms, convolutions, pools and attention."""
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -8,10 +9,12 @@ from typing import Any
 import torch
 
 from .operations import by_repeating, mean, pad
-from .region import LEAST, OPERATIONS, Region, literal, plain_sizes, row, truth
-from .tensor import B, Tensor, Unsupported, axes_of, in_memory, known
+from .region import OPERATIONS, Region, literal, plain_sizes, row, truth
+from .tensor import B, Tensor, Unsupported, axes_of, in_memory, known, whole_constant
 
 aten = torch.ops.aten
+
+HIDDEN = -3e38  # of a mask that is added: what lies below leaves no share of a softmax to what it is added to
 
 
 @row(aten.embedding.default)
@@ -290,7 +293,7 @@ def pool(r: Region, op: str, x: Tensor, kernel: Any, stride: Any, padding: Any, 
         after.append(max(zeros[i], (size[i] - 1) * stride[i] + kernel[i] - images[2 + i] - zeros[i]) if ceil
                      else zeros[i])
     if ceil and any(n > k // 2 for n, k in zip(after, kernel)):  # more than the op takes
-        x = pad(r, x, [n for i in (1, 0)[:axes] for n in (0, after[i] - zeros[i])], LEAST)
+        x = pad(r, x, [n for i in (1, 0)[:axes] for n in (0, after[i] - zeros[i])], -math.inf)
         (images, _), after = as_image(r, x), zeros
     shape = [*images[:2], *size]
     y = r.emit(op, [r.shaped(x, images)], ("f32", shape), kernel=kernel, stride=stride, padding=[*zeros, *after])
@@ -448,14 +451,30 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
     scores = r.product(r.each("mul", q, scale), r.permute(k, turn))
     if is_causal:
         mask = known(torch.ones(queries, keys, dtype=torch.bool).tril())
+    blind = None if mask is None else blind_rows(r, mask)
     if mask is not None and mask.dtype == "i32":
-        scores = r.select(truth(r, mask), scores, LEAST, "f32")
+        scores = r.select(truth(r, mask), scores, -math.inf, "f32")
     elif mask is not None:
         scores = r.each("add", scores, mask)
-    weights = r.along("softmax", scores, -1)
+    # The softmax of a row of -inf is NaN, also where it is chosen away: in the gradient.
+    weights = r.along("softmax", scores if blind is None else r.select(blind, 0.0, scores, "f32"), -1)
+    if blind is not None:
+        weights = r.select(blind, 0.0, weights, "f32")
     if dropout_p:
         weights = dropout(r, weights, dropout_p)[0]
     return r.product(weights, v)
+
+
+def blind_rows(r: Region, mask: Tensor) -> Tensor | None:
+    """Which queries see no key, whose outputs are 0; None where each is known to see one."""
+    numbers = mask.dtype == "f32"
+    if mask.constant is not None:
+        with contextlib.suppress(Unsupported):  # of an axis that is repeated in part
+            given = whole_constant(mask, 1)
+            if (given > -math.inf if numbers else given != 0).any(-1).all():
+                return None
+    best = r.rows("row_max", mask if numbers else truth(r, mask), [-1], True)
+    return r.each("equal", best, -math.inf if numbers else 0.0, dtype="i32", takes="f32")
 
 
 def without_repeats(x: Tensor) -> Tensor:
@@ -471,7 +490,7 @@ def said_shorter(mask: Tensor | None, is_causal: bool, queries: int, keys: int) 
     if mask is None or mask.constant is None or mask.constant.numel() not in (1, queries * keys):
         return mask, is_causal
     seen = mask.constant != 0 if mask.dtype == "i32" else mask.constant == 0
-    if mask.dtype == "f32" and (mask.constant[~seen] > LEAST).any():
+    if mask.dtype == "f32" and (mask.constant[~seen] > HIDDEN).any():
         return mask, is_causal
     seen = seen.expand(queries, keys) if seen.numel() == 1 else seen.reshape(queries, keys)
     if seen.all():

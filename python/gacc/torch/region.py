@@ -14,7 +14,6 @@ from .._library import Error
 from .tensor import B, SAMPLES, Tensor, Unsupported, can_index, in_memory, known, merged, refined, split, whole_extents
 
 EMPTY = "it takes no element of an axis, and no tensor of gacc's is empty"
-LEAST = -3e38  # stands for -inf, which no text of the IR can say
 KEEP_TRUTH = {"reshape", "permute", "slice", "broadcast", "concat", "mul", "maximum", "select"}  # give 0, 1 of such
 
 
@@ -23,12 +22,8 @@ def literal(number: float | int | bool, dtype: str) -> str:
         if not -2**31 <= number < 2**31:
             raise Unsupported(f"it uses {int(number)}, and gacc's whole numbers have 32 bits")
         return str(int(number))
-    number = float(number)
-    if math.isnan(number):
-        raise Unsupported("it uses NaN")
-    number = max(min(number, -LEAST), LEAST)
-    text = repr(number)
-    return text if any(c in text for c in ".e") else text + ".0"
+    text = repr(float(number))
+    return text if any(c in text for c in ".einf") else text + ".0"
 
 
 def attribute(value: Any) -> str:
@@ -84,7 +79,7 @@ class Buffers:
         return at
 
     def constant(self, value: torch.Tensor) -> str:
-        value = value.detach().to(torch.float32).clamp(LEAST, -LEAST).contiguous()
+        value = value.detach().to(torch.float32).contiguous()
         key = (tuple(value.shape), value.numpy().tobytes())
         if key not in self.constants:
             free = (f"constants.{i}" for i in itertools.count(len(self.constants)))
@@ -164,11 +159,24 @@ class Region:
         if x.dtype == "i32" and value.long().abs().max() > 2**24:
             raise Unsupported("it uses several whole numbers beyond 2^24, which gacc keeps in f32")
         shape = in_memory(x.axes)
-        operand = self.buffers.constant(value.reshape(shape))
+        operand = self.numbers_of(value.reshape(shape))
         if x.dtype == "i32":
             operand = self.emit("cast", [operand], ("i32", shape), to="i32")
         x.operand, x.shape, x.constant = operand, shape, None
         return operand
+
+    def numbers_of(self, value: torch.Tensor) -> str:
+        """A constant as a frozen parameter. What is not finite, which no file of parameters has, is chosen there."""
+        finite = value.isfinite() if value.is_floating_point() else torch.ones_like(value, dtype=torch.bool)
+        if finite.all():
+            return self.buffers.constant(value)
+        rest = torch.where(finite, value, 0.0)
+        out, kind = "0.0" if not rest.any() else self.buffers.constant(rest), list(value.shape)
+        for number in (math.inf, -math.inf, math.nan):
+            if (there := value.isnan() if math.isnan(number) else value == number).any():
+                chosen = self.emit("not_equal", [self.buffers.constant(there), "0.0"], ("i32", kind))
+                out = self.emit("select", [chosen, literal(number, "f32"), out], ("f32", kind))
+        return out
 
     def shaped(self, x: Tensor, shape: list) -> str:
         operand = self.read(x)
