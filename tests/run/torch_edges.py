@@ -109,7 +109,7 @@ def test_functions_from_the_least_number_to_the_largest(_):
     for name in BOUNDED:
         expect(name in FUNCTIONS, name)
     points = torch.stack([torch.where(POINTS.abs() <= BOUNDED.get(name, 1e39), POINTS, 0.25) for name in names])
-    net = Functions(names)
+    net = Functions(names).eval()  # which is exported once
     x, ones = points[None].expand(2, -1, -1).contiguous(), torch.ones(2, *points.shape)
     run = session(gacc.from_torch(net, {"x": x, "factor": ones}, loss="l1", target="y",
                                   optimizer={"type": "sgd", "lr": 1.0}))
