@@ -26,7 +26,7 @@ def helps():
     """Each program, or program and subcommand, with the options that --help shows."""
     for program in commands.PROGRAMS:
         text = run(program, "--help").stdout
-        names = [[program]] + [[program, name] for name in re.findall(r"^  (\w+) ", text.partition("Subcommands:")[2], re.M)]
+        names = [[program]] + [[program, name] for name in re.findall(r"^  (\w+) ", text.partition("ommands:")[2], re.M)]
         for command in names:
             text = run(*command, "--help").stdout
             shown = re.findall(r"^  (-\S+)", text, re.M)
@@ -92,6 +92,21 @@ def test_zsh_reads_its_files(folder):
     for file in sorted(folder.glob("zsh/_*")):
         done = subprocess.run(["zsh", "-n", file], capture_output=True, text=True)
         expect(done.returncode == 0 and not done.stderr, f"{file.name}: {done.stderr}")
+
+
+def test_every_printed_command_has_options_that_exist(folder):
+    """On all pages, in blocks and indented ones: an option that was renamed or left is not typed in vain."""
+    known = {command[0]: set() for command, _ in helps()}
+    for command, options in helps():
+        known[command[0]] |= {*options, "--help", "--version"}
+    seen = 0
+    for page in [harness.ROOT / "README.md", *sorted((harness.ROOT / "docs").rglob("*.md"))]:
+        text = re.sub(r"\\\n", " ", page.read_text())
+        for program, rest in re.findall(r"(?m)(?:^(?: {4}|\$ |)|`)(gaccc|gacc-exec|gacc-opt|gacc-plan) ([^`\n]*)", text):
+            for option in re.findall(r"(?<![\w-])(--[a-z][a-z-]*)", re.split(r"  |[|;&#>]", rest)[0]):
+                expect(option in known[program], f"{page.name}: {program} has no {option}: {rest}")
+                seen += 1
+    expect(seen > 100, f"{seen} options were looked at")
 
 
 harness.main(globals())

@@ -34,29 +34,47 @@ text = json.dumps(header).encode()
 """
 
 
-def test_the_page_s_commands_make_an_adapter(folder):
+def made(folder):
+    """A model, a text and chats; returns Python and the environment in which the pages' commands find what they name."""
     python = harness.peer("numpy", "tokenizers", "jinja2")
     model = folder / "FOLDER"
     model.mkdir()
     subprocess.run([python, "-c", MAKE, model], check=True)
     (folder / "text.txt").write_text("to be or not to be, that is the question\n" * 200)
     (folder / "chats.jsonl").write_text("".join(json.dumps({"prompt": f"{n} and {n} are ", "completion": str(2 * n)}) + "\n" for n in range(64)))
-    page = (harness.ROOT / "docs/tutorials/published-model.md").read_text()
-    environment = dict(os.environ, PYTHONPATH=str(harness.ROOT / "python"), GACC_LIBRARY=str(harness.BIN / "libgacc.so.0"),
-                       PATH=f"{harness.BIN}:{os.environ['PATH']}")
-    commands = re.findall(r"(?m)^    ((?:python3|gaccc|gacc-exec) .*)$", page)
-    expect(len(commands) == 10, commands)
+    return python, dict(os.environ, PYTHONPATH=str(harness.ROOT / "python"), GACC_LIBRARY=str(harness.BIN / "libgacc.so.0"),
+                        PATH=f"{harness.BIN}:{os.environ['PATH']}")
+
+
+def type_commands(page, folder, python, environment, *changes):
+    """Runs the indented commands of a page; returns how many there are."""
+    commands = re.findall(r"(?m)^    ((?:python3|gaccc|gacc-exec) .*)$", (harness.ROOT / page).read_text())
     for command in commands:
+        for old, new in changes:
+            command = command.replace(old, new)
         words = [python if word == "python3" else word for word in shlex.split(command)]
         done = subprocess.run(words, cwd=folder, env=environment, input="hi\n", capture_output=True, text=True)
         expect(done.returncode == 0, f"{command}\n{done.stderr}")
+    return len(commands)
+
+
+def test_the_page_s_commands_make_an_adapter(folder):
+    python, environment = made(folder)
+    page = "docs/tutorials/published-model.md"
+    expect(type_commands(page, folder, python, environment) == 10, "the page has ten commands")
     for adapter in "adapter", "answers":
         expect(sorted(path.name for path in (folder / adapter).iterdir()) == ["adapter_config.json", "adapter_model.safetensors"], adapter)
-    code = re.findall(r"(?m)^    ((?:import|step|run|gacc)\b[ .].*)$", page)
+    code = re.findall(r"(?m)^    ((?:import|step|run|gacc)\b[ .].*)$", (harness.ROOT / page).read_text())
     expect(len(code) == 5, code)
-    script = "\n".join(code)
-    done = subprocess.run([python, "-c", script], cwd=folder, env=environment, capture_output=True, text=True)
+    done = subprocess.run([python, "-c", "\n".join(code)], cwd=folder, env=environment, capture_output=True, text=True)
     expect(done.returncode == 0, done.stderr)
+
+
+def test_the_readme_s_commands_make_an_adapter(folder):
+    """The model here has 128 positions."""
+    python, environment = made(folder)
+    expect(type_commands("README.md", folder, python, environment, ("--context 512", "--context 128")) == 3, "the README has three commands")
+    expect((folder / "adapter/adapter_config.json").exists(), "no adapter")
 
 
 harness.main(globals())
