@@ -37,7 +37,7 @@ from ._watch import Watch
 
 __version__: str = library.gacc_version().decode()
 __all__ = ["Error", "Evaluation", "Input", "Plan", "Session", "Step", "Window", "compile", "from_torch", "open",
-           "train"]
+           "train", "verify"]
 PREDICTED = 4096  # samples of a call of the library, which Ctrl-C waits for
 
 
@@ -719,3 +719,6 @@ def program(name: str) -> tuple[str, dict[str, str]]:
         return name, dict(os.environ)
     folders = [str(TREE / "needed"), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     return str(path), dict(os.environ, LD_LIBRARY_PATH=os.pathsep.join(folders))
+
+
+from .verify import verify  # noqa: E402  it takes from this module
