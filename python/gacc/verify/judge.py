@@ -96,7 +96,8 @@ class Judge:
             at = self.updates[min(first, len(got) - 1)] if got else Update([], "")
             number = "number of updates", len(got), len(wanted)
             if first < min(len(got), len(wanted)) and number[1] == number[2]:
-                number = "micro-batch", *next((a, b) for a, b in zip(got[first], wanted[first]) if a != b)
+                pairs = itertools.zip_longest(got[first], wanted[first], fillvalue=-1)
+                number = "micro-batch", *next(pair for pair in pairs if pair[0] != pair[1])
             self.found(row, at, *number, first + 1)
 
     def scales(self) -> None:

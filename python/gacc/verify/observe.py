@@ -129,11 +129,11 @@ class Observer:
 
     def __init__(self, module: torch.nn.Module, batches: list[Batch], windows: list[list[int]], file: str):
         self.module, self.windows, self.file = module, windows, file
-        self.known: dict[Any, int] = {}
-        for i, batch in enumerate(batches):
-            twin = self.known.setdefault(signature(next(iter(batch.inputs.values()))), i)
-            if twin != i:
-                raise CannotJudge(f"micro-batches {twin} and {i} have the same inputs, and cannot be told apart")
+        self.known = [{signature(x) for x in batch.inputs.values()} - {None} for batch in batches]
+        for i, keys in enumerate(self.known):
+            if keys in self.known[:i]:
+                raise CannotJudge(f"micro-batches {self.known.index(keys)} and {i} have the same inputs, and cannot be "
+                                  "told apart")
         self.updates: list[Update] = []
         self.pending: list[Call] = []
         self.left: Tensors = {}
@@ -178,7 +178,8 @@ class Observer:
         if tensors and self.dice() != dice:
             raise CannotJudge("the forward draws numbers of Python's `random` or of numpy, which cannot be recorded: "
                               "draw them with torch")
-        found = [self.known[key] for key in map(signature, (*args, *kwargs.values())) if key in self.known]
+        given = {signature(x) for x in (*args, *kwargs.values())}
+        alike = max(range(len(self.known)), key=lambda i: len(self.known[i] & given))
         half = HALVES.get(torch.get_autocast_dtype("cpu"), "f32") if torch.is_autocast_enabled("cpu") else "f32"
         fresh = not any(bool(g.any()) for g in self.gradients().values() if g is not None)
         done = [c.batch for c in self.pending if c.used]
@@ -186,7 +187,7 @@ class Observer:
             self.note(self.line(), skipped=True, finite=self.cleared_finite)  # cleared without a step
         if not any(c.used for c in self.pending):
             self.left = copied(self.gradients())
-        call = Call(found[0] if found else None, training, half, mode.noted)
+        call = Call(alike if self.known[alike] & given else None, training, half, mode.noted)
         self.pending.append(call)
         for x in tensors:
             x.register_hook(lambda _: setattr(call, "used", True))
