@@ -270,7 +270,8 @@ class Tokenizer(Words):
 
     def write(self, messages: Sequence[Mapping[str, Any]], begin: bool) -> str:
         if self._template is None:
-            raise Refused(f"{self.path} has no chat template; write lines of `prompt` and `completion`")
+            raise Refused(f"{self.path} has no chat template, which chats need; a sample may be `prompt` and "
+                          "`completion`")
         try:
             self._render = self._render or _template.compiled(self._template)
             return self._render(messages=list(messages), add_generation_prompt=begin, tools=None, documents=None,

@@ -24,8 +24,9 @@ from typing import Any
 from . import Error, Session, Step, __version__, compile
 from . import open as open_step
 from ._library import CDrawOptions
-from ._tokenizer import Refused, Words, numbers_of, read_json
+from ._tokenizer import Refused, Tokenizer, Words, numbers_of, read_json
 from .generate import Asked, Model, draw_options, tokens_of, unescaped
+from .tokens import check_context
 
 DRAWN = {"temperature": float, "top_p": float, "top_k": int}  # keys of generation_config.json
 
@@ -135,11 +136,12 @@ class Chat:
 
     def answer(self, said: str, most: int | None = None) -> Iterator[str]:
         """What the assistant answers, piece by piece: at most so many tokens, or as the window has room for."""
+        before = list(self.messages)
         self.messages.append({"role": "user", "content": said})
         try:
             asked = self._asked(min(most or self.model.context, self.model.context) // 8 + 1)
-        except BaseException:
-            self.messages.pop()
+        except BaseException:  # what was refused was not said
+            self.messages, self.forgot = before, 0
             raise
         room = self.model.context - len(asked.ids)
         tokens = tokens_of(self.session, asked.ids, room if most is None else min(room, most), self.options)
@@ -235,10 +237,11 @@ def main() -> None:
 
 def start(model: pathlib.Path, adapter: pathlib.Path | None, context: int | None, device: str, system: str | None,
           how: Mapping[str, Any], seed: int | None) -> Chat:
-    """Opens the model for a chat. What is wrong with the tokenizer or the template comes before any work."""
-    from ._tokenizer import Tokenizer
-
+    """Opens the model for a chat. What is wrong with the tokenizer or the options comes before any work."""
     words = Tokenizer(model)
+    if context is not None:
+        check_context(words, context)
+    draw_options(seed or 0, **how)
     told: Sequence[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
     words.write([*told, {"role": "user", "content": "?"}], begin=True)
     session = opened(model, adapter, context, device)

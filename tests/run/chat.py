@@ -69,8 +69,9 @@ QUESTIONS = ["hi", "who are you?", " and\nthen", "Ünï ✓", "2 + 2?", "a", "b"
 
 def called(python, *words, text=None, code=0):
     environment = dict(os.environ, PYTHONPATH=str(harness.ROOT / "python"), GACC_LIBRARY=str(harness.BIN / "libgacc.so.0"),
-                       PATH=f"{harness.BIN}:{os.environ['PATH']}", OMP_NUM_THREADS="2")
-    done = subprocess.run([python, *map(str, words)], input=text, capture_output=True, text=True, env=environment)
+                       PATH=f"{harness.BIN}:{os.environ['PATH']}", OMP_NUM_THREADS="2", PYTHONUTF8="1")
+    done = subprocess.run([python, *map(str, words)], input=None if text is None else text.encode(), capture_output=True, env=environment)
+    done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()  # with line ends as they are
     expect(done.returncode == code, done.stderr)
     return done
 
@@ -106,12 +107,12 @@ def test_ten_turns_are_those_of_transformers(folder):
     expect(called(python, *command).stdout == theirs[0]["text"] + "\n", "gacc.generate --chat")
     (folder / "questions").write_text("hi\nwho are you?\n")
     command[3:4] = ["--prompts", folder / "questions"]
-    expect(called(python, *command).stdout.splitlines()[0] == theirs[0]["text"].replace("\\", "\\\\").replace("\n", "\\n"), "of several")
+    expect(called(python, *command).stdout.split("\n")[0] == theirs[0]["text"].replace("\\", "\\\\").replace("\n", "\\n"), "of several")
 
 
 def test_what_a_chat_cannot_do_is_told(folder):
     python, base = folder_of(folder)
-    for words, more in (("nowhere: there is no such file", ["nowhere"]), ("--context 4096 is more than the 1024 positions", [base, "--context", 4096]),
+    for words, more in (("nowhere: there is no such file", ["nowhere"]), ("--context 4096 is more than the 1,024 positions", [base, "--context", 4096]),
                         ("is no adapter", [base, base.parent]), ("temperature is -1", [base, "--temperature", -1]),
                         ("--tokens 0", [base, "--tokens", 0])):
         done = called(python, "-m", "gacc.chat", *more, text="hi\n", code=1)
