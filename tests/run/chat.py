@@ -37,7 +37,7 @@ for question in questions:
     ids = torch.tensor([words.encode(text, add_special_tokens=False)])
     made = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=most, do_sample=False, pad_token_id=256)[0, ids.shape[1]:].tolist()
     answer = [token for token in made if token != 256]
-    said.append({"prompt": ids[0].tolist(), "tokens": made, "text": words.decode(answer)})
+    said.append({"prompt": ids[0].tolist(), "tokens": made, "text": words.decode(answer, skip_special_tokens=True)})
     messages.append({"role": "assistant", "content": said[-1]["text"]})
 print(json.dumps(said))
 """
