@@ -238,22 +238,29 @@ llvm::Constant* Math::neutral(ir::Combine how, Type* type) {
 Value* Math::uniform(Value* seed_low, Value* seed_high, Value* stream, Value* ordinal, Value* index) {
   Type* word = lanes_of(index, b_.getInt32Ty());
   Type* wide = lanes_of(index, b_.getInt64Ty());
-  Value* c0 = b_.CreateTrunc(index, word);
-  const auto high = [&](Value* p) { return b_.CreateTrunc(b_.CreateLShr(p, 32), word); };
-  Value* c1 = high(index);
-  Value *c2 = ordinal, *c3 = stream, *k0 = seed_low, *k1 = seed_high;
+  // A word of a scalar is an i32. That of a vector is the lower half of an i64, whose upper half may be anything:
+  // vectors multiply such halves in one instruction, and no word has to move to another lane.
+  const bool vector = lanes(index) > 1;
+  const auto from_wide = [&](Value* v) { return vector ? v : b_.CreateTrunc(v, word); };
+  const auto from_word = [&](Value* v) { return vector ? b_.CreateZExt(v, wide) : v; };
+  const auto high = [&](Value* p) { return from_wide(b_.CreateLShr(p, 32)); };
   const auto product = [&](uint32_t factor, Value* c) {
-    return b_.CreateMul(b_.CreateZExt(c, wide), llvm::ConstantInt::get(wide, factor));
+    Value* lower =
+        vector ? b_.CreateAnd(c, llvm::ConstantInt::get(wide, 0xFFFFFFFFU)) : b_.CreateZExt(c, wide);
+    return b_.CreateMul(lower, llvm::ConstantInt::get(wide, factor));
   };
+  Value *c0 = from_wide(index), *c1 = high(index), *c2 = from_word(ordinal), *c3 = from_word(stream);
+  Value *k0 = seed_low, *k1 = seed_high;
   for (int round = 0; round < 10; ++round) {
     Value *p0 = product(0xD2511F53, c0), *p1 = product(0xCD9E8D57, c2);
-    Value* next0 = b_.CreateXor(b_.CreateXor(high(p1), c1), k0);
-    Value* next2 = b_.CreateXor(b_.CreateXor(high(p0), c3), k1);
-    c1 = b_.CreateTrunc(p1, word), c3 = b_.CreateTrunc(p0, word), c0 = next0, c2 = next2;
+    Value* next0 = b_.CreateXor(b_.CreateXor(high(p1), c1), from_word(k0));
+    Value* next2 = b_.CreateXor(b_.CreateXor(high(p0), c3), from_word(k1));
+    c1 = from_wide(p1), c3 = from_wide(p0), c0 = next0, c2 = next2;
     k0 = b_.CreateAdd(k0, integer(k0, static_cast<int32_t>(0x9E3779B9U)));
     k1 = b_.CreateAdd(k1, integer(k1, static_cast<int32_t>(0xBB67AE85U)));
   }
   // 23 bits plus a half fit a float exactly, and so does every step here.
+  if (vector) c0 = b_.CreateTrunc(c0, word);
   Value* top = b_.CreateUIToFP(b_.CreateLShr(c0, integer(c0, 9)), lanes_of(index, b_.getFloatTy()));
   return b_.CreateFMul(b_.CreateFAdd(top, real(top, 0.5)), real(top, 0x1p-23));
 }
