@@ -7,6 +7,7 @@
 
 #include <fmt/ranges.h>
 
+#include "frontend/key_place.h"
 #include "frontend/layer_types.h"
 #include "frontend/schema.h"
 #include "ir/op_info.h"
@@ -109,7 +110,7 @@ const std::vector<Foreign> foreign_words = {
     {"trainable", {"frozen"}, "trainable = false"},
     {"betas", {"beta1", "beta2"}, "betas = [0.9, 0.999]"},
     {"micro_batch", {"batch_size", "batch"}},
-    {"accumulate", {"gradient_accumulation_steps", "accumulation_steps"}},
+    {"accumulate", {"gradient_accumulation_steps", "accumulation_steps", "grad_accum"}},
     {"clip_norm", {"grad_clip", "gradient_clip", "max_norm"}},
     {"lr", {"learning_rate", "rate"}},
     {"groups", {"no_decay", "param_groups"}, "[[optimizer.groups]]"},
@@ -118,7 +119,9 @@ const std::vector<Foreign> foreign_words = {
     {"warmup", {"warmup_steps", "num_warmup_steps"}},
     {"warmup", {"warmup_ratio"}, "warmup = \"3%\""},
     {"min_lr", {"eta_min"}},
-    {"compute", {"amp", "dtype"}},
+    {"compute", {"amp", "dtype", "precision"}},
+    {"policy", {"recompute"}},
+    {"mode", {"launch"}},
     {"seed", {"random_seed"}},
     {"linear", {"dense", "fc", "fully_connected"}},  // types of layers
     {"conv2d", {"conv", "convolution"}},
@@ -132,14 +135,25 @@ bool among(std::string_view word, const Keys& keys) {
   return std::ranges::find(keys, word, &Key::name) != keys.end();
 }
 
-// "train.micro_batch" for a key, in our words or others', of another table that a file has once.
+// Returns whether a file has this table once, so that a path names its keys.
+bool is_single(const Table& table) {
+  return !table.path.empty() && table.path.find('.') == table.path.npos && &table != &tables::layer;
+}
+
+// Returns the key of a table, or of one of its types.
+const Key* key_of(const Table& table, std::string_view word) {
+  const Key* key = find_key(table.keys, word);
+  for (auto type = table.types.begin(); key == nullptr && type != table.types.end(); ++type)
+    key = find_key((*type)->keys, word);
+  return key;
+}
+
+// "train.micro_batch" for a key of another table that a file has once.
 std::string elsewhere(std::string_view word) {
   for (const Table* table : all_tables()) {
-    if (table->path.empty() || table->path.find('.') != table->path.npos || table == &tables::layer) continue;
+    if (!is_single(*table)) continue;
     if (word == table->path) return fmt::format("[{}]", word);
-    bool has = find_key(table->keys, word) != nullptr;
-    for (const TypeSchema* type : table->types) has |= find_key(type->keys, word) != nullptr;
-    if (has) return fmt::format("{}.{}", table->path, word);
+    if (key_of(*table, word) != nullptr) return fmt::format("{}.{}", table->path, word);
   }
   return "";
 }
@@ -453,6 +467,55 @@ class TableReader {
 
 Values read_table(const Node& node, const Table& table, Diag& diag, std::string what, std::string path) {
   return TableReader(node, table, diag, std::move(what), path).read();
+}
+
+KeyPlace key_called(std::string_view word) {
+  std::vector<const Table*> single;
+  // The last table first: a budget is that of [memory], and not that of [recompute].
+  for (const Table* table : all_tables())
+    if (is_single(*table)) single.insert(single.begin(), table);
+  const auto found = [&](std::string_view name) -> KeyPlace {
+    for (const Table* table : single)
+      if (const Key* key = key_of(*table, name)) return {table, key};
+    return {};
+  };
+  for (const Table* table : single)
+    if (table->path == word && !table->types.empty()) return {table, nullptr};
+  for (const Foreign& foreign : foreign_words)
+    if (const KeyPlace place = found(foreign.ours); called(foreign, word) && place.table != nullptr)
+      return place;
+  if (const KeyPlace place = found(word); place.table != nullptr) return place;
+  for (const Table* table : single) {  // "train.epochs", "optimizer_type"
+    const size_t length = table->path.size();
+    if (!word.starts_with(table->path) || word.size() <= length ||
+        (word[length] != '.' && word[length] != '_'))
+      continue;
+    const std::string_view rest = word.substr(length + 1);
+    if (rest == "type" && !table->types.empty()) return {table, nullptr};
+    if (const Key* key = key_of(*table, rest)) return {table, key};
+  }
+  return {};
+}
+
+std::vector<std::string> words_for_keys() {
+  std::vector<std::string> words;
+  const auto add = [&](std::string_view path, const std::vector<Key>& keys) {
+    for (const Key& key : keys)
+      for (const std::string_view between : {".", "_"})
+        words.insert(words.end(), {std::string(key.name), fmt::format("{}{}{}", path, between, key.name)});
+  };
+  for (const Table* table : all_tables()) {
+    if (!is_single(*table)) continue;
+    add(table->path, table->keys);
+    for (const TypeSchema* type : table->types) add(table->path, type->keys);
+    if (!table->types.empty())
+      words.insert(words.end(), {std::string(table->path), fmt::format("{}.type", table->path),
+                                 fmt::format("{}_type", table->path)});
+  }
+  for (const Foreign& foreign : foreign_words)
+    for (const std::string_view word : foreign.words)
+      if (key_called(word).table != nullptr) words.emplace_back(word);
+  return words;
 }
 
 }  // namespace gacc::frontend

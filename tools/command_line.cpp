@@ -6,7 +6,9 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <exception>
 #include <filesystem>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -20,11 +22,11 @@ namespace {
 std::string program = "gacc";
 
 // The first word that no option takes: an option that is not there, or one value too many.
-std::string unknown(const CLI::App& app, const std::string& word, const Elsewhere& elsewhere) {
+std::string unknown(const CLI::App& app, const std::string& word, Elsewhere elsewhere) {
   if (!word.starts_with('-')) return fmt::format("nothing takes the argument {}", gacc::quoted(word));
   const std::string name = word.substr(0, word.find('='));
-  for (const auto& [option, where] : elsewhere)
-    if (option == name) return fmt::format("there is no {}: {}", name, where);
+  const std::string where = elsewhere != nullptr ? elsewhere(name) : "";
+  if (!where.empty()) return fmt::format("there is no {}: {}", name, where);
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options())
     for (const std::string& known : option->get_lnames()) names.push_back("--" + known);
@@ -140,7 +142,21 @@ int fail(Exit status, std::string_view text) {
 
 int exit_status(const Status& status) { return status ? kDone : fail(kFailed, status.text()); }
 
-std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, const Elsewhere& elsewhere) {
+int run_program(const std::function<int()>& run) {
+  try {
+    return run();
+  } catch (const std::bad_alloc&) {
+    return fail(kFailed, "out of memory");
+  } catch (const std::exception& error) {
+    return fail(
+        kBug,
+        fmt::format("internal error: {}\nThis is a bug in gacc; please report it with the input and the "
+                    "command line.",
+                    error.what()));
+  }
+}
+
+std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, Elsewhere elsewhere) {
   hold_standard_streams();
   program = app.get_name();
   app.allow_extras();

@@ -4,6 +4,7 @@
 #include <CLI/App.hpp>
 #include <algorithm>
 #include <charconv>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -15,14 +16,14 @@
 
 namespace gacc {
 
-// Options that people look for in the wrong place, and where it is.
-using Elsewhere = std::vector<std::pair<std::string, std::string>>;
+// Says where an option is that people look for in the wrong place, or "".
+using Elsewhere = std::string (*)(const std::string& option);
 
 // Called first in main: it holds the standard streams (runtime/standard_streams.h), too.
 // Nothing when the program goes on. Else the exit status, and everything is printed: 0 after --help,
 // --version and --dump-options (scripts/commands.py reads it), 2 for a wrong command line.
 [[nodiscard]] std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv,
-                                                    const Elsewhere& elsewhere = {});
+                                                    Elsewhere elsewhere = nullptr);
 
 enum Exit { kDone = 0, kFailed = 1, kWrongCommand = 2, kBug = 3, kInterrupted = 130 };
 
@@ -30,6 +31,10 @@ enum Exit { kDone = 0, kFailed = 1, kWrongCommand = 2, kBug = 3, kInterrupted = 
 int fail(Exit status, std::string_view text);
 // kDone; or kFailed, when it has said the error in the same way.
 int exit_status(const Status& status);
+
+// Runs a program. Returns its exit status; where an exception ends it, says that memory is short (kFailed) or that it
+// is a bug (kBug).
+int run_program(const std::function<int()>& run);
 
 // Reads a number in decimal digits. The option parser's own reading takes 010 for 8, and for a number past the
 // largest one the largest.

@@ -1,21 +1,17 @@
-// The command line of gacc-exec. One table has all of its options (option_table): what may be written, which
-// files it names, in which modes it stands, and what ranks must have alike of it. The command line is read by
-// that table, and so are --help, the checks of what goes together, and the facts that ranks compare.
+// The command line of gacc-exec. One table has all of its options (option_table): beside what tools/option_table.h
+// says, in which modes one stands, and what ranks must have alike of it.
 #pragma once
-#include <CLI/App.hpp>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <type_traits>
-#include <variant>
 #include <vector>
 
 #include "runtime/ranks/collective.h"
 #include "runtime/run/predict.h"
 #include "runtime/run/train.h"
-#include "tools/command_line.h"
+#include "tools/option_table.h"
 
 namespace gacc {
 
@@ -47,29 +43,6 @@ struct Arguments {
   bool asks() const { return mode() == Mode::predict || mode() == Mode::generate; }
 };
 
-// ---- the columns of the table. None has a default, so that a row which lacks one does not compile.
-
-// The member that takes the value.
-using OptionTarget = std::variant<std::string*, bool*, int*, int64_t*, double*, std::optional<int64_t>*,
-                                  std::optional<double>*>;
-
-// The files that the option names.
-struct OptionFiles {
-  std::optional<FileUse> use;
-  std::vector<std::string> (*of)(const std::string& value);
-  std::string_view in_place_of;  // the option whose file this output may replace
-  // The endings of its format, the first one to be offered; a file that ends as another format does is refused. Empty:
-  // any will do.
-  std::vector<std::string_view> endings;
-};
-
-// The form of a value: "N", "FILE" for --help, a check that may rewrite it, and the files that it names.
-struct OptionForm {
-  std::string type;
-  std::optional<CLI::Validator> check;
-  OptionFiles files;
-};
-
 // The agreement that an option needs among ranks' command lines. The first rank alone writes what `first` writes.
 enum class AmongRanks : uint8_t {
   own,       // each may have another value
@@ -89,22 +62,16 @@ class Modes {
   unsigned bits_ = 0;
 };
 
-struct OptionRow {
-  std::string_view group, name;
-  OptionTarget target;
-  OptionForm form;
-  std::string_view help;
+struct ExecRow {
+  OptionRow option;
   AmongRanks ranks;
-  std::vector<std::string_view> needs;  // it makes no sense without one of these
-  Modes modes;                          // those that it may stand in
-
-  bool writes() const { return form.files.use && *form.files.use != FileUse::reads; }
+  Modes modes;  // those that it may stand in
 };
 
 static_assert(!std::is_default_constructible_v<Modes>, "a row without its last column would compile");
 
 // Returns the table of all options, over the members of `to`.
-std::vector<OptionRow> option_table(Arguments& to);
+std::vector<ExecRow> option_table(Arguments& to);
 
 // Returns what ranks must have alike of their command lines.
 Facts facts_of_options(const Arguments& arguments);

@@ -123,8 +123,10 @@ Status launch_all(Run& run, Session& session, Progress& progress) {
                              counted(result.best.worse, "evaluation"),
                              result.best.value * reporter.unit_of(options.best), result.best.updates));
   if (result.open_launches > 0)
-    progress.say(fmt::format("the last window ({} of {} launches) was still open and is not applied",
-                             result.open_launches, plan.accumulate));
+    progress.say(fmt::format(
+        "the last window ({} of {} launches) was still open {}", result.open_launches, plan.accumulate,
+        run.given.checkpoint.empty() ? "and is not applied"
+                                     : "and is in the checkpoint: --resume goes on with it"));
   run.done = done_text(run, reporter);
   return {};
 }

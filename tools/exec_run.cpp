@@ -164,6 +164,8 @@ Status Run::prepare() {
       GACC_TRY(load_data(given.data, given.asks() ? DataUse::prediction : DataUse::training, data));
     if (!given.eval.empty()) GACC_TRY(load_data(given.eval, DataUse::evaluation, eval));
     GACC_TRY(checkpoint.check(artifact, data, options, lr_of_model_));
+  } else if (given.check > 0) {
+    GACC_TRY(load_data(given.data, DataUse::prediction, data));
   }
   if (given.mode() == Mode::predict)
     outputs = GACC_TRY(output_form(plan, *module.settings.predict.layer, given.predict, facts));

@@ -125,5 +125,5 @@ Exit status:
     0 done   1 the IR or a file is wrong   2 the command line is wrong   3 a bug in gacc
 )");
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
-  return run(arguments);
+  return run_program([&] { return run(arguments); });
 }

@@ -108,5 +108,6 @@ Exit status:
       ->type_name("FILE");
 
   if (const std::optional<int> ended = parse_command_line(app, argc, argv)) return *ended;
-  return place->parsed() ? run(offsets, run_offsets) : run(recompute, run_recompute);
+  return run_program(
+      [&] { return place->parsed() ? run(offsets, run_offsets) : run(recompute, run_recompute); });
 }

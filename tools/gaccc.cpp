@@ -2,7 +2,6 @@
 // LLVM IR), the plan, or both.
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -34,43 +33,13 @@
 #include "tools/command_line.h"
 #include "tools/examples.h"
 #include "tools/fits.h"
+#include "tools/gaccc_arguments.h"
 #include "tools/report/report.h"
 #include "tools/schema_text.h"
 
 namespace {
 
 using namespace gacc;
-
-struct Arguments {
-  std::string model, output, emit = "ptx", target = "sm_80", memory, launch, report, stop_after;
-  std::string ranks, link, families, example;
-  std::optional<int64_t> context, lora, documents;
-  std::optional<std::string> fits;
-  std::vector<std::string> sets, print_after;
-  bool plan = false, kernels = false, summary = false, json = false, times = false, locations = false;
-  bool schema = false, markdown = false, strict = false, pack = false;
-
-  bool writes_output() const { return !(plan || summary || fits) || !output.empty(); }
-  bool packs() const { return pack || documents; }
-  std::string output_path() const {  // of the artifact (or IR, or text); "-" is standard output
-    if (!output.empty()) return output;
-    const char* extension = emit == "ir"      ? ".gir"
-                            : emit == "llvm"  ? ".ll"
-                            : emit == "graph" ? ".txt"
-                            : emit == "toml"  ? ".toml"
-                            : emit == "svg"   ? ".svg"
-                                              : ".ptx";
-    if (is_published(model)) return published_name(model) + extension;
-    return std::filesystem::path(model).filename().replace_extension(extension).string();
-  }
-  std::optional<double> link_speed() const {  // --link, bytes a second
-    constexpr std::string_view kASecond = "/s";
-    if (!link.ends_with(kASecond)) return std::nullopt;
-    const std::optional<int64_t> size = ir::parse_bytes(link.substr(0, link.size() - kASecond.size()));
-    if (!size || *size <= 0) return std::nullopt;
-    return static_cast<double>(*size);
-  }
-};
 
 // The word as a TOML string, also where TOML would read a number: `--memory 1` lacks a unit, not quotes.
 std::string toml_string(std::string_view word) {
@@ -82,115 +51,7 @@ std::string toml_string(std::string_view word) {
   return text + '"';
 }
 
-// All options that read or write files.
-std::vector<FileOption> file_options(const Arguments& given) {
-  using enum FileUse;
-  std::error_code ignored;  // reading the file says what is wrong with it
-  const bool folder = std::filesystem::is_directory(given.model, ignored);
-  return {{"MODEL", reads, {source_of(folder ? given.model + "/config.json" : given.model)}},
-          {"-o", writes, {given.writes_output() ? target_of(given.output_path()) : ""}},
-          {"--report", writes, {target_of(given.report)}},
-          {given.fits ? "--fits" : "--plan",
-           writes,
-           {given.plan || given.summary || given.fits ? target_of("-") : ""}}};
-}
-
-constexpr const char* kUsualCards = "4,6,8,12,16,24,40,80";
-
-// The exit status, and everything is printed, when there is nothing to compile: after --help and --version,
-// and for a command line that the option parser refuses (not 0).
-std::optional<int> parse_arguments(int argc, char** argv, Arguments& to) {
-  CLI::App app{"Compiles a model file to a training step.", "gaccc"};
-  app.set_version_flag("--version", "gaccc " GACC_VERSION);
-  app.footer(R"(Examples:
-    gaccc model.toml -o step.ptx                        then: gacc-exec step.ptx --data SPEC
-    gaccc model.toml --plan                             memory, launches and FLOPs; writes nothing
-    gaccc model.toml --memory 512MiB -o step.ptx        the step fits into that much memory
-    gaccc model.toml --set train.accumulate=8 -o step.ptx
-    gaccc SmolLM2-135M --lora 16 -o step.ptx            a published model, by its folder
-    gaccc SmolLM2-135M --fits                           which cards it trains on; writes nothing
-    gaccc --example mnist_cnn >model.toml               a model file to begin with
-
-Exit status:
-    0 done   1 the model or a file is wrong   2 the command line is wrong   3 a bug in gacc
-)");
-  const auto value = [&](const char* name, auto& target, const char* type, const char* text) {
-    return app.add_option(name, target, text)->type_name(type);
-  };
-  value("MODEL", to.model, "",
-        "the model file (TOML, or IR in phase model), or - for standard\ninput; or the folder of a "
-        "published model, or its config.json");
-  value("-o", to.output, "FILE",
-        "the file to write; - is standard output;\ndefault: MODEL with .ptx in the current folder");
-  app.add_option("--emit", to.emit,
-                 "what to write: ptx (the artifact), ir, llvm, graph, svg (a picture of\nthe memory over the "
-                 "kernels), or toml (the model file that a folder\nis read as)")
-      ->check(CLI::IsMember({"ptx", "ir", "llvm", "graph", "svg", "toml"}));
-  value("--target", to.target, "sm_NN",
-        "GPU to emit for: sm_75, sm_80 (default), sm_86, sm_89,\nsm_90, sm_90a, ...");
-  value("--set", to.sets, "KEY=VALUE",
-        "override a value of the model file, as in\n--set train.accumulate=8; repeatable")
-      ->allow_extra_args(false);
-  value("--memory", to.memory, "SIZE", "short for --set memory.budget=\"SIZE\"");
-  value("--ranks", to.ranks, "R|auto",
-        "short for --set train.ranks=R; with --plan: what the\nsums of R ranks cost (docs/ranks.md)");
-  value("--link", to.link, "SIZE/s", "with --plan: what a rank or the host sends in a second, as in 25GB/s");
-  value("--context", to.context, "T",
-        "of a published model: tokens of a window; default: 1024, or\nall of its positions where they are "
-        "fewer")
-      ->transform(whole_number(1, 1 << 30));
-  value("--lora", to.lora, "R", "short for [lora]: adapters of rank R at all products of the\nblocks")
-      ->transform(whole_number(1, 1 << 20));
-  app.add_flag("--pack", to.pack,
-               "of a published model: windows have several documents, whose\nnumbers are a further input "
-               "(docs/fine-tuning.md)");
-  value("--documents", to.documents, "N",
-        "short for --set train.documents=N: estimates are for documents of\nN tokens on average; with "
-        "--pack where that is missing")
-      ->transform(whole_number(1, 1 << 30));
-  app.add_option(
-         "--fits", to.fits,
-         "print which cards the model trains on, wholly and by adapters, and with\nwindows of how many "
-         "tokens; SIZES in GiB, default: 4,6,8,12,16,24,40,80")
-      ->type_name("[SIZES]")
-      ->expected(0, 1)
-      ->default_str(kUsualCards);
-  value("--families", to.families, "DIR", "more families of published models (docs/adding-a-family.md)");
-  value("--launch", to.launch, "auto|graph|persistent", "short for --set launch.mode=MODE");
-  app.add_flag("--plan", to.plan, "print the plan; no artifact unless -o is given");
-  app.add_flag("--kernels", to.kernels,
-               "with --plan: what the step runs on a GPU, each kernel\nand product with its estimated time");
-  app.add_flag("--summary", to.summary, "print a table of the layers; writes no artifact unless -o is given");
-  app.add_flag("--strict", to.strict, "warnings are errors");
-  app.add_flag("--schema", to.schema, "print what a model file may say (docs/model.md); needs no MODEL");
-  value("--example", to.example, "NAME", "print an example of a model file; needs no MODEL");
-  app.add_flag("--json", to.json, "with --plan, --fits or --schema: as JSON");
-  app.add_flag("--markdown", to.markdown, "with --schema: as the page docs/model.md");
-  value("--report", to.report, "FILE.html", "a page about the plan");
-  value("--print-after", to.print_after, "PASS|all", "the IR after that pass, on standard error; repeatable")
-      ->allow_extra_args(false);
-  value("--stop-after", to.stop_after, "PASS", "with --emit ir: stop there; model: before the first pass");
-  app.add_flag("--time-passes", to.times, "a table of times on standard error");
-  app.add_flag("--print-locs", to.locations, "print the place in the model file of each op");
-  const Elsewhere elsewhere = {{"--data", "it is an option of gacc-exec, which trains with the artifact"},
-                               {"--batch-size", "write --set train.micro_batch=N"},
-                               {"--accumulate", "write --set train.accumulate=N"},
-                               {"--precision", "write --set precision.compute=f16 (or bf16)"},
-                               {"--seed", "write --set model.seed=N"},
-                               {"--lr", "write --set optimizer.lr=X"},
-                               {"--epochs", "write --set train.epochs=N"}};
-  const std::optional<int> ended = parse_command_line(app, argc, argv, elsewhere);
-  if (to.fits && to.model.empty() && !parse_cards(*to.fits))
-    to.model = std::exchange(to.fits, kUsualCards).value();  // --fits MODEL
-  const bool prints = to.schema || !to.example.empty();
-  if (ended || to.model.empty() == prints) return ended;
-  return fail(kWrongCommand,
-              fmt::format("{}\ngaccc --help lists the options", to.schema ? "--schema needs no MODEL"
-                                                                : prints  ? "--example needs no MODEL"
-                                                                          : "MODEL is required"));
-}
-
-passes::PipelineOptions pipeline_of(const Arguments& given) {
+passes::PipelineOptions pipeline_of(const CompilerArguments& given) {
   passes::PipelineOptions pipeline;
   pipeline.options.target = given.target;
   pipeline.print_after = given.print_after;
@@ -204,61 +65,21 @@ passes::PipelineOptions pipeline_of(const Arguments& given) {
 
 // Returns the error that the option parser cannot see and no model file can make right; "" when the command line is
 // valid. Adds the overrides of the model file to `overrides`: --set, and the options that are short for one.
-std::string wrong_command(const Arguments& given, std::vector<Override>& overrides) {
-  const bool stops = !given.stop_after.empty(), graph = given.emit == "graph";
-  const bool published = is_published(given.model), toml = given.emit == "toml";
+std::string wrong_command(const CompilerArguments& given, std::vector<Override>& overrides) {
+  const bool published = is_published(given.model);
   std::error_code none;  // a file that is not there is told where it is read
   const bool model_file = !published && std::filesystem::exists(given.model, none);
-  if (toml && model_file) return fmt::format("{} is a model file already", given.model);
-  if (toml && (given.plan || given.summary || !given.report.empty()))
-    return "--emit toml writes the model file alone; compile it with the other options";
+  if (given.emit == "toml" && model_file) return fmt::format("{} is a model file already", given.model);
   if (given.context && model_file)
     return "--context goes with a published model; a model file has its own shapes";
   if (given.pack && model_file)
     return "--pack goes with a published model; in a model file it is `documents` of the attention layers";
   if (!given.families.empty() && model_file) return "--families goes with a published model";
-  if (given.fits) {
-    if (!parse_cards(*given.fits))
-      return fmt::format("--fits {}: expected sizes of cards in GiB, as in 4,8,24", *given.fits);
-    const std::pair<bool, const char*> others[] = {{given.plan, "--plan"},
-                                                   {given.kernels, "--kernels"},
-                                                   {given.summary, "--summary"},
-                                                   {given.emit != "ptx", "--emit"},
-                                                   {stops, "--stop-after"},
-                                                   {!given.print_after.empty(), "--print-after"},
-                                                   {!given.output.empty(), "-o"},
-                                                   {!given.report.empty(), "--report"},
-                                                   {!given.memory.empty(), "--memory"},
-                                                   {!given.link.empty(), "--link"}};
-    for (const auto& [is_given, option] : others)
-      if (is_given)
-        return fmt::format("--fits is a table of cards and writes nothing else: it excludes {}", option);
-    if (given.ranks == "auto") return "--fits needs a number of ranks: it excludes --ranks auto";
-  }
-  if (given.json && !given.plan && !given.fits) return "--json goes with --plan, --fits or --schema";
-  if (given.markdown) return "--markdown goes with --schema";
-  if (given.kernels && !given.plan) return "--kernels goes with --plan";
-  if (!given.link.empty() && !given.plan) return "--link goes with --plan";
-  if (!given.link.empty() && !given.link_speed())
-    return fmt::format("--link {}: expected a size a second, as in 25GB/s", given.link);
-  if (stops && given.emit != "ir") return "--stop-after goes with --emit ir";
-  if ((stops || graph) && (given.plan || !given.report.empty()))
-    return fmt::format("{} needs all passes: it excludes {}", given.plan ? "--plan" : "--report",
-                       stops ? "--stop-after" : "--emit graph");
-  if (given.report == "-" && (given.plan || given.output == "-"))
-    return "--report - would share standard output";
-  if (given.plan && given.output == "-") return "--plan and -o - would share standard output";
-  if (given.summary && given.json) return "--summary is a table: it excludes --json";
-  if (given.summary && (given.output == "-" || given.report == "-"))
-    return "--summary would share standard output";
-  if (given.model == "-" && given.writes_output() && given.output.empty())
-    return "a model from standard input needs -o";
   for (const std::string& set : given.sets) {
     const std::optional<Override> parsed = parse_override(set);
     if (!parsed) return fmt::format("--set {}: expected KEY=VALUE", set);
     overrides.push_back(*parsed);
   }
-  if (const std::string wrong = wrong_outputs(file_options(given)); !wrong.empty()) return wrong;
   if (!given.memory.empty()) overrides.push_back({"memory.budget", toml_string(given.memory)});
   if (!given.ranks.empty()) {
     const bool number = given.ranks.find_first_not_of("0123456789") == std::string::npos;
@@ -357,7 +178,7 @@ Status write_outputs(const std::vector<Output>& outputs) {
 // One run of the compiler. Its steps follow each other; each gives an exit code when the run ends there.
 class Compilation {
  public:
-  explicit Compilation(const Arguments& arguments) : arguments_(arguments), clock_(arguments.times) {}
+  explicit Compilation(const CompilerArguments& arguments) : arguments_(arguments), clock_(arguments.times) {}
 
   int run() {
     for (const auto step : {&Compilation::read, &Compilation::transform, &Compilation::generate})
@@ -523,7 +344,7 @@ class Compilation {
                                    (arguments_.kernels ? report::kernels_text(kernels) : "")});
   }
 
-  const Arguments& arguments_;
+  const CompilerArguments& arguments_;
   Clock clock_;
   std::vector<Override> overrides_;
   ModelSource file_;                      // the model file; of a published model it is made by `read_source`
@@ -544,18 +365,13 @@ int print_example(const std::string& name) {
 }
 
 int run(int argc, char** argv) {
-  Arguments arguments;
+  CompilerArguments arguments;
   if (const std::optional<int> ended = parse_arguments(argc, argv, arguments)) return *ended;
   if (!arguments.example.empty()) return print_example(arguments.example);
-  if (arguments.schema) {
-    const bool more = arguments.plan || arguments.summary || arguments.kernels || !arguments.output.empty() ||
-                      !arguments.report.empty() || !arguments.sets.empty();
-    if (more || (arguments.json && arguments.markdown))
-      return fail(kWrongCommand, "--schema goes with --json or --markdown, and nothing else");
+  if (arguments.schema)
     return exit_status(write_output("-", arguments.json       ? schema_json()
                                          : arguments.markdown ? schema_markdown()
                                                               : schema_text()));
-  }
   return Compilation(arguments).run();
 }
 

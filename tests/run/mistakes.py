@@ -9,22 +9,19 @@ LIST = "\ngacc-exec --help lists the options\n"
 
 
 def test_options(folder):
-    batch = "the artifact has its batch; compile it with gaccc MODEL --set train.micro_batch=N"
+    model = "the model file says it; compile with gaccc MODEL --set"
     for words, error in ((["--epoch", 3], 'there is no option --epoch; did you mean "--epochs"?'),
                          (["--nonesuch"], "there is no option --nonesuch"),
-                         (["--batch-size", 3], f"there is no --batch-size: {batch}"),
-                         (["--batch-size=3"], f"there is no --batch-size: {batch}"),
+                         (["--batch-size", 3], f"there is no --batch-size: {model} train.micro_batch=N"),
+                         (["--batch-size=3"], f"there is no --batch-size: {model} train.micro_batch=N"),
                          (["--memory", "1GiB"], "there is no --memory: it is an option of gaccc, which makes the artifact"),
                          (["--data", "a", "--data", "b"], "--data is given 2 times"),
                          (["--data"], "--data lacks its value"),
                          (["--data", "synthetic:digits", "--predict", ""], "--predict is empty"),
                          (["--save", ""], "--save is empty"),
-                         (["--precision", "f16"], "there is no --precision: the model file says it; compile with gaccc MODEL "
-                          "--set precision.compute=VALUE"),
-                         (["--weight-decay", 1], "there is no --weight-decay: the model file says it; compile with gaccc MODEL "
-                          "--set optimizer.weight_decay=VALUE"),
-                         (["--clip_norm=1"], "there is no --clip_norm: the model file says it; compile with gaccc MODEL "
-                          "--set train.clip_norm=VALUE"),
+                         (["--precision", "f16"], f"there is no --precision: {model} precision.compute=f32|f16|bf16"),
+                         (["--weight-decay", 1], f"there is no --weight-decay: {model} optimizer.weight_decay=X"),
+                         (["--clip_norm=1"], f"there is no --clip_norm: {model} train.clip_norm=X"),
                          (["--data", "a", "b"], 'nothing takes the argument "b"')):
         done = run("gacc-exec", "step.ptx", *words, code=2, cwd=folder)
         expect(done.stderr == f"gacc-exec: error: {error}{LIST}", f"{words}: {done.stderr}")
@@ -35,10 +32,66 @@ def test_options(folder):
         done = run("gaccc", "m.toml", *words, code=2, cwd=folder)
         expect(done.stderr == f"gaccc: error: {error}\ngaccc --help lists the options\n", f"{words}: {done.stderr}")
     run("gaccc", "--schema", "-o", "schema.txt", code=2, cwd=folder)
-    done = run("gaccc", "m.toml", "--precision", "f16", code=2, cwd=folder)
-    expect("there is no --precision: write --set precision.compute=f16 (or bf16)" in done.stderr, done.stderr)
-    done = run("gaccc", "m.toml", "--epochs", 3, code=2, cwd=folder)
-    expect(done.stderr == "gaccc: error: there is no --epochs: write --set train.epochs=N\ngaccc --help lists the options\n", done.stderr)
+
+
+# What people type as an option, and the key of the model file.
+KEYS = {
+    "--micro-batch": "train.micro_batch=N",
+    "--batch_size": "train.micro_batch=N",
+    "--gradient-accumulation-steps": "train.accumulate=N",
+    "--learning-rate": "optimizer.lr=X",
+    "--optimizer": "optimizer.type=sgd|adam|adamw|lion|lamb",
+    "--optimizer-type": "optimizer.type=sgd|adam|adamw|lion|lamb",
+    "--weight-decay": "optimizer.weight_decay=X",
+    "--optimizer.weight_decay": "optimizer.weight_decay=X",
+    "--schedule": "schedule.type=VALUE",
+    "--warmup-steps": "schedule.warmup=VALUE",
+    "--precision": "precision.compute=f32|f16|bf16",
+    "--dtype": "precision.compute=f32|f16|bf16",
+    "--budget": "memory.budget=VALUE",
+    "--recompute": "recompute.policy=none|all|sqrt|marked|budget|auto",
+    "--shuffle": "train.shuffle=true|false",
+}
+
+
+def test_keys_that_are_typed_as_options(folder):
+    """Both programs name the key, and it is one that gaccc takes: what the compiler alone knows is none."""
+    keys = run("gaccc", "--schema", "--json").stdout
+    for option, key in KEYS.items():
+        said = run("gaccc", "m.toml", f"{option}=1", code=2, cwd=folder).stderr.splitlines()[0]
+        expect(said == f"gaccc: error: there is no {option}: write --set {key}", said)
+        said = run("gacc-exec", "step.ptx", f"{option}=1", code=2, cwd=folder).stderr.splitlines()[0]
+        expect(said == f"gacc-exec: error: there is no {option}: the model file says it; compile with gaccc MODEL --set {key}", said)
+        name = key.partition("=")[0].rpartition(".")[2]
+        expect(name == "type" or f'"key": "{name}"' in keys, f"{key} is no key of the schema")
+    for option in ("--choose-micro-batch", "--warmup-share", "--nonesuch"):
+        for program, file in (("gaccc", "m.toml"), ("gacc-exec", "step.ptx")):
+            said = run(program, file, f"{option}=1", code=2, cwd=folder).stderr
+            expect("--set" not in said, f"{program} {option}: {said}")
+
+
+def test_options_that_do_not_go_together(folder):
+    """The tables' columns `needs` and `excludes`."""
+    model = harness.example("regression")
+    for words, said in (
+            (["--json"], "--json needs --plan or --fits or --schema"),
+            (["--kernels"], "--kernels needs --plan"),
+            (["--link", "25GB/s"], "--link needs --plan"),
+            (["--link", "25", "--plan"], "--link: 25: expected a size a second, as in 25GB/s"),
+            (["--stop-after", "dce"], "--stop-after needs --emit ir"),
+            (["--emit", "ir", "--stop-after", "dce", "--plan"], "--plan excludes --stop-after: it needs all passes"),
+            (["--emit", "graph", "--report", "r.html"], "--report excludes --emit graph: it needs all passes"),
+            (["--plan", "-o", "-"], "--plan excludes -o -: both would share standard output"),
+            (["--summary", "--json", "--plan"], "--summary excludes --json: it is a table"),
+            (["--fits", "8", "--memory", "1GiB"], "--fits excludes --memory: it is a table of cards and writes nothing else"),
+            (["--fits", "8", "--ranks", "auto"], "--fits excludes --ranks auto: it needs a number of ranks"),
+            (["--schema"], "--schema excludes MODEL: it needs no MODEL, and prints one text"),
+            (["--example", "mnist_cnn"], "--example excludes MODEL: it needs no MODEL, and prints one text")):
+        done = run("gaccc", model, *words, code=2, cwd=folder)
+        expect(done.stderr.splitlines()[0] == f"gaccc: error: {said}", f"{words}: {done.stderr}")
+    done = run("gaccc", "--schema", "--markdown", "--json", code=2)
+    expect("--markdown excludes --json: each is a form of its own" in done.stderr, done.stderr)
+    expect(not list(folder.iterdir()), "a refused command wrote a file")
 
 
 def test_files_that_end_as_other_formats_do(folder):
