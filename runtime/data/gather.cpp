@@ -1,6 +1,6 @@
-// Making batches: samples are picked in order, converted, scaled and normalised. The arithmetic is that of
-// torch on f32: f32(v), divided by 255 when v is a u8, minus the mean, divided by the deviation, rounding
-// each time.
+// Making batches: samples are picked in order, converted, scaled and normalised. A value, divided by 255 when it is a
+// u8, minus the mean, divided by the deviation, is computed in double and rounded to f32 once: of large values, such as
+// times in seconds, f32 would lose what distinguishes them before the mean is taken away.
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -36,14 +36,16 @@ void gather_floats(Block<From, float> block, const std::vector<double>& means,
   // Picks a channel's number, an index along the first axis of a sample. A list of a single number holds for all.
   const auto pick = [](const std::vector<double>& list, int64_t channel, double otherwise) {
     const size_t at = list.size() == 1 ? 0 : static_cast<size_t>(channel);
-    return static_cast<float>(list.empty() ? otherwise : list[at]);
+    return list.empty() ? otherwise : list[at];
   };
   const auto channels = static_cast<int64_t>(std::max<size_t>({1, means.size(), deviations.size()}));
   block.size = block.elements / channels;
   for (int64_t channel = 0; channel < channels; ++channel, block.first += block.size) {
-    const float mean = pick(means, channel, 0), deviation = pick(deviations, channel, 1);
+    const double mean = pick(means, channel, 0), deviation = pick(deviations, channel, 1);
     const auto scaled = [](From value) { return static_cast<float>(value) / (kBytes ? 255.0f : 1); };
-    const auto normal = [=](From value) { return (scaled(value) - mean) / deviation; };
+    const auto normal = [=](From value) {
+      return static_cast<float>((static_cast<double>(value) / (kBytes ? 255 : 1) - mean) / deviation);
+    };
     if (kBytes && block.size * static_cast<int64_t>(order.size()) >= 512) {
       // u8 has 256 values only: a table is as exact, and saves two divisions a pixel.
       std::array<float, 256> table;

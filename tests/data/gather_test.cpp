@@ -33,7 +33,7 @@ PlanInput input_of(DType dtype, std::vector<int64_t> shape) {
   return input;
 }
 
-TEST(Gather, BytesAreScaledExactlyLikeTorch) {
+TEST(Gather, BytesAreScaledLikeTorchAndNormalisedInDouble) {
   std::vector<uint8_t> bytes(256);
   std::iota(bytes.begin(), bytes.end(), 0);
   Dataset data = one_column<uint8_t>("u8", {256}, bytes);
@@ -44,13 +44,26 @@ TEST(Gather, BytesAreScaledExactlyLikeTorch) {
     input.mean = {0.1307};
     input.std = {0.3081};
     std::vector<float> normal = gathered<float>(data, input, std::vector<int64_t>(copies, 0));
-    auto mean = static_cast<float>(0.1307), std = static_cast<float>(0.3081);
     for (size_t i = 0; i < plain.size(); ++i) {
-      float expected = static_cast<float>(bytes[i % 256]) / 255.0f;
-      EXPECT_EQ(plain[i], expected);
-      EXPECT_EQ(normal[i], (expected - mean) / std);
+      EXPECT_EQ(plain[i], static_cast<float>(bytes[i % 256]) / 255.0f);
+      EXPECT_EQ(normal[i], static_cast<float>((bytes[i % 256] / 255.0 - 0.1307) / 0.3081));
     }
   }
+}
+
+// f32 makes one number of all of these.
+TEST(Gather, TimesInSecondsStayApart) {
+  constexpr double kStart = 1.7e9, kMean = kStart + 19.5;
+  std::vector<double> times(40);
+  std::iota(times.begin(), times.end(), kStart);
+  PlanInput input = input_of(DType::f32, {40});
+  input.mean = {kMean};
+  input.std = {11.5};
+  std::vector<float> expected;
+  for (int i = 0; i < 40; ++i) expected.push_back(static_cast<float>((i - 19.5) / 11.5));
+  EXPECT_EQ(gathered<float>(one_column<double>("f64", {40}, times), input, {0}), expected);
+  EXPECT_EQ(gathered<float>(one_column<int64_t>("i64", {40}, {times.begin(), times.end()}), input, {0}),
+            expected);
 }
 
 TEST(Gather, NormalisesAlongTheFirstAxis) {

@@ -41,9 +41,9 @@ class CsvReader {
     GACC_TRY(check_number(order));
     GACC_TRY(choose_rows());
     GACC_TRY(fill_gaps(order));
-    give<float>("f32", features_, order);
+    give(features_, order);
     for (size_t i = 0; i < table_.columns.size(); ++i)
-      if (taker(i) != features_ && is_read(i)) give<double>("f64", taker(i), {i});
+      if (taker(i) != features_ && is_read(i)) give(taker(i), {i});
     return {};
   }
 
@@ -90,13 +90,13 @@ class CsvReader {
   // Says whether the run reads what the table's column holds.
   bool is_read(size_t column) const { return taker(column) != kDropped && r_.needed(taker(column)); }
 
-  template <class T>
-  void give(const char* dtype, size_t input, const std::vector<size_t>& columns) {
-    std::vector<T> values;
+  // Gives an input the numbers as they were read: normalisation rounds them once.
+  void give(size_t input, const std::vector<size_t>& columns) {
+    std::vector<double> values;
     std::vector<int64_t> lines;
     for (const size_t row : rows_) {
       lines.push_back(table_.lines[row]);
-      for (const size_t column : columns) values.push_back(static_cast<T>(table_.at(row, column)));
+      for (const size_t column : columns) values.push_back(table_.at(row, column));
     }
     const auto all = std::as_bytes(std::span(values));
     std::vector<int64_t> shape = {static_cast<int64_t>(rows_.size())};
@@ -104,7 +104,7 @@ class CsvReader {
     const auto place = [path = path_, lines, each = columns.size()](int64_t element) {
       return fmt::format("{}:{}", path, lines[static_cast<size_t>(element) / each]);
     };
-    r_.give(input, path_, {dtype, std::move(shape), {all.begin(), all.end()}}, place);
+    r_.give(input, path_, {"f64", std::move(shape), {all.begin(), all.end()}}, place);
   }
 
   // Finds the input that takes each column.
