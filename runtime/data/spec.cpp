@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "runtime/atomic_file.h"
 #include "runtime/data/source.h"
 #include "runtime/text.h"
 
@@ -42,7 +43,7 @@ class Reader {
     const std::string form = spec_form(*spec_.source);
     if (colon == std::string_view::npos || colon + 1 == text_.size())
       return problem("{}: needs more; its form is {}", name, form);
-    const std::vector<std::string> parts = cut(text_.substr(colon + 1), ',');
+    const std::vector<std::string> parts = path_as_one(cut(text_.substr(colon + 1), ','));
     for (size_t i = 0; i < parts.size(); ++i) {
       if (parts[i].empty()) return problem("part {} is empty; the form is {}", i + 1, form);
       if (i > 0 || spec_.source->path.empty()) {
@@ -61,6 +62,19 @@ class Reader {
   template <class... A>
   Status problem(fmt::format_string<A...> format, A&&... arguments) {
     return Status::error("data {}: {}", quoted(text_), fmt::format(format, std::forward<A>(arguments)...));
+  }
+
+  // Joins the first parts where a file has that name, commas and all.
+  std::vector<std::string> path_as_one(std::vector<std::string> parts) const {
+    std::string path = parts[0];
+    for (size_t i = 0; !spec_.source->path.empty() && i < parts.size(); ++i) {
+      if (i > 0) path += "," + parts[i];
+      if (!is_there(path)) continue;
+      parts.erase(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(i));
+      parts[0] = path;
+      break;
+    }
+    return parts;
   }
 
   Status unknown_kind(std::string_view name) {
@@ -85,8 +99,11 @@ class Reader {
     const size_t equals = part.find('=');
     const std::string name = part.substr(0, equals);
     if (equals == std::string::npos || name.empty() || equals + 1 == part.size())
-      return problem("{} is not of the form {} (a path cannot hold a comma)", quoted(part),
-                     spec_.source->path.empty() ? "NAME=FILE" : "OPTION=VALUE");
+      return problem("{} is not of the form {}{}", quoted(part),
+                     spec_.source->path.empty() ? "NAME=FILE" : "OPTION=VALUE",
+                     spec_.source->path.empty()
+                         ? " (a path cannot hold a comma)"
+                         : "; a comma ends the path, unless there is a file of the whole name");
     std::string value = part.substr(equals + 1);
     const auto is_file = [&](const auto& file) { return file.first == name; };
     if ((name == "limit" && spec_.limit) || spec_.has(name) || std::ranges::any_of(spec_.files, is_file))

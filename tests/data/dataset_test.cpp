@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "runtime/data/philox.h"
+#include "runtime/data/spec.h"
 #include "tests/data/make_files.h"
 
 namespace gacc::test {
@@ -470,6 +471,18 @@ TEST(Spec, ErrorsTellWhatIsKnown) {
   EXPECT_EQ(error("csv:x,missing=men"),
             "data \"csv:x,missing=men\": missing is error, mean or drop, not \"men\"; did you mean "
             "\"mean\"?");
+}
+
+TEST(Spec, APathMayHoldCommasWhereThereIsTheFile) {
+  Folder folder;
+  const std::string path = folder.put("a,limit=2,b.csv", "x\n1\n");
+  const Result<Spec> spec = parse_spec("csv:" + path + ",limit=3");
+  ASSERT_TRUE(spec) << spec.status().text();
+  EXPECT_EQ(spec->path, path);
+  EXPECT_EQ(spec->limit, 3);
+  EXPECT_EQ(error("csv:a,b.csv"),
+            "data \"csv:a,b.csv\": \"b.csv\" is not of the form OPTION=VALUE; a comma ends the path, unless there is "
+            "a file of the whole name");
 }
 
 TEST(Digits, ArePureBalancedAndDisjoint) {
