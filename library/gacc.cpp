@@ -9,6 +9,7 @@
 #include <exception>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -71,6 +72,7 @@ struct gacc_session {
   Weights loaded;                  // by gacc_session_load
   std::optional<Feed> feed;        // of gacc_session_train
   bool ready = false;              // initialised
+  bool closed = false;             // by another thread, while a call waited
   bool lacks_length = false;       // of the run, without which there is no rate
   Status broken;                   // the error after which nothing goes on
 };
@@ -200,12 +202,47 @@ constexpr int64_t kFloatBytes = sizeof(float);
 
 // ---- sessions
 
+// The sessions that are not closed. A call holds its own until it is done, so that a session which another thread
+// closes lives as long as somebody works with it or waits for it.
+class OpenSessions {
+ public:
+  void add(std::shared_ptr<gacc_session> session) {
+    const std::lock_guard lock(mutex_);
+    gacc_session* const handle = session.get();
+    open_[handle] = std::move(session);
+  }
+  // Null for a session that is not open.
+  std::shared_ptr<gacc_session> find(gacc_session* handle) {
+    const std::lock_guard lock(mutex_);
+    const auto found = open_.find(handle);
+    return found == open_.end() ? nullptr : found->second;
+  }
+  std::shared_ptr<gacc_session> remove(gacc_session* handle) {
+    const std::lock_guard lock(mutex_);
+    const auto found = open_.extract(handle);
+    return found.empty() ? nullptr : std::move(found.mapped());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<gacc_session*, std::shared_ptr<gacc_session>> open_;
+};
+
+// Never destroyed: threads may close sessions while the process ends.
+OpenSessions& open_sessions() {
+  static auto* const sessions = new OpenSessions();
+  return *sessions;
+}
+
 // Runs `f` on a session that is as far as `call` needs; an error of the device ends the session.
 template <class F>
-Answer with_text(gacc_session* session, const char* call, bool needs_init, F&& f) noexcept {
+Answer with_text(gacc_session* handle, const char* call, bool needs_init, F&& f) noexcept {
   return guarded({}, "", [&]() -> Answer {
-    if (session == nullptr) return wrong_call("{}: the session is null", call);
+    if (handle == nullptr) return wrong_call("{}: the session is null", call);
+    const std::shared_ptr<gacc_session> session = open_sessions().find(handle);
+    if (!session) return wrong_call("{}: the session is closed", call);
     const std::lock_guard lock(session->mutex);
+    if (session->closed) return wrong_call("{}: the session is closed", call);
     GACC_TRY(session->broken);
     if (needs_init && !session->ready)
       return wrong_call("{} comes after gacc_session_init or gacc_session_resume", call);
@@ -391,14 +428,15 @@ gacc_error gacc_session_open(const gacc_step* step, const char* device, const ga
       return wrong_call("recheck {}: expected 0 for never, or more", options->recheck);
     look_from_here();
     const CheckedStep& of = *step->checked;
-    auto made = std::make_unique<gacc_session>(step->checked);
+    auto made = std::make_shared<gacc_session>(step->checked);
     DeviceOptions wanted;
     wanted.threads = options == nullptr ? 0 : options->threads;
     made->device = GACC_TRY(open_device(choice, wanted, of.artifact));
     made->session.emplace(*made->device, made->plan);
     GACC_TRY(made->session->open(of.artifact));
     if (options != nullptr) made->session->recheck().begin(options->recheck);
-    *session = made.release();
+    *session = made.get();
+    open_sessions().add(std::move(made));
     return {};
   });
 }
@@ -461,9 +499,12 @@ gacc_error gacc_session_step(gacc_session* session, const gacc_array* arrays, si
 }
 
 int64_t gacc_session_launches(gacc_session* session) {
-  if (session == nullptr) return 0;
-  const std::lock_guard lock(session->mutex);
-  return session->session->window().launches();
+  int64_t launches = 0;
+  with_text(session, "gacc_session_launches", false, [&](gacc_session& run) -> Answer {
+    launches = run.session->window().launches();
+    return {};
+  });
+  return launches;
 }
 
 gacc_error gacc_session_update(gacc_session* session, gacc_window* window) {
@@ -700,11 +741,18 @@ gacc_error gacc_session_resume(gacc_session* session, const char* folder) {
 }
 
 gacc_error gacc_session_close(gacc_session* session) {
-  const std::unique_ptr<gacc_session> held(session);
   return guarded({}, "", [&]() -> Answer {
-    if (!held) return {};
+    if (session == nullptr) return {};
+    const std::shared_ptr<gacc_session> held = open_sessions().remove(session);
+    if (!held) return wrong_call("gacc_session_close: the session is closed");
+    const std::lock_guard lock(held->mutex);
+    held->closed = true;
     std::string reports;
     const Status status = held->device->finish(reports);
+    held->text.reset();
+    held->feed.reset();
+    held->session.reset();
+    held->device.reset();
     return status ? status : Status::error(reports + status.text());
   });
 }

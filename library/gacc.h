@@ -27,7 +27,8 @@
  * call alone. A session keeps what it needs of its step: the step may be freed first.
  *
  * Threads. Any function may be called from any thread. A step never changes. Calls on one session wait for each
- * other; sessions do not. A session has its own memory on the device and, on a CPU, its own threads.
+ * other; sessions do not. gacc_session_close waits for the call that runs, and those that wait behind it fail. A
+ * session has its own memory on the device and, on a CPU, its own threads.
  *
  * Arrays are row-major, samples first, without gaps: [samples, shape of the input]. They are raw data, as a file
  * of them would be: u8 becomes f32 divided by 255, and what the model says under `normalize` is applied.
@@ -267,8 +268,8 @@ gacc_error gacc_session_checkpoint(gacc_session* session, const char* folder);
 /* Goes on from one; the step must be of the same model. It may be gacc-exec's. Instead of init. */
 gacc_error gacc_session_resume(gacc_session* session, const char* folder);
 
-/* Waits, and gives the session back. Null is allowed. What the emulator found in all is an error here; the
- * session is gone all the same. */
+/* Waits, and gives the session back. Null is allowed; other calls on it at that time end or fail.
+ * What the emulator found in all is an error here; the session is gone all the same. */
 gacc_error gacc_session_close(gacc_session* session);
 
 #ifdef __GNUC__

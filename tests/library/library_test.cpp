@@ -4,12 +4,14 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <set>
 #include <string>
 #include <thread>
@@ -766,6 +768,61 @@ TEST_F(LibraryTest, Threads) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_LE(full, 80);
   EXPECT_LE(gacc_session_launches(run_), 2);
+}
+
+// Eight threads open sessions, train, predict and close them, each other's too. GACC_THREAD_ROUNDS: what each does (40).
+// A build with -fsanitize=thread says what this one would not show.
+TEST_F(LibraryTest, SessionsAreClosedWhileOthersWork) {
+  const char* const asked = std::getenv("GACC_THREAD_ROUNDS");
+  const int rounds = asked != nullptr ? std::atoi(asked) : 40;
+  std::array<std::atomic<gacc_session*>, 3> shared{};
+  std::atomic<int> done = 0, late = 0;
+  const auto tell = [&](const gacc_error& error) {
+    if (error.kind == GACC_OK) {
+      ++done;
+    } else {  // of another thread's doing
+      ++late;
+      EXPECT_EQ(error.kind, GACC_WRONG_CALL) << error.text;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 8; ++t)
+    threads.emplace_back([&, t] {
+      std::minstd_rand chance(t + 1);
+      const std::vector<gacc_array> both = arrays();
+      float outputs[8];
+      for (int i = 0; i < rounds; ++i) {
+        std::atomic<gacc_session*>& place = shared[chance() % shared.size()];
+        gacc_session* const run = place;
+        switch (chance() % 8) {
+          case 0:
+            tell(gacc_session_close(place.exchange(nullptr)));
+            break;
+          case 1:
+            tell(gacc_session_close(run));  // perhaps with others
+            break;
+          case 2:
+          case 3: {
+            gacc_session* const mine = open();
+            tell(gacc_session_init(mine, 7, 0));
+            tell(gacc_session_close(place.exchange(mine)));
+            break;
+          }
+          case 4:
+            tell(gacc_session_update(run, nullptr));
+            break;
+          case 5:
+            tell(gacc_session_train(run, both.data(), 2, 4, nullptr));
+            break;
+          default:
+            tell(gacc_session_predict(run, both.data(), 2, 4, outputs, sizeof outputs));
+        }
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (std::atomic<gacc_session*>& place : shared) tell(gacc_session_close(place));
+  EXPECT_GT(done, 0);
+  EXPECT_EQ(gacc_session_launches(shared[0]), 0) << "of a closed session";
 }
 
 }  // namespace
