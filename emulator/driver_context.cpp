@@ -94,8 +94,16 @@ GACC_DRIVER_EXPORT int cuDevicePrimaryCtxRetain(CUctx_st** context, int handle) 
 GACC_DRIVER_EXPORT int cuDevicePrimaryCtxRelease_v2(int handle) {
   return handle == 0 ? kSuccess : kInvalidDevice;
 }
+// There is one context, and every thread may use it.
 GACC_DRIVER_EXPORT int cuCtxSetCurrent(CUctx_st* context) {
   return !context || context == &device().context ? kSuccess : kInvalidContext;
+}
+GACC_DRIVER_EXPORT int cuCtxPushCurrent_v2(CUctx_st* context) {
+  return context == &device().context ? kSuccess : kInvalidContext;
+}
+GACC_DRIVER_EXPORT int cuCtxPopCurrent_v2(CUctx_st** context) {
+  if (context) *context = &device().context;
+  return kSuccess;
 }
 GACC_DRIVER_EXPORT int cuGetErrorName(int error, const char** text) {
   return error_text(error, text, &ErrorText::name);

@@ -50,7 +50,8 @@ class CudaDevice final : public Device {
     GACC_TRY(choose_gpu(driver_, options_.ordinal, options_.local_rank, options_.emulated, artifact, gpu_));
     GACC_TRY(driver_.check(driver_.context_retain(&context_, gpu_.handle), "cannot use GPU " + gpu_.name));
     retained_ = true;
-    GACC_TRY(enter());
+    const InContext within = enter();
+    GACC_TRY(within.status());
     GACC_TRY(choose_gemm(options_, driver_, gpu_, artifact.plan, gemm_, gemm_note_));
     if (gemm_) GACC_TRY(use_gemm_choices(options_, gpu_, *gemm_, tuning_, gemm_note_));
     size_t total = 0;
@@ -71,7 +72,8 @@ class CudaDevice final : public Device {
     const Plan& plan = artifact.plan;
     if (arena_ != 0) return Status::error("internal error: a device loads one artifact");
     if (plan.arena_bytes != arena_bytes_) return Status::error("internal error: load of another artifact");
-    GACC_TRY(enter());
+    const InContext within = enter();
+    GACC_TRY(within.status());
     micro_batch_ = plan.micro_batch;
     std::ranges::transform(kPrograms, most_samples_.begin(),
                            [&](Program program) { return plan.most_samples(program); });
@@ -109,12 +111,15 @@ class CudaDevice final : public Device {
     const int64_t most = most_samples_[static_cast<size_t>(program)];
     if (batch < 1 || batch > most)
       return Status::error("internal error: a run of {} samples, at most {} fit", batch, most);
-    GACC_TRY(enter());
+    const InContext within = enter();
+    GACC_TRY(within.status());
     window_.forget();
     Fork one_stream(driver_, stream_);
     if (programs_.sectioned(program) && !profiler_.is_open() && !flip_.is_set()) {
       Fork streams(driver_, stream_, copies_[0], copies_[1]);
-      return programs_.launch(program, batch, streams);
+      Status status = programs_.launch(program, batch, streams);
+      if (!status) wait_for_all();  // no copy goes on behind the error
+      return status;
     }
     if (profiler_.is_open() && !profiler_.full()) {
       GACC_TRY(programs_.prepare(program, batch, stream_));
@@ -153,10 +158,11 @@ class CudaDevice final : public Device {
   }
 
   Status write_all(std::span<const ArenaWrite> writes) override {
+    const InContext within = enter();
+    GACC_TRY(within.status());
     std::vector<Staging::Copy> copies;
     for (const auto& [offset, bytes] : writes) {
       if (std::byte* to = on_host(offset, bytes.size())) {  // once nothing works with it
-        GACC_TRY(enter());
         GACC_TRY(wait());
         std::ranges::copy(bytes, to);
         continue;
@@ -164,20 +170,19 @@ class CudaDevice final : public Device {
       GACC_TRY(check_range(offset, bytes.size()));
       copies.push_back({arena_ + static_cast<Pointer>(offset), bytes});
     }
-    GACC_TRY(enter());
     window_.forget();
     return staging_.write(copies, stream_);
   }
 
   Status read(int64_t offset, std::span<std::byte> bytes) override {
+    const InContext within = enter();
+    GACC_TRY(within.status());
     if (const std::byte* from = on_host(offset, bytes.size())) {
-      GACC_TRY(enter());
       GACC_TRY(wait());
       std::copy_n(from, bytes.size(), bytes.begin());
       return {};
     }
     GACC_TRY(check_range(offset, bytes.size()));
-    GACC_TRY(enter());
     return window_.read(arena_, arena_bytes_, offset, bytes, stream_);
   }
 
@@ -208,7 +213,8 @@ class CudaDevice final : public Device {
   }
 
   Status read_profile(std::vector<Timing>& timings) override {
-    GACC_TRY(enter());
+    const InContext within = enter();
+    GACC_TRY(within.status());
     GACC_TRY(wait());
     return profiler_.read(timings);
   }
@@ -220,7 +226,8 @@ class CudaDevice final : public Device {
   Status finish(std::string& reports) override {
     reports.clear();
     if (!options_.emulated || !stream_) return {};
-    GACC_TRY(enter());
+    const InContext within = enter();
+    GACC_TRY(within.status());
     Status waited = wait();
     const int64_t count = emulator_.reports(reports);
     if (count == 0) return waited;
@@ -228,6 +235,8 @@ class CudaDevice final : public Device {
   }
 
   Status open_link(DeviceLink*& link) override {
+    const InContext within = enter();
+    GACC_TRY(within.status());
     std::string gpu;
     for (const int attribute : {kAttributePciDomain, kAttributePciBus, kAttributePciDevice}) {
       int value = 0;
@@ -236,14 +245,14 @@ class CudaDevice final : public Device {
                              "cannot ask for the GPU's place"));
       gpu += fmt::format("{}:", value);
     }
-    const auto enter_and_forget = [this] {
-      window_.forget();
-      return enter();
-    };
-    const NcclPlace place{
-        driver_, stream_, arena_, gpu, options_.emulated ? &emulator_ : nullptr, enter_and_forget, [this] {
-          return measure();
-        }};
+    const NcclPlace place{driver_,
+                          context_,
+                          stream_,
+                          arena_,
+                          gpu,
+                          options_.emulated ? &emulator_ : nullptr,
+                          [this] { window_.forget(); },
+                          [this] { return measure(); }};
     Status status = open_nccl(place, link_);
     link = link_.get();
     return status;
@@ -256,7 +265,7 @@ class CudaDevice final : public Device {
                        version_text(gpu_.driver_version), gemm_ ? ", " + gemm_->name() : "");
   }
 
-  Status enter() { return driver_.check(driver_.context_set(context_), "cannot use the GPU's context"); }
+  InContext enter() const { return {driver_, context_}; }
 
   // The block for state on the host.
   Status lock_state(const Plan& plan) {
@@ -366,17 +375,25 @@ class CudaDevice final : public Device {
     return {};
   }
 
-  // The whole artifact is valid PTX, and so the lines in reports and logs are those of the file.
+  // The driver keeps the code that it makes of a text, by the text: it gets the PTX alone, which stays when only the
+  // artifact's IR changes. The emulator, and the driver once there is an error, get the whole artifact, which is valid
+  // PTX: so the lines in reports and logs are those of the file.
   Status load_module(const Artifact& artifact) {
-    const std::string ptx = write_artifact(artifact);
-    std::string log(kLogBytes, '\0');
-    int options[] = {kJitErrorLog, kJitErrorLogBytes};
-    void* values[] = {log.data(), reinterpret_cast<void*>(kLogBytes)};
-    const int error = driver_.module_load(&module_, ptx.c_str(), 2, options, values);
+    std::string log;
+    if (!options_.emulated && load_text(artifact.ptx, log) == 0) return {};
+    const int error = load_text(write_artifact(artifact), log);
     if (error == 0) return {};
     std::string text = driver_.check(error, "the driver does not take the artifact's PTX").text();
     if (const std::string lines = one_line(log); !lines.empty()) text += ": " + lines;
     return Status::error(std::move(text));
+  }
+
+  // Returns the driver's error, with what it says in `log`.
+  int load_text(const std::string& ptx, std::string& log) {
+    log.assign(kLogBytes, '\0');
+    int options[] = {kJitErrorLog, kJitErrorLogBytes};
+    void* values[] = {log.data(), reinterpret_cast<void*>(kLogBytes)};
+    return driver_.module_load(&module_, ptx.c_str(), 2, options, values);
   }
 
   // The memory taken now: other programs on the same GPU count as well, so this never goes below our own figures.
@@ -407,11 +424,21 @@ class CudaDevice final : public Device {
 
   Status wait() { return driver_.wait(stream_); }
 
+  void wait_for_all() {
+    for (const Stream stream : {stream_, copies_[0], copies_[1]})
+      if (stream) driver_.stream_wait(stream);
+  }
+
   void close() {
     if (!retained_) return;
-    driver_.context_set(context_);
+    give_back();
+    driver_.context_release(gpu_.handle);
+  }
+
+  void give_back() {
+    const InContext within = enter();
     link_.reset();  // first: what waits for a peer ends
-    if (stream_) driver_.stream_wait(stream_);
+    wait_for_all();
     profiler_.close();
     graphs_.close();
     gemm_.reset();
@@ -425,7 +452,6 @@ class CudaDevice final : public Device {
       if (stream) driver_.stream_destroy(stream);
     if (host_state_) driver_.host_release(host_state_);
     if (arena_) driver_.release(arena_);
-    driver_.context_release(gpu_.handle);
   }
 
   int64_t workspace_bytes() const { return workspace_bytes_[0] + workspace_bytes_[1]; }

@@ -43,7 +43,8 @@ using Pointer = unsigned long long;  // an address on the device
   F(device_attribute, cuDeviceGetAttribute, (int* value, int attribute, int device))               \
   F(context_retain, cuDevicePrimaryCtxRetain, (Context * context, int device))                     \
   F(context_release, cuDevicePrimaryCtxRelease_v2, (int device))                                   \
-  F(context_set, cuCtxSetCurrent, (Context context))                                               \
+  F(context_push, cuCtxPushCurrent_v2, (Context context))                                          \
+  F(context_pop, cuCtxPopCurrent_v2, (Context * context))                                          \
   F(memory_info, cuMemGetInfo_v2, (size_t * free, size_t * total))                                 \
   F(allocate, cuMemAlloc_v2, (Pointer * pointer, size_t bytes))                                    \
   F(release, cuMemFree_v2, (Pointer pointer))                                                      \
@@ -135,6 +136,27 @@ struct Driver {
     const Status copied = check(copy_out(to, from, bytes, stream), "cannot copy from the GPU");
     return copied ? wait(stream) : copied;
   }
+};
+
+// Makes a context the thread's own while it lives. The thread then has the one from before again: another library of
+// the process may work with another GPU.
+class InContext {
+ public:
+  InContext(const Driver& driver, Context context)
+      : driver_(driver),
+        entered_(driver.check(driver.context_push(context), "cannot use the GPU's context")) {}
+  ~InContext() {
+    Context left = nullptr;
+    if (entered_) driver_.context_pop(&left);
+  }
+  InContext(const InContext&) = delete;
+  InContext& operator=(const InContext&) = delete;
+
+  const Status& status() const { return entered_; }
+
+ private:
+  const Driver& driver_;
+  Status entered_;
 };
 
 // "13.0" for the driver's 13000.

@@ -91,7 +91,8 @@ class NcclLink final : public DeviceLink {
 
   Status open() {
     GACC_TRY(nccl_.open(place_.emulator != nullptr));
-    GACC_TRY(place_.enter());
+    const InContext within = enter();
+    GACC_TRY(within.status());
     GACC_TRY(check(place_.driver.module_load(&module_, kSumsPtx, 0, nullptr, nullptr)));
     return check(place_.driver.module_function(&function_, module_, "gacc_rank_sums"));
   }
@@ -113,7 +114,8 @@ class NcclLink final : public DeviceLink {
     NcclId of{};
     if (id.size() != sizeof of.bytes) return Status::error("internal error: an id of {} bytes", id.size());
     std::memcpy(of.bytes, id.data(), id.size());
-    GACC_TRY(place_.enter());
+    const InContext within = enter();
+    GACC_TRY(within.status());
     GACC_TRY(check_nccl(nccl_.join(&communicator_, ranks, of, rank), "cannot connect the GPUs of the ranks"));
     return place_.joined();
   }
@@ -124,20 +126,30 @@ class NcclLink final : public DeviceLink {
   }
 
   Status begin() override {
-    GACC_TRY(place_.enter());
+    place_.changes();
+    const InContext within = enter();
+    GACC_TRY(within.status());
     return check_nccl(nccl_.group_start(), "cannot send");
   }
   Status send(int64_t offset, int64_t numbers, int to) override {
+    const InContext within = enter();
+    GACC_TRY(within.status());
     return check_nccl(nccl_.send(pointer(offset), static_cast<size_t>(numbers), kNcclUint32, to,
                                  communicator_, place_.stream),
                       "cannot send");
   }
   Status receive(int64_t offset, int64_t numbers, int from) override {
+    const InContext within = enter();
+    GACC_TRY(within.status());
     return check_nccl(nccl_.receive(pointer(offset), static_cast<size_t>(numbers), kNcclUint32, from,
                                     communicator_, place_.stream),
                       "cannot receive");
   }
-  Status end() override { return check_nccl(nccl_.group_end(), "the exchange with other ranks failed"); }
+  Status end() override {
+    const InContext within = enter();
+    GACC_TRY(within.status());
+    return check_nccl(nccl_.group_end(), "the exchange with other ranks failed");
+  }
 
   Status copy(int64_t to, int64_t from, int64_t numbers) override {
     return launch(to, from, numbers, kCopy, 1);
@@ -147,6 +159,7 @@ class NcclLink final : public DeviceLink {
   }
 
  private:
+  InContext enter() const { return {place_.driver, place_.context}; }
   void* pointer(int64_t offset) const {
     return reinterpret_cast<void*>(place_.arena + static_cast<Pointer>(offset));
   }
@@ -156,6 +169,8 @@ class NcclLink final : public DeviceLink {
   }
 
   Status launch(int64_t left, int64_t right, int64_t numbers, Mode mode, float kept) {
+    const InContext within = enter();
+    GACC_TRY(within.status());
     if (place_.emulator != nullptr)  // no value of a program lives now
       GACC_TRY(place_.emulator->values(place_.stream, place_.arena, {}));
     Pointer to = place_.arena + static_cast<Pointer>(left), from = place_.arena + static_cast<Pointer>(right);

@@ -46,11 +46,12 @@ inline constexpr int kNcclUint32 = 3;
 // The link's needs of its device; all must outlive it.
 struct NcclPlace {
   const Driver& driver;
+  Context context = nullptr;
   Stream stream = nullptr;
   Pointer arena = 0;
   std::string gpu{};                       // tells it from others of this machine
   const EmulatorLink* emulator = nullptr;  // where it is one
-  std::function<Status()> enter{};         // before every call
+  std::function<void()> changes{};         // before every exchange, which writes into the arena
   std::function<Status()> joined{};        // after NCCL has taken its memory
 };
 Status open_nccl(const NcclPlace& place, std::unique_ptr<DeviceLink>& link);

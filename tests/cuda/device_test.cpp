@@ -34,6 +34,7 @@ class CudaDeviceTest : public testing::Test {
   void TearDown() override {
     device_.reset();
     EXPECT_EQ(fake_->live_allocations, 0) << "something was not given back";
+    EXPECT_EQ(fake_->out_of_context, std::set<std::string>()) << "in another context";
   }
   // Opens the device and loads the artifact; the first error.
   Status open(const Artifact& artifact) {
@@ -226,6 +227,60 @@ TEST_F(CudaDeviceTest, AFailureOnTheGpuSurfacesAtTheNextRead) {
   std::byte byte;
   EXPECT_EQ(device_->read(0, std::span(&byte, 1)).text(),
             "the GPU failed: CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)");
+}
+
+// PyTorch may work with another GPU in this thread.
+TEST_F(CudaDeviceTest, TheThreadKeepsItsContext) {
+  int other = 0;
+  const std::vector<void*> own = {&other};
+  fake_->contexts = own;
+  const Artifact artifact = tiny_artifact(4, 4);
+  ASSERT_EQ(cuda::open_device(options_, artifact, device_).text(), "");
+  EXPECT_EQ(fake_->contexts, own) << "opened";
+  ASSERT_EQ(device_->load(artifact).text(), "");
+  EXPECT_EQ(fake_->contexts, own) << "loaded";
+  ASSERT_EQ(device_->run(Program::step, 4).text(), "");
+  EXPECT_EQ(fake_->contexts, own) << "run";
+  std::byte byte{};
+  ASSERT_EQ(device_->write(0, std::span(&byte, 1)).text(), "");
+  ASSERT_EQ(device_->read(0, std::span(&byte, 1)).text(), "");
+  EXPECT_EQ(fake_->contexts, own) << "written and read";
+  fake_->failing_launch = 700;
+  EXPECT_EQ(device_->run(Program::step, 4).text(), "");
+  EXPECT_NE(device_->read(0, std::span(&byte, 1)).text(), "");
+  EXPECT_EQ(fake_->contexts, own) << "failed";
+  device_.reset();
+  EXPECT_EQ(fake_->contexts, own) << "closed";
+}
+
+// By its text the driver finds the code that it has made of it before.
+TEST_F(CudaDeviceTest, TheDriverGetsThePtxAlone) {
+  Artifact artifact = tiny_artifact(4, 4);
+  artifact.ir = "module @one";
+  ASSERT_EQ(open(artifact).text(), "");
+  artifact.ir = "module @other\n";
+  ASSERT_EQ(open(artifact).text(), "");
+  EXPECT_EQ(fake_->images, (std::vector<std::string>{artifact.ptx, artifact.ptx}));
+}
+
+// State on the host is copied on streams of its own.
+TEST_F(CudaDeviceTest, NoCopyGoesOnBehindAnError) {
+  Artifact artifact = tiny_artifact(4, 4);
+  Plan& plan = artifact.plan;
+  plan.host_bytes = 8;
+  PlanProgram& update = plan.programs[2];
+  ASSERT_EQ(update.name, "update");
+  PlanLaunch copy;
+  copy.copy = PlanCopy{plan.find("w")->offset, plan.arena_bytes, 8};
+  copy.stream = 1;
+  update.launches.insert(update.launches.begin(), copy);
+  update.section = PlanSection{plan.find("loss.count")->offset, 0, 1};
+  ASSERT_EQ(open(artifact).text(), "");
+  ASSERT_EQ(device_->run(Program::step, 4).text(), "");
+  fake_->refused_launch = 719;
+  EXPECT_NE(device_->run(Program::update, 4).text(), "");
+  const std::map<void*, int> nothing;
+  EXPECT_EQ(fake_->queued, nothing) << "a stream works behind the error";
 }
 
 TEST_F(CudaDeviceTest, SaysInOneSentenceWhyNoGpuRunsTheArtifact) {

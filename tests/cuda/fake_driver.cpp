@@ -66,6 +66,12 @@ int called(const char* name) {
   return 0;
 }
 
+// Counts a call that works in the thread's context.
+int called_within(const char* name) {
+  if (fake().contexts.empty() || fake().contexts.back() != &the_context) fake().out_of_context.insert(name);
+  return called(name);
+}
+
 void enqueue(std::function<void()> work) { queue.push_back(std::move(work)); }
 
 int run_until(size_t end) {
@@ -152,14 +158,22 @@ FAKE cuDevicePrimaryCtxRelease_v2(int) {
   --fake().live_allocations;
   return 0;
 }
-FAKE cuCtxSetCurrent(Context) { return called("cuCtxSetCurrent"); }
+FAKE cuCtxPushCurrent_v2(Context context) {
+  fake().contexts.push_back(context);
+  return called("cuCtxPushCurrent_v2");
+}
+FAKE cuCtxPopCurrent_v2(Context* context) {
+  *context = static_cast<Context>(fake().contexts.back());
+  fake().contexts.pop_back();
+  return called("cuCtxPopCurrent_v2");
+}
 FAKE cuMemGetInfo_v2(size_t* free, size_t* total) {
   *free = fake().free_bytes;
   *total = fake().total_bytes;
   return 0;
 }
 FAKE cuMemAlloc_v2(Pointer* pointer, size_t bytes) {
-  called("cuMemAlloc_v2");
+  called_within("cuMemAlloc_v2");
   if (bytes > fake().free_bytes) return kErrorOutOfMemory;
   fake().free_bytes -= bytes;
   ++fake().live_allocations;
@@ -171,6 +185,7 @@ FAKE cuMemAlloc_v2(Pointer* pointer, size_t bytes) {
   return 0;
 }
 FAKE cuMemFree_v2(Pointer pointer) {
+  called_within("cuMemFree_v2");
   fake().free_bytes += allocations[pointer];
   allocations.erase(pointer);
   --fake().live_allocations;
@@ -181,43 +196,49 @@ FAKE cuMemHostAlloc(void** pointer, size_t bytes, unsigned) {
   if (bytes > fake().lockable_bytes) return kErrorOutOfMemory;
   *pointer = std::malloc(bytes);
   ++fake().live_allocations;
-  return called("cuMemHostAlloc");
+  return called_within("cuMemHostAlloc");
 }
 FAKE cuMemFreeHost(void* pointer) {
   std::free(pointer);
   --fake().live_allocations;
   return 0;
 }
-FAKE cuMemsetD8Async(Pointer to, unsigned char value, size_t bytes, Stream) {
+FAKE cuMemsetD8Async(Pointer to, unsigned char value, size_t bytes, Stream stream) {
+  ++fake().queued[stream];
   enqueue([=] { std::memset(reinterpret_cast<void*>(to), value, bytes); });
-  return called("cuMemsetD8Async");
+  return called_within("cuMemsetD8Async");
 }
-FAKE cuMemcpyHtoDAsync_v2(Pointer to, const void* from, size_t bytes, Stream) {
+FAKE cuMemcpyHtoDAsync_v2(Pointer to, const void* from, size_t bytes, Stream stream) {
+  ++fake().queued[stream];
   enqueue([=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
-  return called("cuMemcpyHtoDAsync_v2");
+  return called_within("cuMemcpyHtoDAsync_v2");
 }
-FAKE cuMemcpyDtoHAsync_v2(void* to, Pointer from, size_t bytes, Stream) {
+FAKE cuMemcpyDtoHAsync_v2(void* to, Pointer from, size_t bytes, Stream stream) {
+  ++fake().queued[stream];
   enqueue([=] { std::memcpy(to, reinterpret_cast<const void*>(from), bytes); });
-  return called("cuMemcpyDtoHAsync_v2");
+  return called_within("cuMemcpyDtoHAsync_v2");
 }
 FAKE cuStreamCreate(Stream* stream, unsigned) {
   *stream = new CUstream_st;
   ++fake().live_allocations;
-  return called("cuStreamCreate");
+  return called_within("cuStreamCreate");
 }
 FAKE cuStreamDestroy_v2(Stream stream) {
+  called_within("cuStreamDestroy_v2");
+  fake().queued.erase(stream);
   delete stream;
   --fake().live_allocations;
   return 0;
 }
-FAKE cuStreamSynchronize(Stream) {
-  called("cuStreamSynchronize");
+FAKE cuStreamSynchronize(Stream stream) {
+  fake().queued.erase(stream);
+  called_within("cuStreamSynchronize");
   return run_until(done + queue.size());
 }
 FAKE cuStreamBeginCapture_v2(Stream stream, int) {
   stream->capturing = true;
   stream->captured.clear();
-  return called("cuStreamBeginCapture_v2");
+  return called_within("cuStreamBeginCapture_v2");
 }
 FAKE cuStreamEndCapture(Stream stream, Graph* graph) {
   stream->capturing = false;
@@ -229,7 +250,7 @@ FAKE cuGraphInstantiateWithFlags(GraphExec* executable, Graph graph, unsigned lo
   *executable = new CUgraphExec_st{graph->launches};
   ++fake().live_allocations;
   fake().free_bytes -= fake().graph_bytes;
-  return called("cuGraphInstantiateWithFlags");
+  return called_within("cuGraphInstantiateWithFlags");
 }
 FAKE cuGraphUpload(GraphExec, Stream) { return 0; }
 FAKE cuGraphLaunch(GraphExec executable, Stream) {
@@ -241,13 +262,13 @@ FAKE cuGraphLaunch(GraphExec executable, Stream) {
     for (const FakeLaunch& launch : launches) run_kernel(launch);
     if (error) pending_error = error;
   });
-  return called("cuGraphLaunch");
+  return called_within("cuGraphLaunch");
 }
 FAKE cuGraphExecDestroy(GraphExec executable) {
   delete executable;
   --fake().live_allocations;
   fake().free_bytes += fake().graph_bytes;
-  return called("cuGraphExecDestroy");
+  return called_within("cuGraphExecDestroy");
 }
 FAKE cuGraphDestroy(Graph graph) {
   delete graph;
@@ -257,16 +278,16 @@ FAKE cuGraphDestroy(Graph graph) {
 FAKE cuEventCreate(Event* event, unsigned) {
   *event = new CUevent_st;
   ++fake().live_allocations;
-  return called("cuEventCreate");
+  return called_within("cuEventCreate");
 }
 FAKE cuEventRecord(Event event, Stream) {
   event->until = done + queue.size();
-  return called("cuEventRecord");
+  return called_within("cuEventRecord");
 }
 // One queue, in the order of issue: what is waited for has run.
-FAKE cuStreamWaitEvent(Stream, Event, unsigned) { return called("cuStreamWaitEvent"); }
+FAKE cuStreamWaitEvent(Stream, Event, unsigned) { return called_within("cuStreamWaitEvent"); }
 FAKE cuEventSynchronize(Event event) {
-  called("cuEventSynchronize");
+  called_within("cuEventSynchronize");
   return run_until(event->until);
 }
 FAKE cuEventDestroy_v2(Event event) {
@@ -275,13 +296,14 @@ FAKE cuEventDestroy_v2(Event event) {
   return 0;
 }
 FAKE cuModuleLoadDataEx(Module* module, const void* image, unsigned count, int* options, void** values) {
-  called("cuModuleLoadDataEx");
+  called_within("cuModuleLoadDataEx");
   if (!fake().jit_log.empty()) {
     for (unsigned i = 0; i < count; ++i)
       if (options[i] == kJitErrorLog) std::strcpy(static_cast<char*>(values[i]), fake().jit_log.c_str());
     return 218;
   }
   *module = new CUmod_st{static_cast<const char*>(image)};
+  fake().images.emplace_back(static_cast<const char*>(image));
   functions.clear();
   pending_error = 0;
   ++fake().live_allocations;
@@ -306,6 +328,7 @@ FAKE cuFuncGetAttribute(int* value, int, Function) {
 }
 FAKE cuLaunchKernel(Function function, unsigned grid, unsigned, unsigned, unsigned block, unsigned, unsigned,
                     unsigned, Stream stream, void** parameters, void**) {
+  if (fake().refused_launch != 0) return fake().refused_launch;
   FakeLaunch launch{function->name, grid, block, {}};
   for (int i = 0; i < function->parameters; ++i)
     launch.arguments.push_back(*static_cast<const uint64_t*>(parameters[i]));
@@ -313,11 +336,11 @@ FAKE cuLaunchKernel(Function function, unsigned grid, unsigned, unsigned, unsign
     stream->captured.push_back(launch);
   else
     enqueue([launch] { run_kernel(launch); });
-  return called("cuLaunchKernel");
+  return called_within("cuLaunchKernel");
 }
 FAKE cuLaunchCooperativeKernel(Function function, unsigned grid, unsigned, unsigned, unsigned block, unsigned,
                                unsigned, unsigned, Stream stream, void** parameters) {
-  called("cuLaunchCooperativeKernel");
+  called_within("cuLaunchCooperativeKernel");
   return cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, stream, parameters, nullptr);
 }
 FAKE cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Function, int, size_t) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,15 +30,20 @@ struct FakeDriver {
   int max_threads = 1024;
   int multiprocessors = 4, blocks_at_once = 2;  // of a kernel on each
   int failing_launch = 0;  // the error that surfaces at the wait after the next graph launch
+  int refused_launch = 0;  // the error of the next launches of a kernel
   // What a kernel does; null: nothing.
   void (*kernel)(const FakeLaunch& launch, void* context) = nullptr;
   void* context = nullptr;
 
   // What happened.
-  std::map<std::string, int> calls;  // by exported name
-  std::vector<std::string> graphs;   // each graph launch as "kernel kernel ..."
-  std::vector<FakeLaunch> launches;  // each kernel run, in order
-  int live_allocations = 0;          // device, host, streams, events, modules, graphs not yet destroyed
+  std::map<std::string, int> calls;      // by exported name
+  std::vector<std::string> graphs;       // each graph launch as "kernel kernel ..."
+  std::vector<FakeLaunch> launches;      // each kernel run, in order
+  std::vector<std::string> images;       // each text that was loaded
+  int live_allocations = 0;              // device, host, streams, events, modules, graphs not yet destroyed
+  std::vector<void*> contexts;           // of the thread, the last one is current
+  std::set<std::string> out_of_context;  // calls that work in a context, made in another one
+  std::map<void*, int> queued;           // on each stream, since somebody waited for it
 
   int count(const std::string& name) const {
     auto found = calls.find(name);
