@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <fmt/ranges.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -16,23 +17,64 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
+#include <mutex>
 #include <system_error>
+#include <utility>
 
+#include "runtime/temporaries.h"
 #include "runtime/text.h"
 
 namespace gacc {
 namespace {
 
-// Makes a file or folder of a new name beside `path`; `make` gives false, with errno, where it cannot. The name; an
-// error calls the path as the user did, `given`.
+constexpr std::string_view kPrefix = ".gacc-", kEnding = ".tmp", kFolderEnding = ".folder.tmp";
+
+// Locks what a run has made under a temporary name; the system lets go of it when the process ends, however it does.
+// False where a sweep has removed it before it was held. (File systems without locks are never swept.)
+bool hold(int fd) {
+  while (flock(fd, LOCK_EX) != 0 && errno == EINTR) continue;
+  struct stat info = {};
+  return fstat(fd, &info) != 0 || info.st_nlink > 0;
+}
+
+// The descriptors that hold this process's temporary folders, by their names.
+class HeldFolders {
+ public:
+  void add(const std::string& name, int fd) {
+    const std::lock_guard lock(mutex_);
+    held_[name] = fd;
+  }
+  void release(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = held_.extract(name); !found.empty()) close(found.mapped());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, int> held_;
+};
+HeldFolders& held_folders() {
+  static HeldFolders folders;
+  return folders;
+}
+
+// Makes a file or folder of a new name beside `path`; `make` gives its descriptor or -1, with errno, where it cannot.
+// The name, held by the descriptor `fd`; an error calls the path as the user did, `given`.
 template <class Make>
-Result<std::string> make_beside(const std::string& path, const std::string& given, const char* ending,
-                                const Make& make) {
+Result<std::string> make_beside(const std::string& path, const std::string& given, std::string_view ending,
+                                int& fd, const Make& make) {
   static std::atomic<int> number = 0;
   const std::string folder = folder_of(path);
+  sweep_temporaries(folder);
   for (int attempt = 0; attempt < 100; ++attempt) {
-    const std::string name = fmt::format("{}/.gacc-{}-{}{}", folder, getpid(), number++, ending);
-    if (make(name.c_str())) return name;
+    const std::string name = fmt::format("{}/{}{}-{}{}", folder, kPrefix, getpid(), number++, ending);
+    fd = make(name.c_str());
+    if (fd >= 0 && hold(fd)) return name;
+    if (fd >= 0) {
+      close(std::exchange(fd, -1));
+      continue;
+    }
     if (errno == ENOENT) return Status::error("cannot write {}: there is no folder {}", given, folder);
     if (errno != EEXIST) break;  // else it is left by a process of that number that was killed
   }
@@ -164,9 +206,8 @@ Status AtomicFile::open(const std::string& path) {
   if (path_.ends_with('/')) return Status::error("cannot write {}: it names a folder", path);
   // Renaming would replace a file that one may not write.
   if (exists && access(path_.c_str(), W_OK) != 0) return cannot_write(path, errno);
-  temporary_ = GACC_TRY(make_beside(path_, path, ".tmp", [&](const char* name) {
-    fd_ = ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    return fd_ >= 0;
+  temporary_ = GACC_TRY(make_beside(path_, path, kEnding, fd_, [](const char* name) {
+    return ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   }));
   // The new file is as open or closed to others as the old one.
   if (exists && fchmod(fd_, old.st_mode & 07777) != 0 && errno != EPERM) return cannot_write(path, errno);
@@ -215,6 +256,7 @@ Status AtomicFile::commit(const std::string& keep) {
 AtomicFolder::~AtomicFolder() {
   std::error_code ignored;
   if (!temporary_.empty()) std::filesystem::remove_all(temporary_, ignored);
+  held_folders().release(temporary_);
 }
 
 Status AtomicFolder::check_old() const {
@@ -238,8 +280,11 @@ Status AtomicFolder::open(const std::string& path, std::span<const std::string_v
   own_.assign(own.begin(), own.end());
   if (follow_links(path_)) return Status::error("cannot write the folder {}: it is of /proc", path);
   GACC_TRY(check_old());
-  temporary_ = GACC_TRY(
-      make_beside(path_, path, ".folder.tmp", [](const char* name) { return mkdir(name, 0777) == 0; }));
+  int fd = -1;
+  temporary_ = GACC_TRY(make_beside(path_, path, kFolderEnding, fd, [](const char* name) {
+    return mkdir(name, 0777) == 0 ? ::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+  }));
+  held_folders().add(temporary_, fd);
   struct stat old = {};
   if (stat(path_.c_str(), &old) == 0) (void)chmod(temporary_.c_str(), old.st_mode & 07777);
   return {};
@@ -268,12 +313,28 @@ Status AtomicFolder::commit() {
       (void)rename(old.c_str(), path_.c_str());
       return cannot_write(path_, error);
     }
+    held_folders().release(temporary_);
     temporary_ = old;
   }
   if (!is_new) std::filesystem::remove_all(temporary_, ignored);  // what was the old folder
+  held_folders().release(temporary_);
   temporary_.clear();
   sync_folder_of(path_);
   return {};
+}
+
+void sweep_temporaries(const std::string& folder) {
+  std::error_code error;
+  for (auto entry = std::filesystem::directory_iterator(folder, error);
+       !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with(kPrefix) || !name.ends_with(kEnding)) continue;
+    const int fd = ::open(entry->path().c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) continue;
+    std::error_code ignored;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) std::filesystem::remove_all(entry->path(), ignored);
+    close(fd);
+  }
 }
 
 void sync_folder_of(const std::string& path) {

@@ -18,6 +18,7 @@
 #include "runtime/atomic_file.h"
 #include "runtime/byte_order.h"
 #include "runtime/json_text.h"
+#include "runtime/temporaries.h"
 #include "runtime/text.h"
 
 namespace gacc {
@@ -169,12 +170,7 @@ Status CheckpointFolder::open(const std::string& path) {
   if (flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)  // other errors: no locks there
     return Status::error("another run uses the checkpoint folder {}", path);
   file_ = checkpoint_in(path);
-  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with(".gacc-") || !name.ends_with(".tmp")) continue;
-    std::error_code ignored;
-    std::filesystem::remove(entry.path(), ignored);
-  }
+  sweep_temporaries(path);
   return {};
 }
 

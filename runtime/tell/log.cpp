@@ -191,6 +191,9 @@ Status LogFile::open(const std::string& path, std::optional<LogPosition> resume)
     temporary_.clear();  // it is not ours to remove
     return fail("open");
   }
+  // The new log is as open or closed to others as the old one.
+  if (exists && !temporary_.empty() && fchmod(fd_, info.st_mode & 07777) != 0 && errno != EPERM)
+    return fail("open");
   return {};
 }
 

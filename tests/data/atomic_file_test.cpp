@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <thread>
@@ -229,6 +230,41 @@ TEST(AtomicFolder, NothingElseGoesWithTheOldOne) {
   EXPECT_EQ(write_folder(folder.path("no/f"), "two").text(),
             "cannot write " + folder.path("no/f") + ": there is no folder " + folder.path("no"));
   EXPECT_EQ(folder.files(), (std::vector<std::string>{"f", "file"}));
+}
+
+// A run that is killed leaves its temporary file; the next one that writes into the folder removes it.
+TEST(AtomicFile, WhatKilledRunsLeftIsSwept) {
+  Folder folder;
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t killed = fork();
+  if (killed == 0) {
+    AtomicFile file;
+    constexpr std::string_view kOwn[] = {"a"};
+    AtomicFolder inner;
+    const bool open = file.open(folder.path("a")).ok() && inner.open(folder.path("f"), kOwn).ok() &&
+                      write_file_atomically(inner.file("a"), "half").ok();
+    (void)!write(ready[1], open ? "y" : "n", 1);
+    while (true) pause();
+  }
+  char answer = 0;
+  ASSERT_EQ(read(ready[0], &answer, 1), 1);
+  ASSERT_EQ(answer, 'y');
+  const std::vector<std::string> held = folder.files();
+  EXPECT_EQ(held.size(), 2U);
+  {
+    AtomicFile beside;
+    ASSERT_EQ(beside.open(folder.path("b")).text(), "");
+    EXPECT_EQ(folder.files().size(), 3U) << "what a process holds stays";
+  }
+  kill(killed, SIGKILL);
+  ASSERT_EQ(waitpid(killed, nullptr, 0), killed);
+  EXPECT_EQ(folder.files(), held);
+  folder.put(".gacc-mine", "not ours");
+  ASSERT_EQ(write_file_atomically(folder.path("b"), "new").text(), "");
+  EXPECT_EQ(folder.files(), (std::vector<std::string>{".gacc-mine", "b"}));
+  close(ready[0]);
+  close(ready[1]);
 }
 
 }  // namespace

@@ -114,6 +114,18 @@ TEST_F(LogFileTest, without_a_line_nothing_is_left) {
   }
 }
 
+TEST_F(LogFileTest, a_new_log_is_as_private_as_the_old_one) {
+  ASSERT_TRUE(write_file_atomically(path, "old"));
+  ASSERT_EQ(chmod(path.c_str(), 0600), 0);
+  LogFile log;
+  ASSERT_TRUE(log.open(path));
+  ASSERT_TRUE(log.write("{}"));
+  ASSERT_TRUE(log.commit());
+  struct stat info {};
+  ASSERT_EQ(stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600U);
+}
+
 TEST_F(LogFileTest, files_that_a_log_may_write) {
   EXPECT_EQ(log_files(path)[0], path);
   EXPECT_EQ(log_files(path)[1], "");
