@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "frontend/model_file.h"
+#include "ir/parts.h"
 #include "ir/text/size_text.h"
 
 namespace gacc::frontend {
@@ -99,6 +100,13 @@ void check_bits(const ModelFile& model, Diag& diag) {
     refuse(model.file.table("loss").at("chunks"),
            "`loss.chunks` adds up a part of all samples before the next part, so sums depend on the "
            "micro-batch");
+  if (model.micro_batch > ir::kMostParts)
+    refuse(
+        train.at("micro_batch"),
+        fmt::format(
+            "`train.micro_batch` is {}; with \"bits\", which adds up a launch sample after sample, it is at "
+            "most {}",
+            model.micro_batch, ir::kMostParts));
   const auto& said = model.settings.train;
   if (!*said.choose_micro_batch && !*said.choose_accumulate && model.accumulate % *said.lanes != 0)
     refuse(train.at("lanes"),

@@ -148,8 +148,10 @@ class KernelBuilder {
         kernel_.form = KernelForm::rowwise;
         member.per_row = true;
       }
-      // A sum finds its buffer by columns, whatever the buffer's shape.
-      const size_t own = op.info->lowering == Lowering::column_reduce && op.info->is_written(0) ? 1 : 0;
+      // A sum finds its buffer by columns, or it is one element, whatever the buffer's shape.
+      const bool sums =
+          op.info->lowering == Lowering::column_reduce || op.info->lowering == Lowering::total_reduce;
+      const size_t own = sums ? op.operands.size() - 1 : 0;
       for (size_t o = own; o < op.operands.size(); ++o)
         if (!operand(op, op.operands[o], member)) return false;
       if (op.when && !operand(op, *op.when, member)) return false;

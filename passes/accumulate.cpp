@@ -16,6 +16,7 @@
 
 #include "ir/contains.h"
 #include "ir/kernel.h"
+#include "ir/parts.h"
 #include "passes/accumulate.h"
 #include "passes/analysis/rewrite.h"
 
@@ -153,6 +154,14 @@ class InOrder {
     if (!has_batch(shape) || (total ? elements(shape, 1) == 1 : rows_of_sample < kLeastRowsToPart)) return;
     int64_t parts = 1;
     while (!total && rows_of_sample / parts > kRowsOfPart && rows_of_sample % (2 * parts) == 0) parts *= 2;
+    if (parts * micro_batch > kMostParts) {
+      diag_.error(
+          Kind::out_of_range, region_.ops[at].at,
+          "train.require = \"bits\": a sum here has {} parts a sample, and {} are the most of a launch: "
+          "train.micro_batch is {}, and may be {}",
+          parts, kMostParts, micro_batch, kMostParts / parts);
+      return;
+    }
     const std::string name = region_[region_.ops[at].results.front()].name + ".samples";
     Builder build = Builder(module_, region_, diag_).like(region_.ops[at]);
     build.at = at;

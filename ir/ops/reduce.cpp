@@ -1,6 +1,7 @@
 // Reductions over the last axis (row_*), over all other axes (column_sum), and over everything (total_sum).
 // The `.acc` forms add to a buffer. References and kernels follow from Lowering and Combine.
 #include "ir/ops/common.h"
+#include "ir/parts.h"
 
 namespace gacc::ir {
 
@@ -27,7 +28,8 @@ Shape columns_of(const OpView& op, size_t i) {
 
 void expect_parts(const OpView& op) {
   const int64_t parts = op.integer("parts");
-  if (parts < 1 || parts > 65536) refuse(op, Kind::out_of_range, "parts is {}; it must be 1 to 65536", parts);
+  if (parts < 1 || parts > kMostParts)
+    refuse(op, Kind::out_of_range, "parts is {}; it must be 1 to {}", parts, kMostParts);
 }
 
 // d_x = dy, repeated; the parts exist only after autodiff.
@@ -140,16 +142,18 @@ extern const OpInfo op_total_sum{
 extern const OpInfo op_total_sum_acc{
     .name = "total_sum.acc",
     .summary =
-        "buffer [] += sum over all elements of x; operands: buffer, x; floats or i32. ordered: they "
-        "are added to the buffer one after the other",
+        "buffer of one element, of any shape, += sum over all elements of x; operands: buffer, x; floats or "
+        "i32. ordered: they are added to the buffer one after the other",
     .operands = 2,
     .writes = operand_bits({0}),
     .attrs = {{"ordered", false}},
     .infer = [](const OpView& op) -> Types {
       expect_tensor(op, 1);
       expect_write(op, 0);
-      expect_scalar(op, 0);
       expect_writable(op, 1, op.operand(0).dtype);
+      const Shape& sum = op.operand(0).shape;
+      if (has_batch(sum) || elements(sum, 1) != 1)
+        refuse(op, Kind::shape_mismatch, {0}, "the buffer must have one element");
       return {};
     },
     .lowering = Lowering::total_reduce,

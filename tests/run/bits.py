@@ -72,6 +72,19 @@ def sequences(chance):
     return parts, '[loss]\ntype = "cross_entropy"\ntarget = "y"\nignore_index = -1'
 
 
+def narrow(chance):
+    """Parameters of one element: a layer of one feature, a convolution of one channel, norms over one."""
+    if chance.random() < 0.5:
+        parts = ["[inputs.x]\nshape = [1, 6, 6]", "[inputs.y]\nshape = [1]",
+                 layer("conv2d", "conv", channels=1, kernel=chance.choice([1, 3])), layer("group_norm", "norm", groups=1),
+                 layer("conv2d", "point", channels=1, kernel=1), layer("global_avg_pool2d", "mean")]
+    else:
+        parts = [f"[inputs.x]\nshape = [{chance.choice([1, 4])}]", "[inputs.y]\nshape = [1]",
+                 layer("linear", "one", features=1, activation="tanh"), layer(chance.choice(["layer_norm", "rms_norm"]), "norm")]
+    loss = chance.choice(["mse", "bce_with_logits"])
+    return [*parts, layer("linear", "out", features=1, bias=chance.random() < 0.8)], f'[loss]\ntype = "{loss}"\ntarget = "y"'
+
+
 def write_model(path, kind, chance, **train):
     layers, loss = kind(chance)
     optimizer = chance.choice(['type = "adamw"\nlr = 0.01\nweight_decay = 0.1', 'type = "sgd"\nlr = 0.05\nmomentum = 0.9', 'type = "lamb"\nlr = 0.01'])
@@ -141,6 +154,12 @@ def test_images(folder):
     check(folder, images, SPLITS // 3)
 
 
+def test_parameters_of_one_element(folder):
+    for precision in ("f32", "f16"):
+        check(folder, narrow, OF_A_MODEL // 2, precision=precision)
+    check(folder, narrow, max(2, EMULATED // 3), device="emulate")
+
+
 def test_sequences(folder):
     check(folder, sequences, SPLITS // 3)
 
@@ -167,6 +186,8 @@ def test_what_cannot_keep_them_is_refused(folder):
     refused(folder, "second_moment", example="adam_micro")
     refused(folder, "carry", train__tail="carry")
     refused(folder, "no divisor of `train.accumulate` 10", train__lanes=4)
+    refused(folder, '`train.micro_batch` is 65537; with "bits", which adds up a launch sample after sample, it is at most 65536',
+            train__micro_batch=65537)
 
 
 harness.main(globals())
