@@ -158,7 +158,8 @@ Status HostEngine::prepare_product(const ir::OpView& at, Launch& launch) {
                  .type = operand_type(at.module, at.region, call.a).dtype,
                  .result = operand_type(at.module, at.region, call.c).dtype,
                  .ordered = ir::keeps_bits(at.module.settings),
-                 .rows_of_sample = call.k.times_batch ? call.k.factor : 1};
+                 .rows_of_sample = call.k.times_batch ? call.k.factor : 1,
+                 .by_rows = call.m.times_batch && at.region.kind != ir::RegionKind::step};
   launch.gemm.cut();
   launch.name += fmt::format(" {}x{}x{}", launch.gemm.m, launch.gemm.n, launch.gemm.k);
   if (!launch.gemm.needs_scratch() || scratch_.data() != nullptr) return {};

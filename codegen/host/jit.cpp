@@ -12,9 +12,11 @@
 #include <llvm/Target/TargetMachine.h>
 #include <llvm/TargetParser/Host.h>
 
+#include <algorithm>
 #include <mutex>
 #include <set>
 
+#include "codegen/host/most_isa.h"
 #include "codegen/host/target.h"
 
 namespace gacc::codegen {
@@ -27,12 +29,23 @@ struct Cpu {
   bool fma = false, f16c = false;
 };
 
+// Says whether a CPU's feature is beyond what the program may use.
+bool is_beyond(llvm::StringRef feature) {
+  const auto begins = [&](std::initializer_list<const char*> names) {
+    return std::ranges::any_of(names, [&](const char* name) { return feature.find(name) == 0; });
+  };
+  if (most_isa() == Isa::avx512) return false;
+  if (begins({"avx512", "avx10", "amx", "evex512"})) return true;
+  return most_isa() == Isa::sse && begins({"avx", "fma", "f16c", "xop", "vaes", "vpclmulqdq", "gfni"});
+}
+
 const Cpu& host_cpu() {
   static const Cpu found = [] {
     Cpu cpu;
     cpu.triple = llvm::sys::getProcessTriple();
     cpu.name = llvm::sys::getHostCPUName().str();
-    const llvm::StringMap<bool> features = llvm::sys::getHostCPUFeatures();
+    llvm::StringMap<bool> features = llvm::sys::getHostCPUFeatures();
+    for (auto& feature : features) feature.second = feature.second && !is_beyond(feature.first());
     std::set<std::string> list;  // a StringMap has no order of its own
     for (const auto& feature : features) list.insert((feature.second ? "+" : "-") + feature.first().str());
     cpu.features = fmt::format("{}", fmt::join(list, ","));

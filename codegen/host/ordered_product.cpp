@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "codegen/host/most_isa.h"
+
 namespace gacc::host {
 
 namespace {
@@ -146,8 +148,10 @@ GACC_TURN(turn_any, 4, )
 
 Machine machine() {
 #ifdef __x86_64__
-  if (__builtin_cpu_supports("avx512f")) return {tile_avx512, 16, kHeight, turn_avx2};
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+  const codegen::Isa most = codegen::most_isa();
+  if (most == codegen::Isa::avx512 && __builtin_cpu_supports("avx512f"))
+    return {tile_avx512, 16, kHeight, turn_avx2};
+  if (most != codegen::Isa::sse && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
     return {tile_avx2, 8, kHeight / 2, turn_avx2};
 #endif
   return {tile_any, 4, kHeight / 2, turn_any};

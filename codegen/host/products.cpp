@@ -71,8 +71,10 @@ void Gemm::prepare(int threads) {
 void Gemm::cut(int64_t long_tile) {
   tile_m = std::max<int64_t>(m, 1);
   tile_n = std::max<int64_t>(n, 1);
-  in_order = ordered || (type == DType::f32 && transpose_b && m >= kLeastRows && n >= kLeastColumns &&
-                         k >= kLeastTerms && has_wide_tiles());
+  const bool native_type = type == DType::bf16 && multiplies_bf16();
+  in_order = ordered || (by_rows && m > 1 && n > 1 && !native_type) ||
+             (type == DType::f32 && transpose_b && m >= kLeastRows && n >= kLeastColumns &&
+              k >= kLeastTerms && has_wide_tiles());
   const bool tall = in_order && transpose_b && m > kFewRows;
   if (tall) tile_n = std::min(tile_n, kTallColumns);
   // Halve the longer side while the tile stays worth a thread's while. Bounds on the sides keep the packing

@@ -38,6 +38,9 @@ struct Gemm {
   // rows of k come in one product. `rows_of_sample`, where k are rows of samples: of many, c adds the sums of runs.
   bool ordered = false;
   int64_t rows_of_sample = 1;
+  // No bit of a row of C depends on how many rows there are, as a library's do: products in order, but for half types
+  // on a CPU that multiplies those itself.
+  bool by_rows = false;
   // Elements from one row of A, B and C to the next; 0: rows without gaps.
   std::array<int64_t, 3> pitch{};
   int64_t tile_m = 0, tile_n = 0;  // set by cut

@@ -94,6 +94,32 @@ def test_outputs_are_those_that_eval_measures(folder):
     expect(predict(artifact, weights, data + ",limit=3", folder / "out.npy")[1] == predict(artifact, weights, data, folder / "all.npy")[1][:15], "limit")
 
 
+# As on a CPU with these instructions, of those that this one has (docs/using-a-model.md).
+ISAS = ("", "AVX2", "SSE41")
+NEIGHBOURS = {
+    "mlp": (harness.classifier("mlp", [7], 5, MLP, "micro_batch = 4", seed=2), {}),
+    "wide": (harness.classifier("wide", [300], 33, layer("linear", features=65, activation="tanh") + layer("linear", features=33)), {}),
+    "half": (harness.classifier("half", [40], 6, layer("linear", features=24) + layer("linear", features=6)), {"precision__compute": "f16"}),
+    "cnn": (harness.classifier("cnn", [2, 8, 8], 4, CNN), {}),
+    "gpt": (gpt(), {}),
+}
+
+
+def test_a_row_does_not_depend_on_its_neighbours(folder):
+    """Of 13 samples each has the same bits, whether 1, 2, 3, 5 or all are computed, on any CPU."""
+    for isa in ISAS:
+        env = os.environ | ({"ONEDNN_MAX_CPU_ISA": isa} if isa else {})
+        for name, (model, settings) in NEIGHBOURS.items():
+            artifact, weights, data = trained(folder, model, 13, **settings)
+            common = ["gacc-exec", artifact, "--load", weights, "--device", "cpu", "--predict", folder / "out.npy", "--data"]
+            run(*common, data, env=env)
+            (samples, *_), whole = read_npy(folder / "out.npy")
+            each = len(whole) // samples
+            for count in (1, 2, 3, 5):
+                run(*common, f"{data},limit={count}", env=env)
+                expect(read_npy(folder / "out.npy")[1] == whole[:count * each], f"{name} on {isa or 'this CPU'}: {count} of 13 samples")
+
+
 def test_labels_cost_no_second_pass(folder):
     """What is printed beside predictions is what --eval prints, by `measure` where the artifact has it: not where sums are cut as a window's are."""
     weighted = harness.classifier("mlp", [7], 5, MLP, "micro_batch = 4", seed=2).replace('target = "y"', 'target = "y"\nclass_weights = [1, 2, 0.5, 1, 3]')
