@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 namespace gacc {
@@ -34,14 +35,16 @@ struct MetricSums {
   double count = 0, sum = 0, targets = 0, squares = 0;
 };
 
-// `loss` is the evaluation's mean. Not finite where there is no such number, as r2 of targets that are all the
-// same.
+// `loss` is the evaluation's mean. NaN where there is no such number, as r2 of targets that are all the same.
 double metric_value(std::string_view name, const MetricSums& sums, double loss) {
   const double mean = sums.sum / sums.count;
   if (name == "perplexity") return std::exp(loss);
   if (name == "rmse") return std::sqrt(mean);
   // 1 - sum((x - y)^2) / sum((y - mean(y))^2)
-  if (name == "r2") return 1 - sums.sum / (sums.squares - sums.targets * sums.targets / sums.count);
+  if (name == "r2") {
+    const double spread = sums.squares - sums.targets * sums.targets / sums.count;
+    return spread > 0 ? 1 - sums.sum / spread : std::numeric_limits<double>::quiet_NaN();
+  }
   return mean;
 }
 

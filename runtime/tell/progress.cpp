@@ -18,6 +18,7 @@ namespace {
 constexpr double kRedrawSeconds = 0.1;
 constexpr double kLineSeconds = 4;  // between lines where there is no terminal
 constexpr double kSmoothing = 0.2;  // weight of the newest rate in the one shown
+constexpr double kMostDone = 0.99;  // while there is something to show, the last update is still to come
 
 size_t terminal_columns() {
   winsize size{};
@@ -149,8 +150,8 @@ void Progress::launched(const LaunchReport& report) {
   auto made = static_cast<double>(report.launches - first_launches_);
   auto to_do = expected_launches_ - static_cast<double>(report.launches);
   const bool known = std::isfinite(to_do);
-  state_.seconds_left = known ? std::max(0.0, to_do / made) * total : -1;
-  state_.done = known ? std::min(1.0, static_cast<double>(report.launches) / expected_launches_) : -1;
+  state_.seconds_left = known ? std::max(1.0, to_do / made * total) : -1;
+  state_.done = known ? std::min(kMostDone, static_cast<double>(report.launches) / expected_launches_) : -1;
   state_.epoch = report.epoch;
   last_ = now;
   last_samples_ = report.samples;
