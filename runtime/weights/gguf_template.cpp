@@ -10,6 +10,7 @@ namespace gacc {
 namespace {
 
 constexpr std::string_view kWritable = "F32, F16, BF16 and Q8_0";
+constexpr size_t kMostListed = 8;  // tensors that cannot be written
 
 // Returns whether the numbers are the tensor's, or what a step in that precision keeps of them.
 bool same_numbers(const StoredTensor& tensor, std::span<const float> ours, DType precision) {
@@ -55,6 +56,11 @@ Status GgufTemplate::open(const std::string& path, const Plan& plan, bool merges
         problems.push_back(
             fmt::format("{} is {} there and {}; of changed numbers {} can be written", name, tensor->dtype,
                         buffer.trainable ? "is trained here" : "--merge changes it", kWritable));
+  }
+  if (problems.size() > kMostListed + 1) {
+    const int64_t more = std::ssize(problems) - static_cast<int64_t>(kMostListed);
+    problems.resize(kMostListed);
+    problems.push_back(fmt::format("and {} more tensors", more));
   }
   return problems.empty() ? Status() : Status::error(problem_list(path, problems));
 }

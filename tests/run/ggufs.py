@@ -250,6 +250,16 @@ def test_check_says_what_the_written_files_compute(folder):
     found, _ = checks(artifact, "--save", folder / "w", "--save-type", "f16")
     expect(0 < found[0]["check"] < 2**-7 == found[0]["bound"], found)
     expect("--check needs --save or --save-adapter" in trained(folder, artifact, "--check", 2, code=2).stderr, "no need")
+    # What is there is merged without a launch, and checked on the data that are named.
+    run("gacc-exec", lora, "--data", tokens(folder), "--updates", 2, "--load", base, "--save-adapter", folder / "there", *FAST)
+    merge = ["--init-only", "--load", base, "--load-adapter", folder / "there", "--save", folder / "now", "--merge", "--check", 2]
+    done = run("gacc-exec", lora, *merge, "--data", tokens(folder), *FAST)
+    expect(f"check: {folder}/now: 2 samples computed from it alone; largest difference " in done.stdout, done.stdout)
+    expect("--check needs --data" in run("gacc-exec", lora, *merge, *FAST, code=2).stderr, "no data")
+    # Of many tensors that cannot be written some are named.
+    files.convert(base, folder / "q4.gguf", matrices_in(Q4_1))
+    said = trained(folder, artifact, "--load", base, "--save", folder / "m.gguf", "--like", folder / "q4.gguf", code=1).stderr.splitlines()
+    expect(len(said) == 10 and said[-1].startswith("  and ") and said[-1].endswith(" more tensors"), said)
     # Blocks of large numbers beside small ones say something else.
     tensors = {name: (shape, list(numbers)) for name, (shape, numbers) in harness.read_safetensors(base / "model.safetensors").items()}
     for shape, numbers in tensors.values():
