@@ -42,6 +42,8 @@ constexpr std::string_view kMark = "\xEF\xBB\xBF";  // of UTF-8, at the beginnin
 constexpr size_t kMaxBytes = size_t{4} << 20;       // of a model file
 constexpr char kBeyond[] = "'{}' is beyond the range of numbers";
 constexpr int kMaxKeyDots = 40;  // of one dotted key; with the nesting limit this bounds the tree's depth
+constexpr const char* kTooDeep =
+    "the key has more than 41 parts: tables and layers are nested at most 40 deep";
 
 // The lines of a text, to turn the library's columns (code points) into ours (bytes).
 class Lines {
@@ -190,7 +192,7 @@ std::optional<Refusal> refuse(std::string_view text) {
     } else if (static_cast<unsigned char>(c) >= 0x80) {
       return Refusal{i, "a character outside ASCII must stand in quotes"};
     } else if (c == '.') {
-      if (++dots > kMaxKeyDots) return Refusal{i, "a key of too many dotted parts"};
+      if (++dots > kMaxKeyDots) return Refusal{i, kTooDeep};
     } else if (c == '=' || c == ',' || c == '\n' || c == '[' || c == ']' || c == '{' || c == '}') {
       dots = 0;
     }
