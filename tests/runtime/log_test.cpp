@@ -13,6 +13,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "runtime/atomic_file.h"
 #include "runtime/tell/progress.h"
 #include "tests/runtime/fake_device.h"
 
