@@ -75,15 +75,17 @@ def watched(case: Case, loop: Callable, batches: list[Any]) -> tuple[list[Update
 class Given(torch.nn.Module):
     """The module with what its dropouts draw as inputs: gacc's step draws numbers of its own otherwise."""
 
-    def __init__(self, module: torch.nn.Module, names: list[str]):
+    def __init__(self, module: torch.nn.Module, names: list[str], inputs: Tensors):
         super().__init__()
         self.module, self.names = module, names
         taken = [p for p in inspect.signature(module.forward).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-        drawn = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+        taken = [p.replace(default=p.empty) for p in taken if p.name in inputs]
+        drawn = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
         self.forward = functools.partial(self.given)
         self.forward.__signature__ = inspect.Signature([*taken, *drawn])  # by which torch.export goes
 
-    def given(self, **given: torch.Tensor) -> Any:
+    def given(self, *args: torch.Tensor, **more: torch.Tensor) -> Any:
+        given = {**dict(zip(inspect.signature(self.forward).parameters, args)), **more}
         draws = iter([given.pop(name) for name in self.names])
 
         class Replace(TorchFunctionMode):
@@ -123,7 +125,7 @@ def beside_gacc(case: Case, reference: Reference, updates: list[Update]) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            step = from_torch(Given(module, names) if names else module, largest, loss=case.loss, target=case.target,
+            step = from_torch(Given(module, names, largest) if names else module, largest, loss=case.loss, target=case.target,
                               train={"micro_batch": len(largest[case.target]), **case.train, "tail": "flush"},
                               optimizer=case.optimizer, schedule=case.schedule or None, output=case.output)
             run = Session(step, device="cpu", updates=len(case.windows()))
