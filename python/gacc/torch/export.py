@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_map
 
 from .._library import Error
 from .composed import COMPOSED, quantile
+from .experts import by_products
 from .layers import attention, instance_norm, rms_norm
 from .region import OPERATIONS, Region
 from .state import Draws, Kept, for_this_thread, line_of, renamed, replaced
@@ -301,7 +302,7 @@ def exported(module: torch.nn.Module, given: Mapping[str, torch.Tensor], named: 
     def trace() -> tuple[torch.export.ExportedProgram, Kept]:
         return traced(module, given, named, output, trains)
     try:
-        with torch.no_grad(), quiet(), whole_layers(), renamed(module) as names:
+        with torch.no_grad(), quiet(), whole_layers(), by_products(), renamed(module) as names:
             draws = Draws()
             program, after = trace()
             if of := draws.drawn():

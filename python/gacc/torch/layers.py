@@ -412,7 +412,7 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
     matrix of probabilities. Else by two products and a softmax."""
     width, queries, keys = q.extent(-1), q.extent(-2), k.extent(-2)
     scale = 1 / math.sqrt(width) if scale is None else scale
-    mask, is_causal = said_shorter(mask, is_causal, queries, keys)
+    mask, is_causal, window = said_shorter(mask, is_causal, queries, keys)
     few = [without_repeats(x) for x in (k, v)]
     if few[0].rank == few[1].rank == 4 and few[0].extent(1) == few[1].extent(1) < k.extent(1):
         (k, v), enable_gqa = few, True
@@ -436,6 +436,8 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
         attributes: dict[str, Any] = dict(causal=bool(is_causal), heads=heads[0])
         if shared > 1:
             attributes["kv_heads"] = heads[1]
+        if window:
+            attributes["window"] = window
         operands = [r.shaped(qkv, [B, queries, (heads[0] + 2 * heads[1]) * width])]
         if dropout_p:
             operands += r.buffers.random()
@@ -450,7 +452,8 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
     turn = [*range(k.rank - 2), k.rank - 1, k.rank - 2]
     scores = r.product(r.each("mul", q, scale), r.permute(k, turn))
     if is_causal:
-        mask = known(torch.ones(queries, keys, dtype=torch.bool).tril())
+        seen = torch.ones(queries, keys, dtype=torch.bool).tril()
+        mask = known(seen.triu(1 - window) if window else seen)
     blind = None if mask is None else blind_rows(r, mask)
     if mask is not None and mask.dtype == "i32":
         scores = r.select(truth(r, mask), scores, -math.inf, "f32")
@@ -484,18 +487,22 @@ def without_repeats(x: Tensor) -> Tensor:
     return Region.with_axes(x, [x.axes[0], [extent for extent in x.axes[1] if extent[1]], *x.axes[2:]])
 
 
-def said_shorter(mask: Tensor | None, is_causal: bool, queries: int, keys: int) -> tuple[Tensor | None, bool]:
-    """The mask and whether the attention is causal: without the mask where it is a constant that hides nothing, or all
-    behind each position."""
+def said_shorter(mask: Tensor | None, is_causal: bool, queries: int, keys: int) -> tuple[Tensor | None, bool, int]:
+    """The mask, whether the attention is causal, and its window (0: none). The mask is left out where it is a constant
+    that hides nothing, or all behind each position, or that and all but a window before it."""
     if mask is None or mask.constant is None or mask.constant.numel() not in (1, queries * keys):
-        return mask, is_causal
+        return mask, is_causal, 0
     seen = mask.constant != 0 if mask.dtype == "i32" else mask.constant == 0
     if mask.dtype == "f32" and (mask.constant[~seen] > HIDDEN).any():
-        return mask, is_causal
+        return mask, is_causal, 0
     seen = seen.expand(queries, keys) if seen.numel() == 1 else seen.reshape(queries, keys)
     if seen.all():
-        return None, is_causal
-    return (None, True) if torch.equal(seen, torch.ones_like(seen).tril()) else (mask, is_causal)
+        return None, is_causal, 0
+    window = int(seen[-1].sum())
+    causal = torch.ones_like(seen).tril()
+    if queries != keys or not window or not torch.equal(seen, causal.triu(1 - window)):
+        return mask, is_causal, 0
+    return None, True, window if window < keys else 0
 
 
 def grouped(r: Region, x: Tensor, times: int) -> Tensor:
