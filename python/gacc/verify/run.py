@@ -125,7 +125,8 @@ def beside_gacc(case: Case, reference: Reference, updates: list[Update]) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            step = from_torch(Given(module, names, largest) if names else module, largest, loss=case.loss, target=case.target,
+            module = Given(module, names, largest) if names else module
+            step = from_torch(module, largest, loss=case.loss, target=case.target,
                               train={"micro_batch": len(largest[case.target]), **case.train, "tail": "flush"},
                               optimizer=case.optimizer, schedule=case.schedule or None, output=case.output)
             run = Session(step, device="cpu", updates=len(case.windows()))
