@@ -212,7 +212,7 @@ class BatchChooser::Search {
   ir::Module fused(ir::Module model) const {
     passes::PipelineOptions rest;
     rest.options = options_;
-    rest.verify = false;
+    rest.verify = passes::Verify::never;
     bool begun = false;
     for (const passes::Pass& pass : passes::all_passes()) {
       if (pass.name == "recompute") break;

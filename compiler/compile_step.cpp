@@ -76,7 +76,9 @@ StepCompiler::Ended StepCompiler::transform(const passes::PipelineOptions& pipel
     if (Ended trouble = choose(false)) return trouble;
     on_phase("choice");
   }
-  if (const passes::PipelineResult result = passes::run_pipeline(*module_, pipeline, diag_); !result) {
+  passes::PipelineOptions looks = pipeline;
+  looks.verify = passes::Verify::phases;
+  if (const passes::PipelineResult result = passes::run_pipeline(*module_, looks, diag_); !result) {
     if (!result.internal_error.empty()) return CompileTrouble{true, result.internal_error};
     if (diag_.reports().back().kind != Kind::does_not_fit) return wrong_model();
     // Too small a budget: what would fit.
@@ -98,7 +100,7 @@ std::optional<ir::Module> StepCompiler::before(std::string_view pass, const std:
   std::optional<ir::Module> module = compile_model(source_.text, source_.file, all, diag);
   passes::PipelineOptions pipeline;
   pipeline.stop_after = passes::pass_before(pass);
-  pipeline.verify = false;
+  pipeline.verify = passes::Verify::never;
   pipeline.options = options;
   if (module && passes::run_pipeline(*module, pipeline, diag)) return module;
   if (refused.empty()) refused = diag.render();

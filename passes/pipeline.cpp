@@ -57,6 +57,23 @@ std::string internal_error(const Pass& pass, std::string_view what, const std::s
       pass.name, what, before);
 }
 
+// Says what the verifier and, once there are places, the checker of plans find; "": nothing.
+std::string problem_of(const ir::Module& module) {
+  Diag broken;  // without a file: what it finds is about the module, not about the user's text
+  if (!ir::verify(module, broken)) return broken.render();
+  return module.phase == ir::Phase::planned ? check_plan(module) : "";
+}
+
+// Runs the passes once more, with a look after each: the report of the pass that breaks a rule, or `report`.
+PipelineResult find_culprit(ir::Module module, PipelineOptions options, const std::string& report) {
+  options.verify = Verify::each_pass;
+  options.sink = nullptr;
+  Diag none;
+  PipelineResult found = run_pipeline(module, options, none);
+  if (found.internal_error.empty()) found.internal_error = report;
+  return found;
+}
+
 }  // namespace
 
 std::string unknown_pass(const PipelineOptions& options) {
@@ -83,14 +100,19 @@ PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, 
                                [&](const std::string& wanted) { return wanted == name || wanted == "all"; });
   };
 
+  const ir::Module first = options.verify == Verify::phases ? module : ir::Module{};
   std::vector<Timing> timings;
-  for (const Pass* pass : order) {
+  for (const Pass* const& pass : order) {
     if (pass == nullptr) return {.internal_error = "internal error: " + unknown_pass(options)};
     if (const std::string problem = wrong_phase(*pass, module.phase); !problem.empty()) {
       diag.error(Kind::invalid_ir, {}, "{}", problem);
       return {};
     }
-    const ir::Module before = options.verify ? module : ir::Module{};
+    if (options.on_pass)
+      options.on_pass(pass->name, static_cast<size_t>(&pass - order.data()) + 1, order.size());
+    const bool each = options.verify == Verify::each_pass;
+    const bool prints = options.sink && wants_print(pass->name);
+    const ir::Module before = each || prints ? module : ir::Module{};
     const size_t ops_before = op_count(module);
 
     const auto start = Clock::now();
@@ -102,15 +124,16 @@ PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, 
     }
     if (pass->gives) module.phase = *pass->gives;
 
-    // A fresh Diag without a file: what it finds is about the module, not about the user's text.
-    if (Diag broken; options.verify && !ir::verify(module, broken))
-      return {.internal_error = internal_error(*pass, broken.render(), ir::print(before))};
-    if (options.verify && module.phase == ir::Phase::planned) {
-      if (const std::string problem = check_plan(module); !problem.empty())
-        return {.internal_error = internal_error(*pass, problem, ir::print(before))};
+    const bool last = pass == order.back() || pass->name == options.stop_after;
+    if (each || (options.verify == Verify::phases && (pass->gives || last))) {
+      if (const std::string problem = problem_of(module); !problem.empty()) {
+        const std::string here =
+            internal_error(*pass, problem, each ? ir::print(before) : "(it was not kept)\n");
+        return each ? PipelineResult{.internal_error = here} : find_culprit(first, options, here);
+      }
     }
 
-    if (options.sink && wants_print(pass->name)) {
+    if (prints) {
       const std::string after = ir::print(module, {.locations = options.print_locations});
       const auto change = static_cast<int64_t>(op_count(module)) - static_cast<int64_t>(ops_before);
       const bool same = !options.print_locations && after == ir::print(before);

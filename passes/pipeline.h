@@ -13,14 +13,21 @@
 
 namespace gacc::passes {
 
+// When the verifier looks at the module. `phases`: where a pass has given it a new phase, and at the end; what it then
+// finds is looked for once more, after each pass, so that the report names the one. `never` is for a module that only
+// says what it would need.
+enum class Verify : uint8_t { never, phases, each_pass };
+
 struct PipelineOptions {
   std::vector<std::string> passes{};       // names in order; empty: all_passes()
   bool nothing = false;                    // run no pass at all (an empty --passes "")
   std::vector<std::string> print_after{};  // names, or "all"
   std::string stop_after{};                // "" runs to the end; "model" runs nothing
-  bool verify = true;            // after each pass; not for a module that only says what it would need
+  Verify verify = Verify::each_pass;
   bool time_passes = false;      // a table at the end
   bool print_locations = false;  // in what print_after prints
+  // Hears of each pass before it runs: its name, its number from 1, and how many there are.
+  std::function<void(std::string_view pass, size_t number, size_t of)> on_pass{};
   // Receives what print_after and time_passes print; both need it.
   std::function<void(std::string_view text)> sink{};
   Options options{};
