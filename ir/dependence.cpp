@@ -64,20 +64,68 @@ std::optional<size_t> Dependence::latest_before(size_t kernel, const std::vector
   return latest;
 }
 
+namespace {
+
+// The greatest levels so far at which each byte was read and written. Bytes that all kernels touch alike are a cell.
+class LevelsOfBytes {
+ public:
+  explicit LevelsOfBytes(const std::vector<Touched>& all) {
+    for (const Touched& touched : all)
+      for (const auto* list : {&touched.reads, &touched.writes})
+        for (const Bytes& bytes : *list)
+          begins_.insert(begins_.end(), {bytes.offset, bytes.offset + bytes.size});
+    std::ranges::sort(begins_);
+    begins_.erase(std::ranges::unique(begins_).begin(), begins_.end());
+    read_.resize(begins_.size(), -1);
+    written_.resize(begins_.size(), -1);
+  }
+
+  // Returns the greatest level of what these bytes have to wait for; -1: nothing.
+  int32_t before(const Touched& touched) const {
+    int32_t level = -1;
+    each_cell(touched.reads, [&](size_t cell) { level = std::max(level, written_[cell]); });
+    each_cell(touched.writes, [&](size_t cell) { level = std::max({level, written_[cell], read_[cell]}); });
+    return level;
+  }
+  void add(const Touched& touched, int32_t level) {
+    each_cell(touched.reads, [&](size_t cell) { read_[cell] = std::max(read_[cell], level); });
+    each_cell(touched.writes, [&](size_t cell) { written_[cell] = std::max(written_[cell], level); });
+  }
+
+ private:
+  template <class F>
+  void each_cell(const std::vector<Bytes>& list, F&& f) const {
+    for (const Bytes& bytes : list) {
+      auto cell = static_cast<size_t>(std::ranges::lower_bound(begins_, bytes.offset) - begins_.begin());
+      for (; cell < begins_.size() && begins_[cell] < bytes.offset + bytes.size; ++cell) f(cell);
+    }
+  }
+
+  std::vector<int64_t> begins_;  // of cells, sorted
+  std::vector<int32_t> read_, written_;
+};
+
+}  // namespace
+
 std::vector<int32_t> Dependence::earliest_levels() const {
   std::vector<int32_t> levels(touched_.size(), -1);
+  LevelsOfBytes so_far(touched_);
   for (size_t i = 0; i < touched_.size(); ++i) {
     if (none(i)) continue;
-    const std::optional<size_t> before = latest_before(i, levels, 0);
-    levels[i] = before ? levels[*before] + 1 : 0;
+    levels[i] = so_far.before(touched_[i]) + 1;
+    so_far.add(touched_[i], levels[i]);
   }
   return levels;
 }
 
 std::optional<std::pair<size_t, size_t>> Dependence::out_of_order(const std::vector<int32_t>& levels) const {
-  for (size_t i = 0; i < touched_.size(); ++i)
-    if (const std::optional<size_t> before = latest_before(i, levels, levels[i]))
-      return std::pair(*before, i);
+  LevelsOfBytes so_far(touched_);
+  for (size_t i = 0; i < touched_.size(); ++i) {
+    if (so_far.before(touched_[i]) >= levels[i])
+      if (const std::optional<size_t> before = latest_before(i, levels, levels[i]))
+        return std::pair(*before, i);
+    so_far.add(touched_[i], levels[i]);
+  }
   return std::nullopt;
 }
 

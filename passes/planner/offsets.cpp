@@ -6,12 +6,11 @@
 #include <array>
 #include <limits>
 #include <numeric>
+#include <tuple>
 
 namespace gacc::passes::planner {
 
 namespace {
-
-bool meet(const Block& a, const Block& b) { return a.first <= b.last && b.first <= a.last; }
 
 std::vector<int64_t> bytes_by_instant(const std::vector<Block>& blocks) {
   int instants = 0;
@@ -24,26 +23,38 @@ std::vector<int64_t> bytes_by_instant(const std::vector<Block>& blocks) {
 
 enum class Fit : uint8_t { lowest, tightest };  // the lowest gap that holds the block, or the smallest
 
+// A block that has its place.
+struct Placed {
+  int64_t begin, end;  // bytes
+  int first, last;
+  size_t block;
+};
+
 Placement greedy(const std::vector<Block>& blocks, const std::vector<size_t>& order, Fit fit) {
   Placement out;
   out.offsets.assign(blocks.size(), 0);
-  std::vector<size_t> placed;  // from the bottom up
-  const auto lower = [&](size_t a, size_t b) {
-    return std::pair(out.offsets[a], a) < std::pair(out.offsets[b], b);
+  std::vector<Placed> placed;  // from the bottom up
+  placed.reserve(blocks.size());
+  const auto lower = [](const Placed& a, const Placed& b) {
+    return std::pair(a.begin, a.block) < std::pair(b.begin, b.block);
   };
   for (const size_t i : order) {
+    const auto& [bytes, first, last, length] = blocks[i];
     // Between those that this one meets in time are the gaps.
     int64_t low = 0, best = -1, best_gap = std::numeric_limits<int64_t>::max();
-    for (const size_t other : placed) {
-      if (!meet(blocks[i], blocks[other])) continue;
-      const int64_t gap = out.offsets[other] - low;
-      if (gap >= blocks[i].bytes && gap < best_gap && (fit == Fit::tightest || best < 0))
+    for (const Placed& other : placed) {
+      if (other.first > last || first > other.last) continue;
+      const int64_t gap = other.begin - low;
+      if (gap >= bytes && gap < best_gap) {
         best = low, best_gap = gap;
-      low = std::max(low, out.offsets[other] + blocks[other].bytes);
+        if (fit == Fit::lowest) break;
+      }
+      low = std::max(low, other.end);
     }
-    out.offsets[i] = best >= 0 ? best : low;
-    out.height = std::max(out.height, out.offsets[i] + blocks[i].bytes);
-    placed.insert(std::ranges::upper_bound(placed, i, lower), i);
+    const int64_t begin = out.offsets[i] = best >= 0 ? best : low;
+    out.height = std::max(out.height, begin + bytes);
+    const Placed now{begin, begin + bytes, first, last, i};
+    placed.insert(std::ranges::upper_bound(placed, now, lower), now);
   }
   return out;
 }
@@ -62,19 +73,21 @@ Placement place_greedily(const std::vector<Block>& blocks, int64_t enough, const
     for (int t = blocks[i].first; t <= blocks[i].last; ++t) crowd[i] = std::max(crowd[i], bytes[t]);
   const auto length = [&](size_t i) { return length_of(blocks[i]); };
   using Key = std::array<int64_t, 3>;  // the smallest goes first
-  const auto keys = [&](size_t i) {
+  using Keys = std::array<Key, 6>;
+  std::vector<Keys> keys;
+  for (size_t i = 0; i < blocks.size(); ++i) {
     const Block& b = blocks[i];
-    return std::array<Key, 6>{Key{-b.bytes, -length(i), b.first}, Key{b.first, -b.bytes, 0},
-                              Key{-length(i), -b.bytes, b.first}, Key{-crowd[i], -length(i), -b.bytes},
-                              Key{-crowd[i], -b.bytes, b.first},  Key{-b.last, -b.bytes, 0}};
-  };
+    keys.push_back({Key{-b.bytes, -length(i), b.first}, Key{b.first, -b.bytes, 0},
+                    Key{-length(i), -b.bytes, b.first}, Key{-crowd[i], -length(i), -b.bytes},
+                    Key{-crowd[i], -b.bytes, b.first}, Key{-b.last, -b.bytes, 0}});
+  }
   Placement best;
   best.height = std::numeric_limits<int64_t>::max();
-  for (size_t k = 0; k < std::tuple_size_v<decltype(keys(0))>; ++k) {
+  for (size_t k = 0; k < std::tuple_size_v<Keys>; ++k) {
     std::vector<size_t> order(blocks.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    std::ranges::sort(
-        order, [&](size_t a, size_t b) { return std::pair(keys(a)[k], a) < std::pair(keys(b)[k], b); });
+    std::ranges::sort(order,
+                      [&](size_t a, size_t b) { return std::tie(keys[a][k], a) < std::tie(keys[b][k], b); });
     if (!first.empty()) {
       std::erase_if(order, [&](size_t i) { return std::ranges::find(first, i) != first.end(); });
       order.insert(order.begin(), first.begin(), first.end());
