@@ -30,6 +30,11 @@ constexpr std::string_view kNeutral[] = {
 #define GACC_NEUTRAL_KEY(name) name,
 #include "ir/config_keys.def"
 };
+// Keys that change none at one value, and that value.
+constexpr std::pair<std::string_view, std::string_view> kNeutralValues[] = {
+#define GACC_NEUTRAL_VALUE(name, value) {name, value},
+#include "ir/config_keys.def"
+};
 constexpr std::string_view kDocuments = "documents";
 constexpr std::string_view kWhen = "when";  // of any table: false leaves it out
 
@@ -106,12 +111,14 @@ class Reading {
                              kind_text(kind));
   }
 
+  bool is_object(const std::string& name) const {
+    return std::ranges::any_of(config_,
+                               [&](const auto& entry) { return entry.first.starts_with(name + "."); });
+  }
   std::optional<ConfigValue> value_of(const std::string& name) const {
     const auto found = std::ranges::find(config_, name, &ConfigValues::value_type::first);
     if (found != config_.end()) return found->second;
-    const bool object =
-        std::ranges::any_of(config_, [&](const auto& entry) { return entry.first.starts_with(name + "."); });
-    return object ? std::optional(ConfigValue{std::string("{...}")}) : std::nullopt;
+    return is_object(name) ? std::optional(ConfigValue{std::string("{...}")}) : std::nullopt;
   }
   std::optional<ConfigValue> lookup(const std::string& name) const {
     if (name == "folder") return ConfigValue{options_.folder};
@@ -196,8 +203,9 @@ class Reading {
   std::vector<std::string> notes_of(std::set<std::string> names, const std::string& said) const {
     constexpr size_t kShort = 40;
     if (names.contains("context")) names.insert(positions_.begin(), positions_.end());
-    std::erase_if(names,
-                  [&](const std::string& name) { return value_of(name).value_or(ConfigValue()).is_null(); });
+    std::erase_if(names, [&](const std::string& name) {
+      return is_object(name) || value_of(name).value_or(ConfigValue()).is_null();
+    });
     std::vector<std::string> notes;
     for (const std::string& name : names) {
       const std::string theirs = value_text(lookup(name).value_or(ConfigValue()));
@@ -275,8 +283,13 @@ class Reading {
         if (end == name.npos) return false;
       }
     };
+    const auto is_neutral = [](const std::string& name, const ConfigValue& value) {
+      const std::string text = value_text(value.number() == 1 ? ConfigValue{int64_t{1}} : value);
+      return std::ranges::count(kNeutralValues, std::pair<std::string_view, std::string_view>(name, text)) >
+             0;
+    };
     for (const auto& [name, value] : config_)
-      if (!value.is_null() && !read_.contains(name) && !is_ignored(name)) {
+      if (!value.is_null() && !read_.contains(name) && !is_ignored(name) && !is_neutral(name, value)) {
         const std::string text = value_text({name});  // without control characters, in quotes
         error(Kind::unknown_key, "`{}` = {}: {} does not say what that means",
               text.substr(1, text.size() - 2), shown_text(value), family_);

@@ -65,7 +65,17 @@ ir::ValueId with_rope(LayerContext& l, const Values& rope, ir::ValueId qkv, ir::
     attrs["magnitude"] = made.magnitude;
   }
   std::vector<ir::Operand> operands{qkv};
-  if (const auto* documents = documents_of(l)) operands.emplace_back(documents->positions);
+  const auto* documents = documents_of(l);
+  if (documents != nullptr) operands.emplace_back(documents->positions);
+  // One table of factors is of all documents, and each would have that of its own length.
+  const Values* scaling = rope.find("scaling");
+  if (documents != nullptr && scaling != nullptr && scaling->lists("long_factor"))
+    if (const int64_t original = scaling->integer("original_max_position_embeddings");
+        l.shape()[1] > original)
+      l.refuse(Kind::unsupported, rope.at("scaling"),
+               "documents of at most {} positions (original_max_position_embeddings) have other factors of "
+               "longrope than longer ones, and a window of {} may have both; make it one of at most {}",
+               original, l.shape()[1], original);
   return l.b.make("rope", l.path + ".rope", std::move(operands), std::move(attrs));
 }
 

@@ -82,11 +82,24 @@ const struct {
                  {"gpt2", "layer_norm_epsilon", "eps", "1e-05"},
                  {"gpt_neox", "hidden_act", "activation", R"("gelu")"},
                  {"gpt_neox", "layer_norm_eps", "eps", "1e-05"},
+                 {"gpt_neox", "rotary_emb_base", "theta", "10000"},
+                 {"gpt_neox", "rotary_pct", "partial", "0.25"},
+                 {"gpt_neox", "use_parallel_residual", "config.use_parallel_residual", "true"},
                  {"phi3", "rms_norm_eps", "eps", "1e-05"},
                  {"smollm3", "rope_theta", "theta", "2000000"},
+                 {"", "partial_rotary_factor", "partial", "1.0"},
                  {"", "hidden_act", "activation", R"("silu")"},
                  {"", "rms_norm_eps", "eps", "1e-06"},
                  {"", "rope_theta", "theta", "10000"}};
+
+// The same of keys of scaled positions, for every type; null: what it is without the key follows from other keys.
+const struct {
+  std::string_view key, value;
+} kScalingDefaults[] = {{"attention_factor", "null"}, {"beta_fast", "32"},        {"beta_slow", "1"},
+                        {"high_freq_factor", "null"}, {"long_factor", "null"},    {"low_freq_factor", "null"},
+                        {"mscale", "null"},           {"mscale_all_dim", "null"}, {"short_factor", "null"},
+                        {"truncate", "true"}};
+constexpr int64_t kUsualWindow = 4096;  // of classes whose file does not have the key
 
 // Other names of what a fact says.
 const std::map<std::string_view, std::string_view> kSynonyms = {{"gelu_fast", "gelu_tanh"},
@@ -119,12 +132,33 @@ class Comparison {
     }
   }
 
+  // Of a GGUF, which says all of its model's type: no key has a default of a class.
+  std::vector<std::string> problems_of_gguf() {
+    for (const auto& [key, value] : config_.items()) compare(key, value);
+    if (given("num_attention_heads") && !given("num_key_value_heads"))
+      compare_fact("num_attention_heads", config_["num_attention_heads"], "kv_heads");
+    if (has("scaling.rope_type") && rope().empty())
+      add(fmt::format("rope.scaling.type is missing, {} in the model", facts_["scaling.rope_type"].front()));
+    return problems_;
+  }
+
   std::vector<std::string> problems() {
     for (const auto& [key, value] : config_.items()) compare(key, value);
     if (given("num_attention_heads") && !given("num_key_value_heads"))
       compare_fact("num_attention_heads", config_["num_attention_heads"], "kv_heads");
     if (!known_type()) return problems_;
     compare_missing();
+    compare_scaling();
+    if (slides() && !given("sliding_window")) {
+      const bool hides = std::ranges::any_of(facts_["positions"], [](const std::string& positions) {
+        return std::atoll(positions.c_str()) > kUsualWindow;
+      });
+      if (has("window"))
+        compare_fact("sliding_window", kUsualWindow, "window", "missing, which is ");
+      else if (hides)
+        add(fmt::format("sliding_window is missing, which is {}; the model's positions see all before them",
+                        kUsualWindow));
+    }
     if (has("window") && !slides())
       add(fmt::format("it has no sliding_window; attention in the model has one of {}",
                       fmt::join(facts_["window"], " and ")));
@@ -178,10 +212,59 @@ class Comparison {
     for (const auto& [type, key, fact, value] : kDefaults) {
       if (type.empty() ? std::ranges::count(known, fact) > 0 : own != type) continue;
       known.push_back(fact);
-      const bool turned = fact == "theta" && (given("rotary_emb_base") || given("rope_parameters"));
+      // Both may stand among the positions, too.
+      const auto elsewhere = [&](const char* name) { return rope().contains(name) || given(name); };
+      const bool turned = (fact == "theta" && elsewhere("rope_theta")) ||
+                          (fact == "partial" && elsewhere("partial_rotary_factor"));
       if (has(std::string(fact)) && !turned && !given(std::string(key)))
         compare_fact(key, json::parse(value), std::string(fact), "missing, which is ");
     }
+  }
+
+  // The table of positions, in one of both spellings; of both together the older one counts. An object.
+  const json& rope() const {
+    static const json none = json::object();
+    for (const char* key : {"rope_scaling", "rope_parameters"})
+      if (given(key) && config_[key].is_object() && !config_[key].empty()) return config_[key];
+    return none;
+  }
+  bool is_scaled() const {
+    const json type = rope().contains("rope_type") ? rope()["rope_type"] : rope().value("type", json());
+    return !type.is_null() && type != "default";
+  }
+
+  // What the table of scaled positions does not say, and the model does.
+  void compare_scaling() {
+    if (!has("scaling.rope_type")) return;
+    if (!is_scaled()) {
+      if (rope().empty())  // else compare_rope has said so
+        add(fmt::format("rope_scaling is missing, {} in the model", facts_["scaling.rope_type"].front()));
+      return;
+    }
+    const auto lacks = [&](const std::string& key) {
+      return has("scaling." + key) && (!rope().contains(key) || rope()[key].is_null());
+    };
+    for (const auto& [key, value] : kScalingDefaults) {
+      if (!lacks(std::string(key))) continue;
+      if (value == "null")
+        add(fmt::format("rope_scaling.{} is missing, {} in the model", key,
+                        fmt::join(facts_["scaling." + std::string(key)], " and ")));
+      else
+        compare_fact(fmt::format("rope_scaling.{}", key), json::parse(value), "scaling." + std::string(key),
+                     "missing, which is ");
+    }
+    const bool phi3 = config_.value("model_type", json()) == "phi3";
+    const json positions = config_.value("max_position_embeddings", json(phi3 ? 4096 : 2048));
+    json original = config_.value("original_max_position_embeddings", json());
+    if (original.is_null()) original = rope().value("original_max_position_embeddings", json());
+    if (original.is_null()) {
+      original = phi3 ? json(4096) : positions;
+      compare_fact("original_max_position_embeddings", original, "scaling.original_max_position_embeddings",
+                   "missing, which is ");
+    }
+    if (lacks("factor") && positions.is_number() && original.is_number() && original != 0)
+      compare_fact("max_position_embeddings", json(positions.get<double>() / original.get<double>()),
+                   "scaling.factor", fmt::format("{}, and the factor of positions ", positions.dump()));
   }
 
   void unknown(const std::string& key, const json& value) {
@@ -340,10 +423,26 @@ Status compare_metadata(const Gguf& gguf, std::string_view file, const Plan& pla
   if (plan.presumes.empty()) return {};
   const std::string prefix = std::string(gguf.text("general.architecture").value_or("")) + ".";
   json config = json::object();
+  const auto said = [&](std::string_view theirs) {
+    const GgufEntry* entry = gguf.find(prefix + std::string(theirs));
+    return entry == nullptr ? json() : json::parse(json_of(*entry), nullptr, /*allow_exceptions=*/false);
+  };
   for (const auto& [theirs, key] : kMetadata)
-    if (const GgufEntry* entry = gguf.find(prefix + std::string(theirs)))
-      config[key] = json::parse(json_of(*entry), nullptr, /*allow_exceptions=*/false);
-  const std::vector<std::string> problems = Comparison(config, plan).problems();
+    if (const json value = said(theirs); !value.is_null()) config[key] = value;
+  const auto presumes = [&](std::string_view fact) {
+    return std::ranges::any_of(plan.presumes,
+                               [&](const std::string& each) { return each.starts_with(fact); });
+  };
+  if (presumes("theta=") && !config.contains("rope_theta")) config["rope_theta"] = 10000.0;  // as llama.cpp
+  // Factors of positions may be tensors, which the table of names takes or refuses.
+  const bool tensors = std::ranges::any_of(
+      gguf.tensors, [](const GgufTensor& tensor) { return tensor.name.starts_with("rope_f"); });
+  if (const json type = said("rope.scaling.type"); !tensors && type.is_string() && type != "none")
+    config["rope_scaling"] = {{"rope_type", type}, {"factor", said("rope.scaling.factor")}};
+  Comparison comparison(config, plan);
+  std::vector<std::string> problems = comparison.problems_of_gguf();
+  if (tensors)
+    std::erase_if(problems, [](const std::string& each) { return each.starts_with("rope.scaling"); });
   return problems.empty()
              ? Status()
              : Status::error(problem_list(fmt::format("{} is of another model", file), problems));

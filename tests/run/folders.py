@@ -155,6 +155,79 @@ def test_weights_and_tokens_that_do_not_fit_are_told(folder):
     refused("has neither model.safetensors")
 
 
+NEOX = dict(model_type="gpt_neox", architectures=["GPTNeoXForCausalLM"], vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+            num_attention_heads=2, max_position_embeddings=32)
+PHI3 = dict(model_type="phi3", architectures=["Phi3ForCausalLM"], num_key_value_heads=4, original_max_position_embeddings=8)
+MISTRAL = dict(model_type="mistral", architectures=["MistralForCausalLM"])
+LONGROPE = dict(type="longrope", short_factor=[1.0, 1.5], long_factor=[1.0, 4.0])
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=8)
+
+
+def test_a_key_that_a_loaded_folder_lacks_stands_for_its_default(folder):
+    """Compiled with a value and loaded without it, or the other way round: an error with the key and both values."""
+    for number, (base, compiled, loaded, words) in enumerate([
+            (SMALL, dict(rope_scaling=dict(type="linear", factor=2.0)), {}, ["rope_scaling is missing, linear in the model"]),
+            (SMALL, dict(rope_scaling=YARN), dict(rope_scaling=None), ["rope_scaling is missing, yarn in the model"]),
+            (SMALL, {}, dict(rope_scaling=YARN), ["rope_scaling", "not scaled"]),
+            (SMALL, dict(rope_scaling=YARN | dict(attention_factor=1.25)), dict(rope_scaling=YARN), ["attention_factor is missing, 1.25 in the model"]),
+            (SMALL, dict(rope_scaling=YARN | dict(beta_fast=16.0)), dict(rope_scaling=YARN), ["beta_fast is missing, which is 32, 16"]),
+            (SMALL, dict(rope_scaling=YARN), dict(rope_scaling=YARN | dict(beta_fast=16.0)), ["rope_scaling.beta_fast is 16.0, 32"]),
+            (SMALL, dict(rope_theta=77.0), dict(rope_parameters=dict(rope_type="default")), ["rope_theta is missing, which is 10000, 77"]),
+            (SMALL, {}, dict(rope_parameters=dict(rope_type="default", rope_theta=77.0)), ["rope_parameters.rope_theta is 77.0, 10000"]),
+            (SMALL | PHI3, dict(partial_rotary_factor=0.5), {}, ["partial_rotary_factor is missing, which is 1.0, 0.5 in the model"]),
+            (SMALL | PHI3, {}, dict(partial_rotary_factor=0.5), ["partial_rotary_factor is 0.5, 1 in the model"]),
+            (SMALL | PHI3, dict(rope_scaling=LONGROPE), dict(rope_scaling=LONGROPE, max_position_embeddings=64),
+             ["max_position_embeddings is 64", "8.0", "4 in the model"]),
+            (SMALL | MISTRAL, dict(sliding_window=6), {}, ["sliding_window is missing, which is 4096, 6 in the model"]),
+            (SMALL | MISTRAL, dict(sliding_window=None), dict(sliding_window=6), ["sliding_window is 6"]),
+            (NEOX, dict(rotary_pct=0.5), {}, ["rotary_pct is missing, which is 0.25, 0.5 in the model"]),
+            (NEOX, dict(rotary_emb_base=77), {}, ["rotary_emb_base is missing, which is 10000, 77 in the model"]),
+            (NEOX, dict(use_parallel_residual=False), {}, ["use_parallel_residual is missing, which is true, false in the model"]),
+            (NEOX, {}, dict(use_parallel_residual=False), ["use_parallel_residual is false, true in the model"])]):
+        model, other = folder / f"m{number}", folder / f"o{number}"
+        for path, changes in (model, compiled), (other, loaded):
+            path.mkdir()
+            (path / "config.json").write_text(json.dumps(base | changes))
+        done = gaccc(model, "--context", 16, "-o", folder / "step.ptx")
+        assert done.returncode == 0, done.stderr
+        words_of = "gacc-exec", folder / "step.ptx", "--init-only", "--device", "cpu"
+        harness.run(*words_of, "--save", other / "model.safetensors", "--save-as", "published")
+        harness.says(harness.run(*words_of, "--load", other, code=1), other / "config.json", *words)
+        (other / "config.json").write_text(json.dumps(base | compiled))
+        harness.run(*words_of, "--load", other)
+
+
+def test_a_config_means_what_transformers_takes_it_for(folder):
+    def emitted(name, **changes):
+        done = gaccc(folder_of(folder, name, **changes), "--emit", "toml", "-o", "-")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    # Of both spellings of the positions the older one counts, as a whole.
+    both = emitted("both", rope_scaling=dict(type="default"), rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=500000.0))
+    assert "rope = { theta = 10000.0 }" in both and "linear" not in both, both
+    assert "theta = 77.0" in emitted("older", rope_scaling=dict(type="default", rope_theta=77.0), rope_parameters=dict(rope_type="default", rope_theta=5.0))
+    # Phi3's class takes 32000 for a padding that is not there.
+    phi3 = PHI3 | dict(vocab_size=32064)
+    assert "padding = 32000" in emitted("phi3", **phi3) and "padding" not in emitted("phi3-null", **phi3, pad_token_id=None)
+    # What config.to_dict() writes of every model.
+    neutral = dict(is_encoder_decoder=False, add_cross_attention=False, tie_encoder_decoder=False, pruned_heads={}, bad_words_ids=None, output_scores=False,
+                   return_dict_in_generate=False, forced_bos_token_id=None, remove_invalid_values=False, encoder_no_repeat_ngram_size=0, tf_legacy_loss=False)
+    assert emitted("common", **neutral).replace('"common"', '"plain"') == emitted("plain")
+    for key in "is_encoder_decoder", "tie_encoder_decoder":
+        done = gaccc(folder_of(folder, key, **{key: True}), "--emit", "toml", "-o", "-")
+        assert done.returncode == 1 and f"`{key}` = true" in done.stderr, done.stderr
+
+
+def test_documents_of_longrope_need_a_window_of_one_table(folder):
+    """A longer window would turn all of its documents by long_factor, whatever their length."""
+    model = folder_of(folder, "small", rope_scaling=LONGROPE | dict(factor=4.0), original_max_position_embeddings=8)
+    for words, code in ([8, "--pack"], 0), ([9], 0), ([9, "--pack"], 1):
+        done = gaccc(model, "--summary", "--context", *words)
+        assert done.returncode == code, done.stderr
+    assert "documents of at most 8 positions (original_max_position_embeddings)" in done.stderr, done.stderr
+
+
 EXAMPLES = {
     "gpt2_hf": ["gpt2.json", "--set", "model.name=gpt2-hf"],
     "llama_hf": ["smollm2-135m.json", "--context", 512, "--set", "model.name=llama-hf"],

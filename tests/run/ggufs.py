@@ -123,6 +123,16 @@ def test_what_a_gguf_says_otherwise_is_an_error(folder):
     one_error(run("gacc-exec", folder / "r.ptx", "--init-only", "--load", path, *FAST, code=1), "the model file has no [gguf]")
 
 
+def test_what_a_gguf_lacks_is_compared(folder):
+    """Positions that its metadata do not scale, and the base of their angles, which is 10000 in llama.cpp."""
+    for name, config, words in (("theta", dict(rope_theta=500000.0), "rope_theta is 10000.0, 500000 in the model"),
+                                ("scaled", dict(rope_scaling=dict(type="linear", factor=2.0)), "rope.scaling.type is missing, linear in the model")):
+        (here := folder / name).mkdir()
+        base, artifact, path, metadata, tensors = gguf_of(here, LLAMA | config)
+        files.write(here / "less.gguf", [each for each in metadata if ".rope.freq" not in each[0] and ".rope.scaling" not in each[0]], tensors)
+        one_error(run("gacc-exec", artifact, "--init-only", "--load", here / "less.gguf", *FAST, code=1), "less.gguf", words)
+
+
 def trained(folder, artifact, *words, updates=3, **options):
     return run("gacc-exec", artifact, "--data", tokens(folder), "--updates", updates, *words, *FAST, **options)
 
