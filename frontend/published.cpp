@@ -548,7 +548,9 @@ std::optional<PublishedModel> published_model(std::string_view config, const std
       Kind::unknown_value,
       fmt::format("no family has the `{}` \"{}\"{}; there are {}; more come with --families{}", key, *name,
                   did_you_mean(*name, words), list_words(words),
-                  options.gguf ? "" : ", and in Python gacc.from_torch takes the model of transformers"));
+                  options.gguf
+                      ? ""
+                      : "; `python3 -m gacc.pretrained FOLDER` compiles every architecture of transformers"));
 }
 
 std::vector<Override> adapters_of_blocks(std::string_view model, int64_t rank) {

@@ -134,7 +134,8 @@ class Step:
 
         Of a PyTorch module it does not hold the values, and a run of it would begin with other ones: they are written
         beside it as NAME.safetensors, for `gacc-exec --load` and `Session.load`."""
-        values = None if self.module_state is None else pathlib.Path(os.fsdecode(path)).with_suffix(".safetensors")
+        writes = self.module_state is not None and self.module_state.values
+        values = pathlib.Path(os.fsdecode(path)).with_suffix(".safetensors") if writes else None
         if values == pathlib.Path(os.fsdecode(path)):
             raise ValueError(f"{values} is where the module's values go; give the artifact another name, as step.ptx")
         call("step_save", self._handle, path_bytes(path))
@@ -228,25 +229,77 @@ def from_torch(module: Any, inputs: Mapping[str, Any], *, loss: str | Mapping, t
     """
     _arguments.check(from_torch, locals() | {"inputs": {}})  # of which the lowering says more
     from . import torch as lowering  # the dependency is optional
-    tables: dict[str, Any] = {"train": dict(train or {}), "model": {}}
-    short = {"loss": ("type", loss), "optimizer": ("type", optimizer), "schedule": ("type", schedule),
-             "precision": ("compute", precision), "recompute": ("policy", recompute), "memory": ("budget", memory)}
-    for table, (key, given) in short.items():
-        if given is not None:
-            tables[table] = dict(given) if isinstance(given, Mapping) else {key: given}
-    if target is not None and tables["loss"].setdefault("target", target) != target:
-        raise ValueError(f"loss says the target {tables['loss']['target']!r}, and target is {target!r}: say it once")
-    tables["loss"].setdefault("target", "target")
-    for key, given in (("metrics", metrics), ("seed", seed)):
-        if given is not None:
-            tables["model"][key] = given
+    tables = _tables(locals())
+    if precision is None and (own := lowering.precision_of(module)) is not None:
+        tables["precision"] = {"compute": own}
     target = tables["loss"]["target"]
     text, state = lowering.text_of(module, inputs, target=target, name=name, output=output,
                                    classes=tables["loss"].get("type") == "cross_entropy")
     if not {"micro_batch", "effective_batch"} & tables["train"].keys():
         tables["train"]["micro_batch"] = max(len(x) for x in inputs.values())
-    settings = {f"{table}.{key}": value for table, keys in tables.items() for key, value in keys.items()}
-    step = compile(text, set=settings | _toml.settings(set or {}), target=gpu)
+    step = compile(text, set=_keys(tables) | _toml.settings(set or {}), target=gpu)
+    step.module_state = state
+    return step
+
+
+def _tables(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The tables of a model file that the arguments of from_torch say."""
+    tables: dict[str, dict[str, Any]] = {"train": dict(given["train"] or {}), "model": {}}
+    short = {"loss": "type", "optimizer": "type", "schedule": "type", "precision": "compute", "recompute": "policy",
+             "memory": "budget"}
+    for table, key in short.items():
+        if (said := given[table]) is not None:
+            tables[table] = dict(said) if isinstance(said, Mapping) else {key: said}
+    target, loss = given["target"], tables["loss"]
+    if target is not None and loss.setdefault("target", target) != target:
+        raise ValueError(f"loss says the target {loss['target']!r}, and target is {target!r}: say it once")
+    loss.setdefault("target", "target")
+    tables["model"] = {key: given[key] for key in ("metrics", "seed") if given[key] is not None}
+    return tables
+
+
+def _keys(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {f"{table}.{key}": value for table, keys in tables.items() for key, value in keys.items()}
+
+
+def from_pretrained(folder: str | os.PathLike, *, context: int | None = None,
+                    lora: int | Mapping[str, Any] | None = None, output: int | str | None = "logits",
+                    pack: bool = False, loss: str | Mapping = "cross_entropy", target: str = "next",
+                    train: Mapping | None = None, optimizer: str | Mapping | None = None,
+                    schedule: str | Mapping | None = None, precision: str | Mapping | None = None,
+                    frozen: str | None = None, recompute: str | Mapping | None = None,
+                    memory: str | Mapping | None = None, host: str | None = None, metrics: list[str] | None = None,
+                    seed: int | None = None, name: str | None = None, set: Mapping[str, Any] | None = None,
+                    gpu: str | None = None) -> Step:
+    """Compiles a published model of any architecture that transformers has, by its config.json alone
+    (docs/from-pytorch.md). Its inputs are `tokens` and `next`, [context].
+
+    context    tokens of a window; the smaller of 1024 and the model's positions where none are given
+    lora       the rank of adapters at all linear layers but the head; or {"rank": 8, "alpha": 16, "dropout": 0.1,
+               "match": ["q_proj", "v_proj"]}, whose patterns name modules by their path or its end. The rest is frozen
+    pack       windows have several documents, whose numbers are the input `documents`
+    precision  the folder's type of numbers where nothing is said; `frozen` is short for precision.frozen, as "q8_0"
+    host       short for memory.host
+    the others are those of from_torch. Where neither `train`, `optimizer` nor `schedule` is given, these tables are
+    the same as of `compile(folder)`
+
+    No weights are read: `Session.load(folder)` or `gacc-exec --load FOLDER` does that, and a session begins with drawn
+    ones. The parameters have the names of the module of transformers.
+    """
+    _arguments.check(from_pretrained, locals())
+    from . import pretrained  # the dependencies are optional
+    tables = _tables(locals())
+    text, state, settings, _ = pretrained.text_of(
+        folder, context=context, lora=lora, pack=pack, output=output, target=tables["loss"]["target"], name=name,
+        classes=tables["loss"].get("type") == "cross_entropy", gpu=gpu)
+    if train or optimizer or schedule:  # as from_torch
+        settings = {key: value for key, value in settings.items() if key.startswith(("precision.", "model."))}
+        tables["train"].setdefault("micro_batch", 1)
+    own = ("loss.",) if precision is None else ("loss.", "precision.")
+    settings = {key: value for key, value in settings.items() if not key.startswith(own)}
+    short = {"precision.frozen": frozen, "memory.host": host}
+    given = {key: value for key, value in short.items() if value is not None}
+    step = compile(text, set=settings | _keys(tables) | given | _toml.settings(set or {}), target=gpu)
     step.module_state = state
     return step
 
@@ -276,7 +329,7 @@ class Session:
         self.compiled = step
         self._updates = updates
         self._module_state = copy.copy(step.module_state)  # whose `rest` is the session's own
-        self._based = step.module_state is not None  # the parameters are no longer those of the start
+        self._based = step.module_state is not None and step.module_state.complete  # no longer as they started
         self._columns: dict[str, list[Any]] = {}  # of the first table that an input was given, or trained on
         self._scales = _arrays.Scales()
         self._handle = ctypes.c_void_p()
@@ -284,8 +337,9 @@ class Session:
              byref(self._handle))
         self._last = weakref.finalize(self, library.gacc_session_close, self._handle)  # whose errors nobody hears
         call("session_init", self._handle, step.seed if seed is None else seed, epoch_samples)
-        if step.module_state is not None:
-            self._write(step.module_state.values)
+        if step.module_state is not None and (values := step.module_state.values):
+            # What a module on `meta` has no values of keeps its start.
+            self._write(values if step.module_state.complete else {**self._arrays(), **values})
         self._expect(updates)
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <set>
@@ -137,6 +138,12 @@ std::string split_text(const std::optional<Split>& split) {
                      split->groups > 1 ? fmt::format(", {} times", split->groups) : "");
 }
 
+// Returns [rows, columns] of a parameter of two axes or more.
+static std::vector<int64_t> as_rows(const std::vector<int64_t>& shape) {
+  if (shape.size() < 3) return shape;
+  return {std::reduce(shape.begin(), shape.end() - 1, int64_t{1}, std::multiplies()), shape.back()};
+}
+
 std::vector<int64_t> joined_shape(const WeightSource& source, const PublishedName& as) {
   if (const auto split = split_of(as, source.buffer->shape.empty() ? 0 : source.buffer->shape.front())) {
     std::vector<int64_t> shape = transposed_if(source.tensors.front()->shape, source.transpose);
@@ -146,8 +153,10 @@ std::vector<int64_t> joined_shape(const WeightSource& source, const PublishedNam
   }
   const std::vector<int64_t>& parts = as.parts;
   std::vector<int64_t> shape;
+  const bool rows = parts.size() > 1 && source.buffer->shape.size() > 2;
   for (size_t i = 0; i < source.tensors.size(); ++i) {
     const std::vector<int64_t> part = transposed_if(source.tensors[i]->shape, source.transpose);
+    if (rows && part.size() != 2) return {};
     if (!parts.empty() && !part.empty() && part.front() != parts[i]) return {};
     if (i == 0)
       shape = part;
@@ -156,7 +165,7 @@ std::vector<int64_t> joined_shape(const WeightSource& source, const PublishedNam
     else
       return {};
   }
-  return shape;
+  return rows && shape == as_rows(source.buffer->shape) ? source.buffer->shape : shape;
 }
 
 bool matches_pattern(std::string_view pattern, std::string_view name) {
@@ -550,6 +559,7 @@ Status to_published(const Plan& plan, const Weights& loaded, std::vector<NamedTe
       result.push_back({as.tensors.front(), std::move(tensor.shape), std::move(tensor.data)});
       continue;
     }
+    if (as.parts.size() > 1) tensor.shape = as_rows(tensor.shape);
     const int64_t row = static_cast<int64_t>(tensor.data.size()) / tensor.shape.front();
     std::vector<int64_t> parts = as.parts.empty() ? loaded.parts_of(tensor.name) : as.parts;
     if (as.tensors.size() == 1) parts = {split ? rows_of(*split) : tensor.shape.front()};

@@ -121,10 +121,7 @@ def test_functions_from_the_least_number_to_the_largest(_):
     # makes value and slope small.
     size = torch.stack([y32.abs(), slope32.abs(), torch.ones_like(y32)]).amax(0)
     factor = torch.where(y32.isfinite() & slope32.isfinite(), 1 / size, 0.0)
-    t = torch.where(y32.nan_to_num() * factor >= 0, -1.0, 1.0)
-    # A factor of 0 is no guard of an infinite slope, neither here nor in PyTorch: such points become another one.
-    some = torch.stack([at[good.nonzero()[0, 0]] for at, good in zip(points, factor != 0)])
-    x = torch.where(factor != 0, points, some[:, None])[None].expand(2, -1, -1).contiguous()
+    t = torch.where(y32 * factor >= 0, -1.0, 1.0)
     run.step(x=x, factor=factor[None].expand(2, -1, -1).contiguous(), y=t[None].expand(2, -1, -1).contiguous())
     run.update()
     slope = run.parameters()["weight"] * t * points.numel()  # -sign(y - t) dy / elements

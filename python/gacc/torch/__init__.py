@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import collections
 import copy
+import functools
 import inspect
 import itertools
 import operator
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from . import version  # first, for it says which PyTorch there must be
@@ -22,9 +23,10 @@ from torch import fx
 
 from .._arrays import expect_batch, expect_names
 from .._library import Error
-from . import choices, layers  # with `operations`, they fill OPERATIONS
+from . import choices, documents, layers  # with `operations`, they fill OPERATIONS
 from .composed import COMPOSED
 from .export import Followed, exported, refusal
+from .hollow import HALVES, has_values, in_f32, precision_of
 from .operations import COMPLEX, repeated
 from .region import OPERATIONS, Buffers, Region, literal, quoted, truth, type_text
 from .state import LOCK, check_hooks, check_memory, overlap
@@ -41,6 +43,11 @@ SIZED = {aten.arange.start_step, aten.slice.Tensor, aten.slice_scatter.default,
          aten.native_group_norm.default}  # which take the batch's size
 # Operations of whole numbers that are largest, and least, where each operand is all at one of its ends.
 BOUNDED = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.cumsum.default, aten._to_copy.default}
+# Those that give elements of their operands, in another order.
+MOVES = {aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default, aten.squeeze.dims,
+         aten.squeeze.dim, aten.permute.default, aten.expand.default, aten.clone.default, aten.alias.default,
+         aten.slice.Tensor, aten.select.int, aten.cat.default, aten.repeat.default, aten.gather.default,
+         aten.index.Tensor, aten.split_with_sizes.default}
 BITWISE = {aten.bitwise_not.default, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_xor.Tensor}
 TYPES = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32", torch.bool: "i32"}
 
@@ -49,11 +56,12 @@ class Lowering:
     """One exported program as a region."""
 
     def __init__(self, program: torch.export.ExportedProgram, buffers: Buffers, frozen: set[str], owners: dict,
-                 names: list[str], numbers: list[int] | None = None):
+                 names: list[str], numbers: list[int] | None = None, empty: Collection[str] = ()):
         """`names`: what the step calls the inputs, in their order. `numbers`: the shape of a sample's numbers of
-        classes, where it is known."""
+        classes, where it is known. `empty`: buffers without values."""
         self.names = iter(names)
         self.program, self.buffers, self.frozen, self.owners, self.numbers = program, buffers, frozen, owners, numbers
+        self.empty = empty
         self.region = Region(buffers)
         self.inputs: dict[str, Tensor] = {}
         self.baked: set[str] = set()  # buffers of the module that are constants of the program
@@ -109,6 +117,9 @@ class Lowering:
             x.buffer = owner
             return x
         if kind in ("BUFFER", "CONSTANT_TENSOR"):
+            if name in self.empty:
+                raise refusal(next(iter(node.users)), f"it computes with the buffer `{name}`, which is on the device "
+                                                      "`meta` and has no values: register it with some")
             value = self.program.constants[name] if name in self.program.constants else self.program.state_dict[name]
             if node in self.running:
                 name = self.owners.get(name, name)
@@ -199,6 +210,8 @@ class Lowering:
         region.hint, region.boolean = node.name, first.dtype is torch.bool
         region.dtype = TYPES.get(first.dtype, "f32")
         try:
+            if region.documents is not None:
+                documents.check(node, self.values, region.documents[2])
             if node.target in BITWISE and not region.boolean:
                 raise Unsupported("it takes bits of whole numbers; gacc knows it of torch.bool: compare first, as in "
                                   "x != 0, or use torch.logical_and and its like")
@@ -206,7 +219,9 @@ class Lowering:
             out = build(region, *arguments, **named)
             if isinstance(out, Tensor):
                 out = truth(region, out) if region.boolean else out
-                out.bounds = out.bounds or self.bounds(node)
+            for x in out if isinstance(out, list) else [out]:
+                if isinstance(x, Tensor):
+                    x.bounds = x.bounds or self.bounds(node)
             return out
         except Unsupported as why:
             raise refusal(node, f"gacc cannot say this `{node.target}`: {why}") from None
@@ -217,6 +232,8 @@ class Lowering:
     def folded(self, node: fx.Node) -> Any:
         """Returns the result where it is known without parameters and data, else None."""
         given = [self.values[n] for n in node.all_input_nodes]
+        if self.buffers.written and node.target in (aten.cos.default, aten.sin.default):
+            return None  # tables of rotary positions are made where they are read
         if node.target in NOT_FOLDED or any(not isinstance(x, Tensor) or x.constant is None for x in given):
             return None
         batched = any(x.batched() for x in given)
@@ -244,6 +261,9 @@ class Lowering:
             return node.args[1:]
         nodes = node.all_input_nodes
         given = [getattr(self.values[n], "bounds", None) for n in nodes]
+        if node.target in MOVES and self.region.dtype == "i32":
+            moved = given if node.target is aten.cat.default else given[:1]
+            return None if None in moved else (min(low for low, _ in moved), max(high for _, high in moved))
         if node.target not in BOUNDED or None in given or self.region.dtype != "i32":
             return None
         if node.target == aten.mul.Tensor and any(low < 0 for low, _ in given):
@@ -324,11 +344,9 @@ def same_for_each(sizes: list[tuple[int, bool]], two: torch.Tensor, three: torch
 def check_parameter(name: str, value: torch.Tensor) -> None:
     if torch.nn.parameter.is_lazy(value):
         raise Error(f"`{name}` has no shape yet: call the module once, with a batch")
-    if value.device.type == "meta":
-        raise Error(f"`{name}` is on the device `meta` and has no values; give the module some first")
-    if value.dtype != torch.float32:
-        raise Error(f"`{name}` is {str(value.dtype).removeprefix('torch.')}; gacc keeps parameters in f32: give "
-                    "module.float(), and say precision=\"bf16\" or \"f16\" for what they compute in")
+    if value.dtype != torch.float32 and value.dtype not in HALVES:
+        raise Error(f"`{name}` is {str(value.dtype).removeprefix('torch.')}; gacc takes parameters in f32, bf16 and "
+                    "f16: give module.float(), and say precision=\"bf16\" or \"f16\" for what they compute in")
 
 
 def check_input(name: str, x: Any) -> torch.Tensor:
@@ -349,28 +367,36 @@ class ModuleState:
     """Between the names of a module's state_dict() and those of the step.
 
     A tied parameter is there once, a buffer that is read as a constant not at all, and constants are there besides.
+    `values` has those of the step that the module has numbers of, in f32.
     """
 
     def __init__(self, module: torch.nn.Module, buffers: Buffers, owners: dict[str, str], baked: set[str]):
         """`baked`: buffers that are constants of the step."""
         self.owners, self.baked = owners, baked
-        self.values = {name: value.detach().cpu().clone() for name, value in buffers.values.items()}
-        self.rest = {name: value.detach().cpu().clone() if isinstance(value, torch.Tensor) else copy.deepcopy(value)
-                     for name, value in module.state_dict().items() if owners.get(name, name) not in self.values}
-        self.names = list(state := module.state_dict())
+        state = module.state_dict()
+        given = {name: state.get(name, value).detach() for name, value in buffers.values.items()}
+        self.values = {name: value.cpu().float().clone() for name, value in given.items() if has_values(value)}
+        self.own = list(given)  # of the step
+        self.complete = len(self.values) == len(given)  # not of a module on `meta`
+        self.rest = {name: copied(value) for name, value in state.items() if owners.get(name, name) not in given}
+        self.turned: set[str] = set()  # those of the step that lie transposed in the module
+        self.dtypes = {name: value.dtype for name, value in state.items() if isinstance(value, torch.Tensor)}
+        self.names = list(state)
         self.versions = state._metadata  # of the modules, by which they load
 
     def of_step(self, arrays: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """Returns what load_state_dict(strict=True) takes."""
-        state = collections.OrderedDict(
-            (name, self.rest[name] if name in self.rest else torch.as_tensor(arrays[self.owners.get(name, name)]))
-            for name in self.names)
+        def own(name: str) -> torch.Tensor:
+            value = torch.as_tensor(arrays[self.owners.get(name, name)]).to(self.dtypes[name])
+            return value.t().contiguous() if name in self.turned else value
+        state = collections.OrderedDict((name, self.rest[name] if name in self.rest else own(name))
+                                        for name in self.names)
         state._metadata = self.versions
         return state
 
     def to_step(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The parameters that a session has, of a state_dict(), and what of it the step does not read, for `rest`."""
-        if sorted(given) == sorted(self.values):
+        if sorted(given) == sorted(self.own):
             return dict(given), self.rest
         expect_names(given, self.names, "module")
         rest = {name: like_before(name, given[name], value) for name, value in self.rest.items()}
@@ -382,7 +408,14 @@ class ModuleState:
             if name != owner and name in given and owner in given and not torch.equal(
                     *(torch.as_tensor(given[n]).cpu() for n in (name, owner))):
                 raise Error(f"`{owner}` and `{name}` are one parameter of the module, and have different numbers here")
-        return {name: given.get(name, value) for name, value in self.values.items()}, rest
+        values = {name: given.get(name, self.values.get(name)) for name in self.own}
+        return values | {name: values[name].T for name in self.turned}, rest
+
+
+def copied(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return copy.deepcopy(value)
+    return value.detach().cpu().clone() if has_values(value) else value
 
 
 def like_before(name: str, given: Any, before: Any) -> Any:
@@ -411,11 +444,13 @@ def region_text(kind: str, lowering: Lowering, inputs: list[str]) -> str:
 
 
 def text_of(module: torch.nn.Module, inputs: Mapping[str, Any], *, target: str | None = None, classes: bool = False,
-            name: str | None = None, output: int | str | None = None) -> tuple[str, ModuleState]:
+            name: str | None = None, output: int | str | None = None,
+            settings: Sequence[str] | None = None) -> tuple[str, ModuleState]:
     """The text of the IR, without a loss: its regions yield the output. And what the module's parameters are in it.
 
     target    the input that a loss compares with; where it is no example, it gets the output's shape
     classes   the target is the number of a class, on the output's last axis, or on axis 1 where an example says so
+    settings  of the text, as "load.prefix = \"\"", where it is to hold all that the step needs but the parameters
     """
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"the module is {module!r:.60}, which is no torch.nn.Module")
@@ -425,11 +460,11 @@ def text_of(module: torch.nn.Module, inputs: Mapping[str, Any], *, target: str |
         raise TypeError("the inputs are examples by the names of the forward's arguments, as in "
                         f"{{{', '.join(f'{n!r}: {n}' for n in taken_by(module)) or '...'}}}")
     with LOCK:
-        return _text_of(module, inputs, target, classes, name, output)
+        return _text_of(module, inputs, target, classes, name, output, settings)
 
 
 def _text_of(module: torch.nn.Module, inputs: Mapping[str, Any], target: str | None, classes: bool, name: str | None,
-             output: int | str | None) -> tuple[str, ModuleState]:
+             output: int | str | None, settings: Sequence[str] | None) -> tuple[str, ModuleState]:
     check_hooks(module)
     known_as = {n: x for n, x in torch.nn.Module.state_dict(module, keep_vars=True).items()
                 if isinstance(x, torch.Tensor)}
@@ -445,7 +480,7 @@ def _text_of(module: torch.nn.Module, inputs: Mapping[str, Any], target: str | N
         if part.training and getattr(part, "momentum", 0) is None and getattr(part, "running_mean", None) is not None:
             raise Error(f"`{n}` ({type(part).__name__}) has momentum=None, a mean over all batches so far; gacc moves "
                         "running statistics by the same share in each: give it a momentum, such as 0.1")
-    if any(p.device.type != "cpu" for p in known_as.values()):
+    if any(p.device.type not in ("cpu", "meta") for p in known_as.values()):
         module = copy.deepcopy(module).cpu()
     examples = {n: check_input(n, x) for n, x in inputs.items()}
     taken = taken_by(module)
@@ -467,14 +502,19 @@ def _text_of(module: torch.nn.Module, inputs: Mapping[str, Any], target: str | N
     places = list(itertools.takewhile(forward.__contains__, by_place(module)))  # as hooks of the module get them
     given, named = {n: forward.pop(n) for n in places}, forward
     modes = {m: m.training for m in module.modules()}
-    buffers = Buffers(known_as)
+    buffers = Buffers(known_as, settings is not None)
     numbers = list(examples[target].shape[1:]) if classes and target in examples else None
+
+    def lowered(trains: bool) -> Lowering:
+        with in_f32(module) as empty:
+            program = exported(module, given, named, output, trains, settings is not None)
+            return Lowering(program, buffers, frozen, owners, names, numbers, empty)
     try:
-        step = Lowering(exported(module, given, named, output), buffers, frozen, owners, names, numbers)
+        step = lowered(True)
         evaluated = step
         if any(modes.values()) or Followed.asked:
             module.eval()
-            evaluated = Lowering(exported(module, given, named, output, False), buffers, frozen, owners, names, numbers)
+            evaluated = lowered(False)
     finally:
         for m, training in modes.items():
             m.training = training
@@ -489,20 +529,40 @@ def _text_of(module: torch.nn.Module, inputs: Mapping[str, Any], target: str | N
             dtype, shape = ("i32", step.shape[1:-1]) if classes else ("f32", step.shape[1:])
         given.append(f"{quoted('%', target)} : {type_text(dtype, [B, *shape])}")
     title = name or re.sub(r"[^A-Za-z0-9_.-]", "-", type(module).__name__)
-    settings = "".join(f"  set inputs.{n}.range = {count}\n" for n, count in buffers.ranges.items())
+    said = "".join(f"  set {each}\n" for each in (
+        *(settings or ()), *(f"inputs.{n}.range = {count}" for n, count in buffers.ranges.items())))
     order = [line for kind in ("state", "param", "accum") for n, line in buffers.lines.items() if line.startswith(kind)]
-    start = "".join(f"    fill {quoted('@', n)} {{value = {literal(first_of(value), 'f32')}}}\n"
-                    for n, value in buffers.values.items())
-    text = (f"module {quoted('@', title)} phase(model) {{\n{settings}  " + "\n  ".join(order) + "\n\n"
+    for n in buffers.values:
+        buffers.values[n] = known_as.get(n, buffers.values[n])
+    start = "".join(f"    {start_of(n, value)}\n" for n, value in buffers.values.items())
+    text = (f"module {quoted('@', title)} phase(model) {{\n{said}  " + "\n  ".join(order) + "\n\n"
             + f"  init {{\n{start}  }}\n\n" + region_text("step", step, given) + "\n"
             + region_text("eval", evaluated, given) + "}\n")
     return text, ModuleState(module, buffers, owners, step.baked | evaluated.baked)
 
 
-def first_of(value: torch.Tensor) -> float:
-    """The number that all elements are; 0 where they differ: the session writes them."""
-    flat = value.detach().reshape(-1)
-    return flat[0].item() if len(flat) and bool((flat == flat[0]).all()) else 0.0
+def start_of(name: str, value: torch.Tensor) -> str:
+    """The op that starts a parameter: by the number that all elements are, or 0 where they differ and the session
+    writes them. What has no values starts as layers do: matrices are drawn, weights of norms are 1."""
+    at, number = quoted("@", name), 0.0
+    if has_values(value):
+        flat = value.detach().reshape(-1)
+        number = flat[0].item() if len(flat) and bool((flat == flat[0]).all()) else 0.0
+    elif name.endswith("lora_A.weight"):
+        return drawn(at, "uniform", bound=value.shape[-1] ** -0.5)
+    elif value.dim() > 1 and not name.endswith("lora_B.weight"):
+        return drawn(at, "normal", std=0.02)
+    elif value.dim() == 1 and name.endswith("weight"):
+        number = 1.0
+    return f"fill {at} {{value = {literal(number, 'f32')}}}"
+
+
+def drawn(at: str, how: str, **amount: float) -> str:
+    """The op that draws a parameter, by a stream that its name gives."""
+    stream = functools.reduce(lambda sum, c: (sum ^ c) * 16777619 % 2**32, at.strip('@"').encode(), 2166136261)
+    stream -= 2**32 * (stream >= 2**31)
+    (key, number), = amount.items()
+    return f"random.{how} {at}, @seed.low, @seed.high {{{key} = {literal(number, 'f32')}, stream = {stream}}}"
 
 
 def taken_by(module: torch.nn.Module) -> list[str]:

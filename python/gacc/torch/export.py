@@ -30,7 +30,9 @@ from .._library import Error
 from .composed import COMPOSED, quantile
 from .experts import by_products
 from .layers import attention, instance_norm, rms_norm
+from .patterns import norms
 from .region import OPERATIONS, Region
+from .repeats import Repeats, written_out
 from .state import Draws, Kept, for_this_thread, line_of, renamed, replaced
 from .tensor import Unsupported
 
@@ -194,7 +196,8 @@ def no_seed(*_: Any) -> None:
 
 
 @contextlib.contextmanager
-def followed(module: torch.nn.Module, output: int | str | None, trains: bool, left: list[Kept]) -> Iterator[None]:
+def followed(module: torch.nn.Module, output: int | str | None, trains: bool, left: list[Kept],
+             alike: Repeats | None = None) -> Iterator[None]:
     """Runs the module's forward and its hooks, and nothing else, in the mode; it gives the one output. What the call
     leaves in the module's attributes comes into `left`."""
     parts = dict(module.named_modules())
@@ -213,7 +216,8 @@ def followed(module: torch.nn.Module, output: int | str | None, trains: bool, le
             with mode, replaced(*((of, name, for_this_thread(instead, vars(of)[name])) for of, name, instead in (
                     (torch, "is_grad_enabled", looked), (builtins, "len", length), (torch, "manual_seed", no_seed),
                     (np.random, "default_rng", no_generator)))):
-                out = chosen(call(*args, **kwargs), output)
+                with alike.followed() if alike else contextlib.nullcontext():
+                    out = chosen(call(*args, **kwargs), output)
             if new := [name for name, _ in module.named_modules() if name not in parts]:
                 raise Unsupported(f"the forward makes the module `{new[0]}`, and gacc's step has the parameters that "
                                   "there are before it: call the module once, with a batch")
@@ -292,15 +296,26 @@ def refusal(node: fx.Node, why: str) -> Error:
 
 
 def exported(module: torch.nn.Module, given: Mapping[str, torch.Tensor], named: Mapping[str, torch.Tensor],
-             output: int | str | None, trains: bool = True) -> torch.export.ExportedProgram:
+             output: int | str | None, trains: bool = True, once: bool = False) -> torch.export.ExportedProgram:
     """The forward in core ATen, with one output and its batch a symbol. `given`: its arguments by their places,
-    `named`: those by their names. `trains`: what torch.is_grad_enabled() says. The caller holds LOCK."""
+    `named`: those by their names. `trains`: what torch.is_grad_enabled() says. `once`: blocks that are alike are
+    followed once. The caller holds LOCK."""
+    if once:
+        try:
+            return captured(module, given, named, output, trains, Repeats(module))
+        except Exception:  # without them it is followed, or the reason is said where it is
+            pass
+    return captured(module, given, named, output, trains)
+
+
+def captured(module: torch.nn.Module, given: Mapping[str, torch.Tensor], named: Mapping[str, torch.Tensor],
+             output: int | str | None, trains: bool, alike: Repeats | None = None) -> torch.export.ExportedProgram:
     given, named = ({name: x if len(x) > 1 else x.expand(2, *x.shape[1:]).contiguous() for name, x in each.items()}
                     for each in (given, named))
     kept = Kept(module)
 
     def trace() -> tuple[torch.export.ExportedProgram, Kept]:
-        return traced(module, given, named, output, trains)
+        return traced(module, given, named, output, trains, alike)
     try:
         with torch.no_grad(), quiet(), whole_layers(), by_products(), renamed(module) as names:
             draws = Draws()
@@ -318,7 +333,11 @@ def exported(module: torch.nn.Module, given: Mapping[str, torch.Tensor], named: 
                 table.pop(operator.attrgetter(name if "." in name else name + ".default")(aten), None)
             table.update(COMPOSED)
             refuse_old_bilinear(program.graph)
-            return with_names(program.run_decompositions(table), names)
+            program = with_names(program.run_decompositions(table), names)
+            if alike is not None:
+                written_out(program, alike)
+                norms(program.graph)
+            return program
     except Error:
         raise
     except Exception as error:
@@ -328,11 +347,12 @@ def exported(module: torch.nn.Module, given: Mapping[str, torch.Tensor], named: 
 
 
 def traced(module: torch.nn.Module, given: Mapping[str, torch.Tensor], named: Mapping[str, torch.Tensor],
-           output: int | str | None, trains: bool) -> tuple[torch.export.ExportedProgram, Kept]:
+           output: int | str | None, trains: bool,
+           alike: Repeats | None = None) -> tuple[torch.export.ExportedProgram, Kept]:
     """The program, and what the forward has left in the module."""
     Followed.asked = False
     batch, left = torch.export.Dim("batch", min=2), []
-    with torch.enable_grad(), followed(module, output, trains, left):
+    with torch.enable_grad(), followed(module, output, trains, left, alike):
         program = torch.export.export(module, tuple(given.values()), kwargs=dict(named), strict=False,
                                       dynamic_shapes={name: {0: batch} for name in (*given, *named)})
     refuse_writes(program)
@@ -424,8 +444,8 @@ def same_numbers(x: torch.Tensor, y: Any) -> bool:
 def unchanged_by_calls(kept: Kept, call: Callable, inputs: list[torch.Tensor], state: list[torch.Tensor]) -> bool:
     """Returns whether what calls leave in attributes is no more than a cache: the module itself gives the same outputs
     whatever it was called with before."""
-    if any(x.device.type == "meta" for x in state):
-        return False
+    if any(x.device.type == "meta" or x.numel() > 1 and not any(x.stride()) for x in state):
+        return False  # which have no values
     numbers = [x.detach().clone() for x in state]
 
     def begin() -> None:

@@ -31,6 +31,7 @@ def embedding(r: Region, table: Tensor, which: Tensor, padding: int = -1, by_fre
         return r.view(r.with_axes(y, [*which.axes, *y.axes[1:]]) if which.repeated() else y, r.sizes)
     operand = r.shaped(which, in_memory(which.axes))
     source = r.numbers.get(operand)
+    is_position = operand in r.positions and which.bounds is not None and which.bounds[1] < count
     if source is None and (which.bounds is None or which.bounds[0] < 0 or which.bounds[1] >= count):
         raise Unsupported("it takes rows by numbers that are computed, and may lie beyond the table; gacc takes the "
                           "elements of an input, which it checks, positions such as a mask's cumsum(1), and what "
@@ -38,7 +39,7 @@ def embedding(r: Region, table: Tensor, which: Tensor, padding: int = -1, by_fre
     if source is not None and (other := r.buffers.ranges.setdefault(source, count)) != count:
         raise Unsupported(f"the input `{source}` chooses rows of tables of {other} and of {count} rows, and gacc "
                           "checks the elements of an input against one number: give the columns as separate inputs")
-    if source is None:  # R17 wants elements of an input, so these choose by a product
+    if source is None and not is_position:  # R17 wants elements of an input, so these choose by a product
         each = r.with_axes(which, [*which.axes, []])
         chosen = r.cast(r.each("equal", each, known(torch.arange(count)), dtype="i32"), "f32")
         y = r.matrix(chosen, table, False)
@@ -112,6 +113,8 @@ def for_each_frame(r: Region, w: Tensor | None, first: list) -> Tensor | None:
 def affine(r: Region, w: Tensor | None, fill: float, count: int) -> str:
     """A vector of weights; of none, as many of the number."""
     if w is None:
+        if r.buffers.written:
+            return r.repeated(literal(fill, "f32"), "f32", [count])
         w = known(torch.full([count], fill))
         w.operand, w.shape, w.constant = r.buffers.constant(w.constant), [count], None
     return r.shaped(r.real(w), [count])
@@ -441,6 +444,9 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
         operands = [r.shaped(qkv, [B, queries, (heads[0] + 2 * heads[1]) * width])]
         if dropout_p:
             operands += r.buffers.random()
+        if r.documents is not None:
+            operands += r.documents[:2]
+        if dropout_p:
             attributes.update(p=float(dropout_p), stream=r.stream())
         y = r.emit("attention.dropout" if dropout_p else "attention", operands, *types, **attributes)[0]
         out = Tensor([[(B, True)], *axes_of(shape[1:])], "f32", y, shape)
@@ -460,7 +466,8 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
     elif mask is not None:
         scores = r.each("add", scores, mask)
     # The softmax of a row of -inf is NaN, also where it is chosen away: in the gradient.
-    weights = r.along("softmax", scores if blind is None else r.select(blind, 0.0, scores, "f32"), -1)
+    weights = OPERATIONS[aten._softmax.default](
+        r, scores if blind is None else r.select(blind, 0.0, scores, "f32"), -1)
     if blind is not None:
         weights = r.select(blind, 0.0, weights, "f32")
     if dropout_p:

@@ -126,10 +126,11 @@ def softplus(r: Region, x: Tensor, beta: float = 1.0, threshold: float = 20.0) -
     if beta == 0:
         raise Unsupported("its beta is 0, by which it divides")
     scaled = x if beta == 1 else r.each("mul", x, float(beta))
-    y = r.each("bce_with_logits", r.each("maximum", scaled, -104.0), 0.0)  # of -inf it would be NaN
+    y = r.each("bce_with_logits", scaled, 0.0)
     y = y if beta == 1 else r.each("mul", y, 1 / beta)
-    # From 20 on f32 has no difference.
-    return r.select(r.each("greater", scaled, float(min(threshold, 20)), dtype="i32", takes="f32"), x, y, "f32")
+    if threshold >= 20:  # from there on f32 has no difference
+        return y
+    return r.select(r.each("greater", scaled, float(threshold), dtype="i32", takes="f32"), x, y, "f32")
 
 
 def filled(r: Region, value: float) -> Tensor:
@@ -377,8 +378,7 @@ def product_along(r: Region, x: Tensor, dim: int, keep: bool = False, **_: Any) 
 @row(aten.logcumsumexp.default)
 def cumulative_log(r: Region, x: Tensor, dim: int) -> Tensor:
     def join(a: Tensor, b: Tensor) -> Tensor:
-        same = r.each("equal", a, b, dtype="i32", takes="f32")  # perhaps -inf
-        apart = r.each("neg", r.each("abs", r.select(same, 0.0, r.each("sub", a, b), "f32")))
+        apart = r.each("neg", r.each("abs", r.each("sub", a, b)))
         return r.each("add", r.each("maximum", a, b), softplus(r, apart))
     return scanned(r, x, dim, join)
 

@@ -14,6 +14,7 @@ from .._library import Error
 from .tensor import B, SAMPLES, Tensor, Unsupported, can_index, in_memory, known, merged, refined, split, whole_extents
 
 EMPTY = "it takes no element of an axis, and no tensor of gacc's is empty"
+MOST_TABLE = 1024  # numbers that the text makes one by one
 KEEP_TRUTH = {"reshape", "permute", "slice", "broadcast", "concat", "mul", "maximum", "select"}  # give 0, 1 of such
 
 
@@ -47,8 +48,9 @@ def type_text(dtype: str, shape: list) -> str:
 class Buffers:
     """The common part of both regions: parameters, running statistics, and constants that a kernel reads."""
 
-    def __init__(self, taken: Collection[str] = ()) -> None:
+    def __init__(self, taken: Collection[str] = (), written: bool = False) -> None:
         self.taken = taken  # names of the module's state_dict()
+        self.written = written  # constants stand in the text; else they are frozen parameters, which a session writes
         if seldom := sorted({"seed.low", "seed.high", "samples.low", "samples.high"} & set(taken)):
             raise Error(f"the module has `{seldom[0]}`, and gacc keeps a number of dropout under that name: give the "
                         "submodule another one")
@@ -83,8 +85,9 @@ class Buffers:
         key = (tuple(value.shape), value.numpy().tobytes())
         if key not in self.constants:
             free = (f"constants.{i}" for i in itertools.count(len(self.constants)))
-            self.constants[key] = next(n for n in free if n not in self.lines and n not in self.taken)
-        return self.parameter(self.constants[key], value, frozen=True)
+            self.constants[key] = name = next(n for n in free if n not in self.lines and n not in self.taken)
+            return self.parameter(name, value, frozen=True)
+        return quoted("@", self.constants[key])
 
     def random(self) -> list[str]:
         """The words that dropout draws by."""
@@ -111,6 +114,8 @@ class Region:
         self.truths: set[str] = set()  # values of whole numbers that are known to be 0 or 1
         self.streams = 0
         self.moves: dict[str, tuple[str, float, list[str]]] = {}  # how batch norms have moved a running statistic
+        self.documents: tuple[str, str, int] | None = None  # their numbers and spans, and the positions of a window
+        self.positions: set[str] = set()  # values that `documents` makes
         self.sliced: dict[str, tuple] = {}  # what a value is a slice of: operand, axis, begin, size, all
 
     # --- text
@@ -159,6 +164,10 @@ class Region:
         if x.dtype == "i32" and value.long().abs().max() > 2**24:
             raise Unsupported("it uses several whole numbers beyond 2^24, which gacc keeps in f32")
         shape = in_memory(x.axes)
+        if self.buffers.written:
+            made = self.cast(self.table(value.reshape(shape).float()), x.dtype)
+            x.operand, x.shape, x.constant = made.operand, made.shape, None
+            return x.operand
         operand = self.numbers_of(value.reshape(shape))
         if x.dtype == "i32":
             operand = self.emit("cast", [operand], ("i32", shape), to="i32")
@@ -177,6 +186,56 @@ class Region:
                 chosen = self.emit("not_equal", [self.buffers.constant(there), "0.0"], ("i32", kind))
                 out = self.emit("select", [chosen, literal(number, "f32"), out], ("f32", kind))
         return out
+
+    def table(self, value: torch.Tensor) -> Tensor:
+        """The numbers by ops, which need no parameter: counted, in a band, products of two vectors, or one by one."""
+        shape = list(value.shape)
+        if len(shape) == 1 and shape[0] > 2 and torch.equal(value, torch.arange(shape[0], dtype=torch.float32)):
+            count, whole = 1, Tensor([], "f32", self.repeated("0.0", "f32", [1]), [1])
+            while count < shape[0]:
+                more = self.emit("add", [whole.operand, literal(count, "f32")], ("f32", [count]))
+                wide = self.emit("concat", [whole.operand, more], ("f32", [2 * count]), axis=0)
+                count, whole = 2 * count, Tensor([], "f32", wide, [2 * count])
+            operand = whole.operand if count == shape[0] else self.emit(
+                "slice", [whole.operand], ("f32", shape), axis=0, size=shape[0], **{"from": 0})
+            return Tensor([[(shape[0], True)]], "f32", operand, shape)
+        if (made := self.band(value)) is not None:
+            return made
+        if len(shape) == 2 and shape[0] > 2 and value.numel() > 64:
+            counted = torch.arange(shape[0], dtype=torch.float32)[:, None]
+            if torch.equal(value, counted * value[1]):
+                return self.each("mul", self.with_axes(known(counted[:, 0]), [[(shape[0], True)], []]), known(value[1]))
+        if value.numel() > MOST_TABLE:
+            raise Unsupported(f"it computes with a table of {value.numel()} numbers, which the text would have to hold")
+        numbers = [self.repeated(literal(number, "f32"), "f32", [1]) for number in value.reshape(-1).tolist()]
+        count = len(numbers)
+        operand = numbers[0] if count == 1 else self.emit("concat", numbers, ("f32", [count]), axis=0)
+        return self.with_shape(operand, [count], shape)
+
+    def with_shape(self, operand: str, flat: list, shape: list) -> Tensor:
+        out = Tensor([[(n, True)] for n in shape], "f32", operand, flat)
+        self.shaped(out, shape)
+        return out
+
+    def band(self, value: torch.Tensor) -> Tensor | None:
+        """A matrix of two numbers, one of them in a band beside the diagonal, as masks are, by comparisons."""
+        if value.dim() != 2 or value.numel() < 64:
+            return None
+        rows, columns = value.shape
+        off = torch.arange(rows)[:, None] - torch.arange(columns)
+        outside = value[0, -1]
+        inside = off[value != outside]
+        if not len(inside):
+            return None
+        low, high, number = int(inside.min()), int(inside.max()), value[value != outside][0]
+        if not torch.equal(value, torch.where((off >= low) & (off <= high), number, outside)):
+            return None
+        places = [known(torch.arange(n)) for n in (rows, columns)]  # whole numbers, which no half type rounds
+        off = self.each("sub", self.with_axes(places[0], [places[0].axes[0], []]), places[1], dtype="i32")
+        beyond = self.each("greater", low, off, dtype="i32")
+        if high < rows - 1:
+            beyond = self.each("maximum", beyond, self.each("greater", off, high, dtype="i32"), dtype="i32")
+        return self.select(beyond, float(outside), float(number), "f32")
 
     def shaped(self, x: Tensor, shape: list) -> str:
         operand = self.read(x)

@@ -1,0 +1,71 @@
+"""What modules write in several operations, and gacc has as one, whose sums are f32 in every precision."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+PASSED = {aten._to_copy.default, aten.clone.default, aten.alias.default}  # of f32, which stay as they are
+
+
+def made_by(node: Any, *targets: Any) -> bool:
+    return isinstance(node, fx.Node) and node.op == "call_function" and node.target in targets
+
+
+def source(node: Any) -> Any:
+    while made_by(node, *PASSED):
+        node = node.args[0]
+    return node
+
+
+def is_square(node: Any, x: Any) -> bool:
+    if made_by(node, aten.pow.Tensor_Scalar):
+        return node.args[1] == 2 and source(node.args[0]) is x
+    return made_by(node, aten.mul.Tensor) and source(node.args[0]) is x and source(node.args[1]) is x
+
+
+def root_mean_square(node: Any, x: Any) -> float | None:
+    """The eps, where the node is 1 / sqrt(mean of x squared + eps) over the last axis."""
+    root = source(node)
+    if made_by(root, aten.reciprocal.default):
+        root = source(root.args[0])
+        root = source(root.args[0]) if made_by(root, aten.sqrt.default) else None
+    elif made_by(root, aten.pow.Tensor_Scalar) and root.args[1] == -0.5:
+        root = source(root.args[0])
+    else:
+        return None
+    if not made_by(root, aten.add.Tensor, aten.add.Scalar) or not isinstance(root.args[1], (int, float)):
+        return None
+    mean = source(root.args[0])
+    if not made_by(mean, aten.mean.dim) or mean.args[2:3] != (True,):
+        return None
+    last = list(mean.args[1]) in ([-1], [x.meta["val"].dim() - 1])
+    return float(root.args[1]) if last and is_square(source(mean.args[0]), x) else None
+
+
+def norms(graph: fx.Graph) -> None:
+    """x / sqrt(mean(x^2) + eps), also times a vector that is a parameter, as one operation."""
+    for node in list(graph.nodes):
+        if not made_by(node, aten.mul.Tensor) or len(node.args) < 2:
+            continue
+        for x, other in (node.args, node.args[::-1]):
+            x = source(x)
+            if not isinstance(x, fx.Node) or not isinstance(other, fx.Node) or (
+                    eps := root_mean_square(other, x)) is None:
+                continue
+            end, weight = node, None
+            users = [user for user in node.users]
+            while len(users) == 1 and made_by(users[0], *PASSED):
+                users = list(users[0].users)
+            if len(users) == 1 and made_by(users[0], aten.mul.Tensor):
+                factor = next((source(each) for each in users[0].args if isinstance(each, fx.Node)
+                               and source(each).op == "placeholder"), None)
+                if factor is not None and list(factor.meta["val"].shape) == [x.meta["val"].shape[-1]]:
+                    end, weight = users[0], factor
+            with graph.inserting_before(end):
+                norm = graph.call_function(aten.rms_norm.default, (x, [x.meta["val"].shape[-1]], weight, eps))
+            norm.meta = dict(end.meta)
+            end.replace_all_uses_with(norm)
+            break

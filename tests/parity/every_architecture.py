@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Every causal language model of transformers, tiny and with random weights, by gacc.from_torch: its logits and an
+update of all weights beside PyTorch.
+
+    venv/bin/python tests/parity/every_architecture.py [--page docs/which-models.md] [NAME ...]
+
+A model is right where its logits are within 1e-5 of the largest, and one update of plain SGD moves each parameter by
+its gradient, within 1e-3 of the parameter's largest or of a thousandth of the model's. Each model is a process of its
+own, for at most `SECONDS`. Needs torch and transformers.
+"""
+import collections
+import json
+import os
+import pathlib
+import re
+import signal
+import sys
+import traceback
+import warnings
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
+import harness  # noqa: E402
+
+harness.begin_package("torch", "transformers")
+import gacc  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as NAMES  # noqa: E402
+
+SECONDS = 240
+TOKENS = 12
+SIZES = {  # a number, and the keys that it is the value of
+    99: "vocab_size text_vocab_size vocab_size_per_layer_input",
+    64: "intermediate_size n_inner ffn_dim decoder_ffn_dim encoder_ffn_dim d_ff ffn_hidden_size "
+        "max_position_embeddings n_positions max_seq_len n_ctx max_sequence_length max_target_positions",
+    32: "hidden_size n_embd d_model embed_dim n_embed dim embedding_size word_embed_proj_dim emb_dim lru_width "
+        "decoder_hidden_size",
+    16: "kv_lora_rank q_lora_rank index_head_dim moe_intermediate_size shared_expert_intermediate_size "
+        "expert_ffn_hidden_size moe_shared_expert_intermediate_size",
+    8: "head_dim d_kv v_head_dim qk_nope_head_dim qk_rope_head_dim linear_key_head_dim linear_value_head_dim "
+       "mamba_d_head mamba_head_dim state_size mamba_d_state ssm_state_size global_head_dim sliding_window attention_window_size "
+       "window_size attention_chunk_size hidden_size_per_layer_input mamba_n_heads index_topk block_size",
+    4: "num_attention_heads n_head num_heads n_heads decoder_attention_heads encoder_attention_heads time_step_rank "
+       "linear_num_value_heads num_experts num_local_experts n_routed_experts moe_num_experts",
+    2: "num_hidden_layers n_layer num_layers n_layers decoder_layers encoder_layers depth num_key_value_heads kv_heads "
+       "num_kv_heads linear_num_key_heads index_n_heads num_experts_per_tok moe_k moe_topk num_experts_per_token "
+       "top_k_experts bos_token_id",
+    1: "n_group topk_group pad_token_id first_k_dense_replace",
+    3: "eos_token_id", 0: "num_kv_shared_layers", 0.0: "layerdrop"}
+SMALL = {key: number for number, keys in SIZES.items() for key in keys.split()} | {
+    "use_cache": False, "use_mambapy": False}
+MORE = {  # what a model wants besides
+    "bamba": dict(mamba_n_heads=8, mamba_d_head=8, mamba_expand=2),
+    "mamba2": dict(num_heads=8, head_dim=8, expand=2),
+    "falcon_h1": dict(mamba_n_heads=8, mamba_d_head=8, mamba_d_ssm=64),
+    "jamba": dict(num_hidden_layers=4, attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2,
+                  expert_layer_offset=1),
+    "recurrent_gemma": dict(num_hidden_layers=3), "zamba2": dict(num_hidden_layers=3, n_mamba_heads=8),
+    "nemotron_h": dict(num_hidden_layers=4), "xlnet": dict(d_head=8), "cpmant": dict(dim_head=8, prompt_length=2)}
+
+
+def small(kind):
+    """The configuration of a model of this type at a tiny size: those keys of SMALL that it has."""
+    config = transformers.CONFIG_MAPPING[kind]
+    try:
+        has = config().to_dict()
+    except (TypeError, ValueError):
+        has = SMALL
+    more = MORE.get(kind, {})
+    sizes = {key: value for key, value in SMALL.items() if key in has} | more
+    for key in ("text_config", "llm_config", "decoder"):
+        if isinstance(has.get(key), dict):
+            inner = {k: v for k, v in SMALL.items() if k in has[key]}
+            sizes[key] = inner | {"model_type": has[key].get("model_type")}
+    return config(**sizes)
+
+
+def verdict(kind):
+    """Returns ("right", figures), ("wrong", figures), ("refused", reason) or ("not tried", reason)."""
+    torch.manual_seed(0)
+    try:
+        model = getattr(transformers, NAMES[kind])(small(kind)).float().eval()
+        for p in model.parameters():
+            if p.dim() > 1 and float(p.detach().abs().max()) == 0:
+                torch.nn.init.normal_(p, std=0.02)
+        tokens = torch.randint(4, 90, (2, TOKENS))
+        logits = model(tokens)["logits"]
+        y = torch.randint(0, logits.shape[-1], logits.shape[:-1])
+        torch.nn.functional.cross_entropy(logits.flatten(0, -2).float(), y.flatten()).backward()
+    except Exception as error:  # of the model, at this size
+        return "not tried", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:160]
+    try:
+        step = gacc.from_torch(model, {"input_ids": tokens}, loss="cross_entropy", target="y", output="logits",
+                               optimizer={"type": "sgd", "lr": 1.0}, set={"precision.compute": "f32"})
+        run = gacc.Session(step, device="cpu", threads=1)
+        forward = ((torch.as_tensor(run.predict(input_ids=tokens)) - logits).abs().max() / logits.abs().max()).item()
+        run.step(input_ids=tokens, y=y)
+        run.update()
+    except gacc.Error as error:
+        lines = str(error).splitlines()
+        return "refused", (lines[0] if not lines[0].startswith("torch.export") else " ".join(lines[:3]))[:200]
+    after, worst = run.parameters(), (0.0, "")
+    parameters = [(n, p) for n, p in model.named_parameters() if p.grad is not None]
+    largest = max(p.grad.abs().max() for _, p in parameters)
+    for n, p in parameters:
+        off = (p - after[n] - p.grad).abs() - 2.0 ** -22 * p.abs().maximum(after[n].abs())
+        worst = max(worst, ((off.max() / p.grad.abs().max().maximum(largest / 1000)).item(), n))
+    good = forward <= 1e-5 and worst[0] <= 1e-3
+    figures = f"logits {forward:.0e}, update {worst[0]:.0e}"
+    return ("right", figures) if good else ("wrong", f"{figures} ({worst[1]})")
+
+
+def alone(kind):
+    """The verdict of a process of its own."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        signal.alarm(SECONDS)
+        warnings.simplefilter("ignore")
+        try:
+            told = verdict(kind)
+        except BaseException as error:
+            place = traceback.format_exc().strip().splitlines()[-3].strip()
+            told = "traceback", f"{type(error).__name__}: {error}"[:160] + "; " + place
+        os.write(writing, json.dumps(told).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    return tuple(json.loads(said)) if said else ("not judged", f"more than {SECONDS} s, or the process died")
+
+
+def page(verdicts):
+    counts = {word: sum(told[0] == word for told in verdicts.values()) for word in ("right", "wrong", "refused")}
+    tried = sum(counts.values())
+    lines = ["# Which models?", "",
+             f"`gacc.from_pretrained` and `gacc.from_torch` take what transformers has. Of the {len(verdicts)} causal",
+             f"language models of transformers {transformers.__version__}, each at a tiny size, {counts['right']} are",
+             "right: their logits and an update of all weights are PyTorch's.",
+             f"{counts['refused']} are refused with the reason, {counts['wrong']} are wrong, and",
+             f"{len(verdicts) - tried} were not judged at that size.",
+             "`tests/parity/every_architecture.py` tries them, with PyTorch",
+             f"{torch.__version__.partition('+')[0]}, and writes this page.", "",
+             "| model_type | | |", "| --- | --- | --- |"]
+    for kind, (word, why) in sorted(verdicts.items()):
+        lines.append(f"| {kind} | {word} | {re.sub(r'[|`<>]', ' ', why)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    to = words.pop(1) if words[:1] == ["--page"] else None
+    names = words[1:] if to else words
+    torch.set_num_threads(1)
+    verdicts = {}
+    for each in names or sorted(NAMES):
+        verdicts[each] = alone(each)
+        print(f"{each}: {': '.join(verdicts[each])}", flush=True)
+    print(collections.Counter(told[0] for told in verdicts.values()))
+    if to:
+        pathlib.Path(to).write_text(page(verdicts), encoding="utf-8")
+    if bad := [each for each, told in verdicts.items() if told[0] in ("wrong", "traceback")]:
+        sys.exit(f"wrong: {', '.join(bad)}")

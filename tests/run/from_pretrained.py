@@ -1,0 +1,161 @@
+"""Published models through the code of transformers: from config.json alone, with the folder's weights, adapters that
+PEFT opens, packed documents."""
+import json
+import os
+import shutil
+import sys
+
+import harness
+from harness import expect, raises
+
+harness.begin_package("torch", "transformers", "numpy")
+import gacc  # noqa: E402
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+
+SIZES = dict(vocab_size=99, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+             intermediate_size=64, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+T = 16
+PLAIN = dict(train={"micro_batch": 2}, optimizer={"type": "sgd", "lr": 1.0})
+
+
+def made(kind, folder, **more):
+    """A model of transformers with random weights, and its folder."""
+    torch.manual_seed(0)
+    config = getattr(transformers, kind + "Config")(**SIZES | more)
+    model = getattr(transformers, kind + "ForCausalLM")(config).float().eval()
+    model.save_pretrained(folder)
+    return model
+
+
+def config_alone(folder, to):
+    to.mkdir()
+    shutil.copy(folder / "config.json", to)
+    return to
+
+
+def off(a, b):
+    a, b = torch.as_tensor(a), torch.as_tensor(b)
+    return ((a - b).abs().max() / b.abs().max()).item()
+
+
+def tokens():
+    return torch.randint(3, 99, (2, T)), torch.randint(3, 99, (2, T))
+
+
+def command(*words, code=0):
+    environment = os.environ | {"PYTHONPATH": str(harness.ROOT / "python")}
+    return harness.run(sys.executable, "-m", "gacc.pretrained", *words, code=code, env=environment)
+
+
+def test_the_configuration_is_enough_and_the_weights_come_later(folder):
+    layers = ["sliding_attention", "full_attention", "sliding_attention"]
+    experts = dict(num_local_experts=4, num_experts_per_tok=2)
+    for kind, more in (("Llama", {}), ("Gemma3", dict(head_dim=8, sliding_window=8, layer_types=layers)),
+                       ("Mixtral", experts)):
+        model = made(kind, folder / kind, **more)
+        step = gacc.from_pretrained(config_alone(folder / kind, folder / f"{kind}.alone"), context=T, **PLAIN)
+        expect(step.plan["parameters"] == model.num_parameters(), f"{kind}: {step.plan['parameters']} parameters")
+        run = gacc.Session(step, device="cpu", threads=1)
+        run.load(folder / kind)
+        x, y = tokens()
+        logits = model(x).logits
+        wrong = off(run.predict(tokens=x), logits.detach())
+        expect(wrong < 1e-5, f"{kind}: the logits are {wrong:.1e} off")
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten()).backward()
+        run.step(tokens=x, next=y)
+        run.update()
+        after = run.parameters()
+        expect(set(after) == set(model.state_dict()), "the names are not the module's")
+        for name, p in model.named_parameters():
+            expect(off(p.detach() - p.grad, after[name]) < 1e-5, f"{kind}: {name} moved otherwise")
+
+
+def test_adapters_open_in_peft(folder):
+    peft = harness.peer("peft") and __import__("peft")
+    model = made("Llama", folder / "base")
+    command(config_alone(folder / "base", folder / "alone"), "--lora", 4, "--context", T, "-o", folder / "step.ptx",
+            "--set", "precision.compute=f32", "--set", "optimizer.lr=0.05", "--set", "train.accumulate=1")
+    x, y = tokens()
+    np.savez(folder / "data.npz", tokens=x.int().numpy(), next=y.int().numpy())
+    harness.run("gacc-exec", folder / "step.ptx", "--data", f"npz:{folder / 'data.npz'}", "--load", folder / "base",
+                "--updates", 3, "--save-adapter", folder / "adapter", "--device", "cpu", "--check", 2)
+    harness.run("gacc-exec", folder / "step.ptx", "--data", f"npz:{folder / 'data.npz'}", "--load", folder / "base",
+                "--load-adapter", folder / "adapter", "--predict", folder / "out.npy", "--device", "cpu")
+    said = json.loads((folder / "adapter/adapter_config.json").read_text())
+    wanted = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    expect(set(said["target_modules"]) == wanted, f"{said}")
+    tuned = peft.PeftModel.from_pretrained(model, folder / "adapter").eval()
+    with torch.no_grad():
+        expect(off(np.load(folder / "out.npy"), tuned(x).logits) < 1e-5, "PEFT computes another function")
+
+
+def test_half_parameters_and_those_on_meta(folder):
+    """Names, shapes and dtypes are the module's; what it computes in is what its parameters are."""
+    made("Llama", folder / "base")
+    model = transformers.LlamaForCausalLM.from_pretrained(folder / "base", dtype=torch.bfloat16).eval()
+    x, y = tokens()
+    step = gacc.from_torch(model, {"input_ids": x}, loss="cross_entropy", target="y", output="logits", **PLAIN)
+    expect(step.plan["precision"] == "bf16", f"{step.plan['precision']}")
+    run = gacc.Session(step, device="cpu", threads=1)
+    state = run.parameters()
+    same = [state[name].dtype == value.dtype and torch.equal(state[name], value)
+            for name, value in model.state_dict().items()]
+    expect(all(same), "a parameter is another")
+    expect(off(run.predict(input_ids=x), model(x).logits.float().detach()) < 3e-2, "other logits")
+    with torch.device("meta"):
+        empty = transformers.LlamaForCausalLM(model.config).to(torch.bfloat16)
+    step = gacc.from_torch(empty.eval(), {"input_ids": x}, loss="cross_entropy", target="y", output="logits", **PLAIN)
+    other = gacc.Session(step, device="cpu", threads=1)
+    other.load(model.state_dict())
+    same = np.array_equal(other.predict(input_ids=x), run.predict(input_ids=x))
+    expect(same, "the module on meta computes otherwise")
+    net = torch.nn.Linear(2, 2, device="meta")
+    net.register_buffer("shift", torch.ones(2, device="meta"))
+    net.forward = lambda x: torch.nn.functional.linear(x, net.weight) + net.shift
+    x = {"x": torch.zeros(2, 2)}
+    raises(gacc.Error, "`shift`", "meta")(lambda: gacc.from_torch(net, x, loss="mse", optimizer="sgd"))
+
+
+def test_packed_documents_are_each_alone(folder):
+    for kind, more in (("Llama", {}), ("Gemma2", dict(head_dim=8, sliding_window=8)), ("Phi", {}), ("GPTNeoX", {})):
+        model = made(kind, folder / kind, **more)
+        step = gacc.from_pretrained(folder / kind, context=T, pack=True, **PLAIN)
+        run = gacc.Session(step, device="cpu", threads=1)
+        run.load(folder / kind)
+        x, _ = tokens()
+        cuts = [(0, 5), (5, 6), (6, T)]
+        documents = torch.zeros(2, T, dtype=torch.int32)
+        for number, (begin, end) in enumerate(cuts):
+            documents[:, begin:end] = number
+        with torch.no_grad():
+            alone = torch.cat([model(x[:, begin:end]).logits for begin, end in cuts], 1)
+        wrong = off(run.predict(tokens=x, documents=documents), alone)
+        expect(wrong < 1e-5, f"{kind}: packed documents see each other ({wrong:.1e})")
+    made("Mamba", folder / "mamba", num_hidden_layers=2, state_size=8)
+    raises(gacc.Error, "--pack")(lambda: gacc.from_pretrained(folder / "mamba", context=T, pack=True, **PLAIN))
+
+
+def test_blocks_that_are_alike_are_followed_once(_):
+    from gacc.torch import export
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES | dict(num_hidden_layers=5))).eval()
+    x = {"input_ids": torch.zeros(2, 8, dtype=torch.int64)}
+    def products(once):
+        graph = export.exported(model, x, {}, "logits", True, once).graph
+        return [n.args[1].name for n in graph.nodes if n.target is torch.ops.aten.linear.default]
+    expect(products(True) == products(False), "other products of other parameters")
+
+
+def test_what_is_wrong_is_said(folder):
+    folder.joinpath("config.json").write_text('{"model_type": "llamma"}')
+    expect("llamma" in command(folder, "--plan", code=1).stderr, "the model_type is not named")
+    refused = harness.run("gaccc", folder, "--plan", code=1).stderr
+    expect("gacc.pretrained" in refused, "gaccc does not name the other door")
+    folder.joinpath("config.json").write_text(json.dumps({"model_type": "llama"} | SIZES))
+    nobody = {"rank": 2, "match": ["nobody"]}
+    raises(gacc.Error, "`nobody`", "q_proj")(lambda: gacc.from_pretrained(folder, context=T, lora=nobody))
+    raises(ValueError, "rank")(lambda: gacc.from_pretrained(folder, context=T, lora=0))
+
+
+harness.main(globals())
