@@ -132,7 +132,7 @@ class Comparison {
     }
   }
 
-  // Of a GGUF, which says all of its model's type: no key has a default of a class.
+  // Says what a GGUF has otherwise, which says all of its model's type: no key has a default of a class.
   std::vector<std::string> problems_of_gguf() {
     for (const auto& [key, value] : config_.items()) compare(key, value);
     if (given("num_attention_heads") && !given("num_key_value_heads"))
@@ -233,7 +233,7 @@ class Comparison {
     return !type.is_null() && type != "default";
   }
 
-  // What the table of scaled positions does not say, and the model does.
+  // Compares what the table of scaled positions does not say, and the model does.
   void compare_scaling() {
     if (!has("scaling.rope_type")) return;
     if (!is_scaled()) {
