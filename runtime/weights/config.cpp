@@ -132,7 +132,7 @@ class Comparison {
     }
   }
 
-  // Says what a GGUF has otherwise, which says all of its model's type: no key has a default of a class.
+  // Returns what a GGUF has otherwise. It says all of its model, so no key has a default of a class.
   std::vector<std::string> problems_of_gguf() {
     for (const auto& [key, value] : config_.items()) compare(key, value);
     if (given("num_attention_heads") && !given("num_key_value_heads"))

@@ -481,7 +481,8 @@ TEST(Spec, APathMayHoldCommasWhereThereIsTheFile) {
   EXPECT_EQ(spec->path, path);
   EXPECT_EQ(spec->limit, 3);
   EXPECT_EQ(error("csv:a,b.csv"),
-            "data \"csv:a,b.csv\": \"b.csv\" is not of the form OPTION=VALUE; a comma ends the path, unless there is "
+            "data \"csv:a,b.csv\": \"b.csv\" is not of the form OPTION=VALUE; a comma ends the path, unless "
+            "there is "
             "a file of the whole name");
 }
 
