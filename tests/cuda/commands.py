@@ -17,7 +17,8 @@ CASES = [  # what the machine is like, words of the sentence
     ({"GACC_FAKE_INIT_ERROR": "100"}, "the NVIDIA driver finds no GPU"),
     ({"GACC_FAKE_INIT_ERROR": "34"}, "stub library"),
     ({"GACC_FAKE_VERSION": "10010"}, "the NVIDIA driver is too old: the artifact is PTX"),
-    ({"GACC_FAKE_CAPABILITY": "61"}, "GPU 0 (Fake 0) has compute capability 6.1, which cannot run an artifact for sm_80"),
+    ({"GACC_FAKE_CAPABILITY": "61"},
+     "GPU 0 (Fake 0) has compute capability 6.1, which cannot run an artifact for sm_80"),
 ]
 
 
@@ -67,7 +68,8 @@ def test_emulate_tuned_products(folder):
     run("gacc-exec", *common, *tune, "--updates", 3, "--checkpoint", state, "--resume")
     expect(choices.read_text() == text, "not the checkpoint's choice")
     # A file of another machine, or none at all, stays as it is.
-    for bad, words in ((text.replace("sm_", "sm_1"), "name another file"), (text[:200], "does not hold"), ("", "is empty")):
+    for bad, words in ((text.replace("sm_", "sm_1"), "name another file"), (text[:200], "does not hold"),
+                       ("", "is empty")):
         choices.write_text(bad)
         done = run("gacc-exec", *common, *tune, "--updates", 1, code=1)
         harness.one_error(done, words)
@@ -90,7 +92,8 @@ def losses(artifact, folder, data, *options):
 
 def compare(folder, device, options=(), name="mnist_mlp", samples=50, limit=("--updates", 3), bounds=(1e-5, 1e-4),
             **settings):
-    """Losses near those of the CPU, and parameters by their norm: three windows of two launches unless said, and an evaluation."""
+    """Losses near those of the CPU, and parameters by their norm: three windows of two launches unless said, and an
+    evaluation."""
     settings = {"train__micro_batch": 8, "train__accumulate": 2, **settings} if name == "mnist_mlp" else settings
     model = harness.ROOT / name if name.endswith(".toml") else harness.example(name)
     artifact = harness.compile_model(model, folder / "step.ptx", **settings)
@@ -165,8 +168,10 @@ def test_emulate_a_persistent_step_of_wide_blocks(folder):
     expect("1024 threads" not in small.stderr, small.stderr)
     expect("step_persistent" not in (folder / "auto.ptx").read_text(), "auto takes blocks of 1,024 threads")
     done = run("gaccc", model, "--launch", "persistent", "-o", folder / "step.ptx")
-    expect("warning" in done.stderr and "blocks of 1024 threads, with 64 registers for each" in done.stderr, done.stderr)
-    run("gacc-exec", folder / "step.ptx", "--data", harness.make_data(model, 2, folder), "--device", "emulate", "--updates", 1)
+    expect("warning" in done.stderr and "blocks of 1024 threads, with 64 registers for each" in done.stderr,
+           done.stderr)
+    run("gacc-exec", folder / "step.ptx", "--data", harness.make_data(model, 2, folder), "--device", "emulate",
+        "--updates", 1)
 
 
 def test_emulate_launch_modes_have_the_same_bits_with_special_kernels(folder):
@@ -178,13 +183,16 @@ def test_emulate_launch_modes_have_the_same_bits_with_special_kernels(folder):
 
 
 def test_emulate_attention_by_tensor_cores(folder):
-    """In kernels of its own and in the persistent one; next to the CPU, whose probabilities are not rounded to halves."""
+    """In kernels of its own and in the persistent one; next to the CPU, whose probabilities are not rounded to
+    halves."""
     model = folder / "sequence.toml"
     model.write_text(SEQUENCE.replace("features = 16", "features = 32") + '[precision]\ncompute = "f16"\n')
-    expect("ex2.approx" in harness.compile_model(model, folder / "step.ptx").read_text(), "attention without tensor cores")
+    expect("ex2.approx" in harness.compile_model(model, folder / "step.ptx").read_text(),
+           "attention without tensor cores")
     data = ("--data", "synthetic:tokens,limit=19")
     same_bits(folder, model, data)
-    found = [losses(folder / "graph.ptx", folder, data, "--epochs", 1, "--device", device) for device in ("cpu", "emulate")]
+    found = [losses(folder / "graph.ptx", folder, data, "--epochs", 1, "--device", device)
+             for device in ("cpu", "emulate")]
     far, tensor = harness.far_apart(found[1][2], found[0][2])
     print(f"losses {found[0][0]} on the CPU, {found[1][0]} emulated; parameters {far:.1e} apart in {tensor}")
     for a, b in zip(found[0][0], found[1][0]):
@@ -211,7 +219,8 @@ def test_emulate_trains_with_cublas(folder):
     # In half precision their products have 1008 classes, seven of which are zeros.
     for precision in ("f16", "bf16"):
         choices = folder / f"{precision}.choices"
-        compare(folder, "emulate", ("--gemm", "cublas", "--tune-gemm", choices), "tests/parity/models/wide_head.toml", 40,
+        compare(folder, "emulate", ("--gemm", "cublas", "--tune-gemm", choices), "tests/parity/models/wide_head.toml",
+                40,
                 bounds=(1e-3, 5e-3), launch__mode="graph", precision__compute=precision)
         products = re.findall(r'"product": \[(\d+), (\d+), (\d+),', choices.read_text())
         expect({"1008"} == {n for product in products for n in product if int(n) > 1000}, products)
@@ -232,25 +241,32 @@ def test_emulate_convolutions_and_norms(folder):
     compare(folder, "emulate", (), "tests/parity/models/vision.toml", 16, ("--epochs", 1), launch__mode="graph")
 
 
-SMALL_HALF = dict(train__micro_batch=4, train__accumulate=2, layers__fc1__features=16, layers__fc2__features=16, layers__fc3__features=8)
+SMALL_HALF = dict(train__micro_batch=4, train__accumulate=2, layers__fc1__features=16, layers__fc2__features=16,
+                  layers__fc3__features=8)
 
 
 def test_emulate_half_precision(folder):
     """Half copies, products and loss scale: built-in products, cuBLASLt's, and one persistent kernel."""
-    for mode, options, updates in (("graph", ("--gemm", "builtin"), 3), ("graph", ("--gemm", "cublas"), 1), ("persistent", (), 1)):
-        compare(folder, "emulate", options, "mnist_mlp_f16", 16, ("--updates", updates), launch__mode=mode, **SMALL_HALF)
-    compare(folder, "emulate", (), "mnist_mlp_f16", 16, ("--updates", 3), launch__mode="graph", precision__compute="bf16",
+    for mode, options, updates in (("graph", ("--gemm", "builtin"), 3), ("graph", ("--gemm", "cublas"), 1),
+                                   ("persistent", (), 1)):
+        compare(folder, "emulate", options, "mnist_mlp_f16", 16, ("--updates", updates), launch__mode=mode,
+                **SMALL_HALF)
+    compare(folder, "emulate", (), "mnist_mlp_f16", 16, ("--updates", 3), launch__mode="graph",
+            precision__compute="bf16",
             precision__loss_scale="none", **SMALL_HALF)
 
 
 def test_emulate_pain_33_no_scalar_is_frozen(folder):
-    """Rate, scale, counters and the window's count are read at every launch of a captured graph, not when it was captured:
-    the log of six windows, one of them skipped, is the CPU's."""
+    """Rate, scale, counters and the window's count are read at every launch of a captured graph, not when it was
+    captured: the log of six windows, one of them skipped, is the CPU's."""
     spec = update.data(folder, "planted", planted=[20])
     for mode in ("graph", "persistent"):
-        artifact = harness.compile_model(update.MODEL, folder / "m.ptx", **update.DOUBLED, launch__mode=mode, train__micro_batch=3, train__accumulate=3,
-                                         optimizer__type="adam", optimizer__lr=0.1, schedule__type="cosine", schedule__total=6,
-                                         schedule__warmup=2, precision__loss_scale="dynamic", precision__scale_interval=2)
+        artifact = harness.compile_model(update.MODEL, folder / "m.ptx", **update.DOUBLED, launch__mode=mode,
+                                         train__micro_batch=3, train__accumulate=3,
+                                         optimizer__type="adam", optimizer__lr=0.1, schedule__type="cosine",
+                                         schedule__total=6,
+                                         schedule__warmup=2, precision__loss_scale="dynamic",
+                                         precision__scale_interval=2)
         logs = []
         for device in ("cpu", "emulate"):
             events, _, _ = update.train(folder, artifact, spec, device, "--device", device)
@@ -274,8 +290,8 @@ SMALL_IMAGE = "inputs.image.shape=[1, 14, 14]"  # extents of 14, 7 and 3
 
 
 def convolutions_as_products(folder, name, persistent, **settings):
-    """Weights next to the CPU's, which sums in another order: as far apart as rounding moves them. Recompute and, in the
-    type `persistent`, both launch modes have the same bits, with a ragged micro-batch at the end."""
+    """Weights next to the CPU's, which sums in another order: as far apart as rounding moves them. Recompute and, in
+    the type `persistent`, both launch modes have the same bits, with a ragged micro-batch at the end."""
     model = harness.example(name)
     data = ("--data", harness.make_data(model, 4, folder, sets=[SMALL_IMAGE]), "--epochs", 1)
     settings = dict(train__micro_batch=3, train__accumulate=2, optimizer__eps=1e-3, **settings)
@@ -283,12 +299,14 @@ def convolutions_as_products(folder, name, persistent, **settings):
     for kind, bound in (("f32", 1e-4), ("f16", 4e-3), ("bf16", 3e-2)):
         half = dict(precision__compute=kind) | (dict(precision__loss_scale="none") if kind == "bf16" else {})
         files = []
-        for variant in (dict(launch__mode="graph"), dict(launch__mode="graph", recompute__policy="all"), dict(launch__mode="persistent")):
+        for variant in (dict(launch__mode="graph"), dict(launch__mode="graph", recompute__policy="all"),
+                        dict(launch__mode="persistent")):
             if variant["launch__mode"] == "persistent" and kind != persistent:
                 continue
             artifact, weights = folder / "step.ptx", folder / "weights.safetensors"
             harness.compile_model(model, artifact, **settings, **half, **variant)
-            run("gacc-exec", artifact, *data, "--device", "emulate", "--gemm", "builtin", "--save", weights, timeout=400)
+            run("gacc-exec", artifact, *data, "--device", "emulate", "--gemm", "builtin", "--save", weights,
+                timeout=400)
             files.append(weights.read_bytes())
         expect(len(set(files)) == 1, f"{kind}: persistent or recompute changes bits")
         cpu = folder / "cpu.safetensors"
@@ -321,7 +339,8 @@ BIAS, WORKSPACE = rb" bias\([^)]*\)\)", rb" workspace\(\d+, \d+\)"
 
 
 def test_emulate_bias_in_the_product(folder):
-    """cuBLASLt adds the bias of attention's first product: one launch less for each, and the same bits; recompute changes none either."""
+    """cuBLASLt adds the bias of attention's first product: one launch less for each, and the same bits; recompute
+    changes none either."""
     model = pathlib.Path(__file__).resolve().parents[1] / "parity/models/attention.toml"
     spec = harness.make_data(model, 20, folder)
     removed = []
@@ -331,7 +350,8 @@ def test_emulate_bias_in_the_product(folder):
         harness.compile_model(model, artifact, launch__mode="graph", **settings)
         if change:
             change_ir(artifact, change)
-        run("gacc-exec", artifact, "--data", spec, "--updates", 2, "--device", "emulate", "--gemm", gemm, "--save", weights,
+        run("gacc-exec", artifact, "--data", spec, "--updates", 2, "--device", "emulate", "--gemm", gemm, "--save",
+            weights,
             "--profile", trace)
         launches = [e for e in json.loads(trace.read_text())["traceEvents"] if e.get("cat") == "kernel"]
         done = [e for e in launches if e["name"].endswith("(in its product)")]
@@ -346,16 +366,19 @@ def test_emulate_bias_in_the_product(folder):
     plain, plain_launches = train("plain", change=without)
     expect(removed, "no product has a bias")
     expect(fused == plain, "other bits with the bias in the product")
-    expect(fused_launches < plain_launches, f"{fused_launches} launches with the bias in the product, {plain_launches} without")
+    expect(fused_launches < plain_launches,
+           f"{fused_launches} launches with the bias in the product, {plain_launches} without")
     # Built-in products have epilogues, which do more than a bias.
     expect(train("builtin", "builtin")[1] < fused_launches, "built-in products have launches that their epilogues do")
     expect(train("recompute", recompute__policy="all")[0] == fused, "recompute changes bits")
 
 
 def fits(ir, launch):
-    """Returns whether the emulator's algorithm, which wants room for one f32 for each element of C, has it in the arena."""
+    """Returns whether the emulator's algorithm, which wants room for one f32 for each element of C, has it in the
+    arena."""
     extents = re.search(r" : ([^)]*)\)", launch)[1].split(", ")
-    m, n = (math.prod(ir.micro_batch if word == "B" else int(word) for word in extent.split()) for extent in extents[:2])
+    m, n = (math.prod(ir.micro_batch if word == "B" else int(word) for word in extent.split())
+            for extent in extents[:2])
     room = re.search(r"workspace\(\d+, (\d+)\)", launch)
     return room is not None and int(room[1]) >= (4 * m * n + 255) // 256 * 256
 
@@ -369,15 +392,18 @@ def cublas_bits(folder, artifact, spec, *options):
 
 
 def test_emulate_products_work_in_the_arena(folder):
-    """The emulator's algorithm destroys all of the workspace that it is lent. Without any in the plan, with recompute, and
-    under a budget that leaves little free, the weights are the same to the bit, ragged micro-batches included."""
+    """The emulator's algorithm destroys all of the workspace that it is lent. Without any in the plan, with
+    recompute, and under a budget that leaves little free, the weights are the same to the bit, ragged micro-batches
+    included."""
     folders = pathlib.Path(__file__).resolve().parents[1] / "parity/models"
-    for model, samples in ((harness.example("residual_mlp"), 11), (folders / "attention.toml", 5), (folders / "vision.toml", 5)):
+    for model, samples in ((harness.example("residual_mlp"), 11), (folders / "attention.toml", 5),
+                           (folders / "vision.toml", 5)):
         spec = harness.make_data(model, samples, folder)
         settings = dict(launch__mode="graph", train__micro_batch=4, train__accumulate=2)
         artifact = harness.compile_model(model, folder / "plain.ptx", **settings)
         ir = harness.ArtifactIr(artifact)
-        expect(any(fits(ir, l) for l in ir.launches() if l.startswith("product ")), f"{model}: no product has room in the arena")
+        expect(any(fits(ir, l) for l in ir.launches() if l.startswith("product ")),
+               f"{model}: no product has room in the arena")
         expected = cublas_bits(folder, artifact, spec)
         change_ir(artifact, lambda line: re.sub(WORKSPACE, b"", line))
         expect(cublas_bits(folder, artifact, spec) == expected, f"{model}: other bits beside the arena")
@@ -392,7 +418,8 @@ def test_emulate_products_work_in_the_arena(folder):
 
 
 def test_emulate_reports_end_the_run(folder):
-    """A kernel that reads or writes beyond the arena: the addresses of its accesses are altered, and the checksum with it."""
+    """A kernel that reads or writes beyond the arena: the addresses of its accesses are altered, and the checksum
+    with it."""
     model = harness.example("regression")
     artifact = harness.compile_model(model, folder / "step.ptx", launch__mode="graph")
     spec = harness.make_data(model, 64, folder)
@@ -402,7 +429,8 @@ def test_emulate_reports_end_the_run(folder):
 
     def stray(body):
         before, entry, code = body.partition(f".entry {kernel}(".encode())
-        return before + entry + re.sub(rb"((?:ld|st)\.global\S*\s[^;]*\[%rd\d+)(?:\+-?\d+)?\]", rb"\1+1073741824]", code)
+        return before + entry + re.sub(rb"((?:ld|st)\.global\S*\s[^;]*\[%rd\d+)(?:\+-?\d+)?\]", rb"\1+1073741824]",
+                                       code)
 
     sealed(artifact, stray)
     done = run("gacc-exec", artifact, "--data", spec, "--updates", 1, "--device", "emulate", code=1)

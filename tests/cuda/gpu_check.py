@@ -1,4 +1,5 @@
-"""scripts/gpu-check from packing to its report, with the emulator in the place of the driver: gpu_check.py BUILD DRIVER"""
+"""scripts/gpu-check from packing to its report, with the emulator in the place of the driver: gpu_check.py BUILD
+DRIVER"""
 import json
 import os
 import pathlib
@@ -22,9 +23,11 @@ echo "========= ERROR SUMMARY: {} errors"
 
 def call(pack, out, *options, driver=emulator, code=0, env=None):
     """A call's rows by what they are about, and its output."""
-    done = subprocess.run([pack / "gpu-check", "--driver", driver, "--out", out, *options], capture_output=True, text=True, env=env)
+    done = subprocess.run([pack / "gpu-check", "--driver", driver, "--out", out, *options], capture_output=True,
+                          text=True, env=env)
     assert done.returncode == code, f"exit status {done.returncode}:\n{done.stdout[-6000:]}{done.stderr}"
-    assert sorted(p.name for p in out.iterdir()) == ["report.md", "results.tar.gz"], "a GPU machine gives few files back"
+    assert sorted(p.name for p in out.iterdir()) == ["report.md",
+                                                     "results.tar.gz"], "a GPU machine gives few files back"
     return {f"{row['stage']}: {row['what']}": row for row in contents(out)["rows"]}, done.stdout
 
 
@@ -46,18 +49,24 @@ def whole(folder, pack):
     """Everything that a GPU would be asked, in one call."""
     out, sanitizer = folder / "out", program(folder / "sanitizer", SANITIZER.format(0))
     dry = subprocess.run([pack / "gpu-check", "--dry", "--out", out], check=True, capture_output=True, text=True).stdout
-    rows, text = call(pack, out, "--only", "machine,probes,parity,sanitize,profile,mlp,gpt2:b4", "--sanitizer", sanitizer)
+    rows, text = call(pack, out, "--only", "machine,probes,parity,sanitize,profile,mlp,gpt2:b4", "--sanitizer",
+                      sanitizer)
     verdicts = {what: row["verdict"] for what, row in rows.items()}
     assert "FAILED" not in verdicts.values(), verdicts
     for what in ("machine: cuda_gpu_test", "machine: the packed gaccc", "parity: regression.f32 graph builtin",
-                 "parity: mlp.bf16 persistent builtin", "parity: mlp.bf16: graph and one kernel", "parity: cnn.f16 graph cublas",
-                 "parity: k1.f16 as k4.f16", "parity: gpt_tiny.f16 graph: launches", "parity: gpt_tiny.f16 persistent: launches",
-                 *(f"sanitize: {tool} mlp.bf16 persistent" for tool in ("memcheck", "racecheck", "synccheck", "initcheck"))):
+                 "parity: mlp.bf16 persistent builtin", "parity: mlp.bf16: graph and one kernel",
+                 "parity: cnn.f16 graph cublas",
+                 "parity: k1.f16 as k4.f16", "parity: gpt_tiny.f16 graph: launches",
+                 "parity: gpt_tiny.f16 persistent: launches",
+                 *(f"sanitize: {tool} mlp.bf16 persistent"
+                   for tool in ("memcheck", "racecheck", "synccheck", "initcheck"))):
         assert verdicts.get(what) == "passed", f"{what}: {verdicts.get(what)}"
     for what in ("probes: all", "profile: products", "profile: gpt2_b16 cublas", "mlp: mlp_f16 persistent builtin zipf",
-                 "mlp: mlp_f16 graph cublas, tuned zipf", "gpt2:b4: gpt2_b4 graph cublas zipf", "gpt2:b4: gpt2_b4 graph builtin uniform"):
+                 "mlp: mlp_f16 graph cublas, tuned zipf", "gpt2:b4: gpt2_b4 graph cublas zipf",
+                 "gpt2:b4: gpt2_b4 graph builtin uniform"):
         assert verdicts.get(what) == "done", f"{what}: {verdicts.get(what)}"
-    assert "the emulator's bits" in rows["parity: regression.f32 graph builtin"]["detail"], rows["parity: regression.f32 graph builtin"]
+    assert "the emulator's bits" in rows["parity: regression.f32 graph builtin"]["detail"], rows[
+        "parity: regression.f32 graph builtin"]
     # The report says what ran, and with which products.
     assert "cuBLASLt" in rows["parity: cnn.f16 graph cublas"]["detail"], rows["parity: cnn.f16 graph cublas"]
     timed = rows["mlp: mlp_f16 persistent builtin zipf"]["detail"]
@@ -105,7 +114,8 @@ def nothing_misleads(folder, pack):
     rows, _ = call(other, out, "--only", "parity", code=1)
     assert "OTHER BITS than the emulator's" in rows["parity: regression.f32 graph builtin"]["detail"], rows
     altered()
-    rows, _ = call(other, out, "--only", "sanitize", "--sanitizer", program(folder / "bad", SANITIZER.format(2)), code=1)
+    rows, _ = call(other, out, "--only", "sanitize", "--sanitizer", program(folder / "bad", SANITIZER.format(2)),
+                   code=1)
     assert rows["sanitize: memcheck regression.f32 graph"]["verdict"] == "FAILED", rows
     # A cuBLAS that is installed and does not work.
     broken = folder / "broken"
@@ -114,7 +124,8 @@ def nothing_misleads(folder, pack):
     shutil.copy2(emulator, folder / "libcuda.so.1")  # as any driver: cuBLAS is looked for, not the emulator's
     rows, _ = call(other, out, "--only", "machine", driver=folder / "libcuda.so.1", code=1,
                    env=os.environ | {"LD_LIBRARY_PATH": str(broken)})
-    assert rows["machine: cuBLASLt"]["verdict"] == "FAILED" and rows["machine: cuda_gpu_test"]["verdict"] == "passed", rows
+    assert rows["machine: cuBLASLt"]["verdict"] == "FAILED" and rows["machine: cuda_gpu_test"][
+        "verdict"] == "passed", rows
     # No time: nothing is started, and the report says what was not.
     rows, _ = call(other, out, "--only", "parity,mlp", "--seconds", "0.1")
     assert {row["verdict"] for row in rows.values()} <= {"SKIPPED"}, rows
@@ -134,7 +145,8 @@ def nothing_misleads(folder, pack):
 
 
 def costs_are_the_plan_s(folder, pack):
-    """Each launch has gaccc's own figures, FLOPs add up to what the plan says, and a profile is joined with its estimate."""
+    """Each launch has gaccc's own figures, FLOPs add up to what the plan says, and a profile is joined with its
+    estimate."""
     sys.path.insert(0, str(root / "scripts"))
     from gpu_check import launch_costs, packing, stages
     runs = [stages.runs_on(*one) for one in (("sm_80", 90), ("sm_90a", 90), ("sm_80", 75), ("sm_90a", 100))]
@@ -143,7 +155,8 @@ def costs_are_the_plan_s(folder, pack):
     for name in ("mlp_f16", "char"):
         entry = manifest["benchmarks"][name]
         costs = entry["costs"]
-        assert sum(cost["flops"] for cost in costs) == entry["artifacts"]["sm_90a"]["graph"]["flops"], f"{name}: {costs}"
+        assert sum(cost["flops"]
+                   for cost in costs) == entry["artifacts"]["sm_90a"]["graph"]["flops"], f"{name}: {costs}"
         assert all(cost["bytes"] > 0 and cost["seconds"] > 0 for cost in costs), costs
         # The kernel behind a product that does it takes no time of its own.
         assert any(cost["builtin_seconds"] == 0 for cost in costs), costs
@@ -159,7 +172,9 @@ def costs_are_the_plan_s(folder, pack):
     for engine, estimate, factor in (("cublas", "2.0", "2.50x"), ("builtin", "4.0", "1.25x")):
         lines, total, lost, missing = launch_costs.table({"kernels": [one]}, costs, 3e12, 7e14, engine)
         assert lines[0].split()[2:5] == ["us", "estimate", "off"] and (total, lost, missing) == (5, 4, ""), lines
-        assert lines[1].split()[2:5] == ["5.0", estimate, factor] and lines[2].split()[:5] == ["sum", "1", "5.0", estimate, factor], lines
+        assert lines[1].split()[2:5] == ["5.0", estimate,
+                                         factor] and lines[2].split()[:5] == [
+                                             "sum", "1", "5.0", estimate, factor], lines
     assert "is other" in launch_costs.table({"kernels": [one | {"name": "other"}]}, costs, 3e12, 7e14, "cublas")[3]
 
 

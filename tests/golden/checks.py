@@ -79,12 +79,14 @@ def test_text():
                "d.py": "# see the contract, section 2", "e.cpp": "int a;\n// Whether it is so.\n// Else not.\n"}
     missed = [name for name, text in planted.items() if len(list(check_text.faults(name, text))) != 1]
     twice = check_text.wrap("- " + long + "`a b c`\n  next.\n\n    code " + long + "\n")
-    if check_text.wrap(twice) != twice or "`a b c`" not in twice or list(check_text.faults("e.md", "Short.\nShort.\n" * 30 + "\n| " + long)):
+    if check_text.wrap(twice) != twice or "`a b c`" not in twice or list(
+        check_text.faults("e.md", "Short.\nShort.\n" * 30 + "\n| " + long)):
         missed.append("wrap")
     judge = check_text.judged
     judgements = [  # headers, exceptions, messages
         ({"a.h": "struct Two {\n};\n", "b.h": "class Two : One {\n"}, {}, 1),
-        ({"a.h": "struct Two {\n};\n", "b.h": "class Two {\n"}, {"Two": 2}, 0), ({"a.h": "struct Two;\n"}, {"Two": 2}, 1)]
+        ({"a.h": "struct Two {\n};\n", "b.h": "class Two {\n"}, {"Two": 2}, 0),
+        ({"a.h": "struct Two;\n"}, {"Two": 2}, 1)]
     missed += [str(headers) for headers, allowed, count in judgements if len(list(judge(headers, allowed))) != count]
     print("self test:", "missed " + ", ".join(missed) if missed else "every planted fault was found")
     return not missed

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Documents in a window beside PyTorch's attention under an explicit mask: random models, random documents, the loss and
-all gradients.
+"""Documents in a window beside PyTorch's attention under an explicit mask: random models, random documents, the loss
+and all gradients.
 
     GACC_PEERS_PYTHON=venv/bin/python tests/parity/documents.py [--count 12] [--seed 0] [--device cpu]
 
@@ -64,17 +64,22 @@ features = {vocabulary}
 
 def draw(chance):
     kv_heads = chance.choice((1, 2, 3))
-    case = dict(seed=chance.randrange(1000), length=chance.choice((1, 7, 33, 64, 65, 130, 200)), batch=chance.choice((1, 3)), width=24,
-                kv_heads=kv_heads, heads=kv_heads * chance.choice((1, 2)), channels=chance.choice((4, 8, 20)), causal=chance.random() < .7,
-                learned=chance.random() < .5, rope=chance.choice((None, "half", "interleaved")), norm=chance.random() < .3)
-    case["window"] = chance.randrange(1, case["length"]) if case["causal"] and case["length"] > 1 and chance.random() < .4 else 0
+    case = dict(seed=chance.randrange(1000), length=chance.choice((1, 7, 33, 64, 65, 130, 200)),
+                batch=chance.choice((1, 3)), width=24,
+                kv_heads=kv_heads, heads=kv_heads * chance.choice((1, 2)), channels=chance.choice((4, 8, 20)),
+                causal=chance.random() < .7,
+                learned=chance.random() < .5, rope=chance.choice((None, "half", "interleaved")),
+                norm=chance.random() < .3)
+    case["window"] = chance.randrange(1, case["length"]) if case["causal"] and case[
+        "length"] > 1 and chance.random() < .4 else 0
     return case
 
 
 def model_text(c):
     return MODEL.format(**c | dict(
         vocabulary=VOCABULARY, causal=str(c["causal"]).lower(), norm="qk_norm = { eps = 1e-6 }" if c["norm"] else "",
-        rope=f'rope = {{ theta = 50.0, layout = "{c["rope"]}" }}' if c["rope"] else "", window=f"window = {c['window']}" if c["window"] else "",
+        rope=f'rope = {{ theta = 50.0, layout = "{c["rope"]}" }}' if c["rope"] else "",
+        window=f"window = {c['window']}" if c["window"] else "",
         learned='[[layers]]\ntype = "position_embedding"\nname = "positions"' if c["learned"] else ""))
 
 
@@ -100,7 +105,8 @@ def turned(x, positions, layout):
 
 def forward(c, w, tokens, numbers):
     length, groups = c["length"], c["heads"] // c["kv_heads"]
-    same = (numbers[:, :, None] == numbers[:, None, :]) & (numbers >= 0)[:, :, None] | torch.eye(length, dtype=torch.bool)
+    same = (numbers[:, :, None] == numbers[:, None,
+                                           :]) & (numbers >= 0)[:, :, None] | torch.eye(length, dtype=torch.bool)
     before = torch.ones(length, length, dtype=torch.bool).tril(-1)
     positions = (same & before).sum(-1)
     i, j = torch.arange(length)[:, None], torch.arange(length)[None, :]
@@ -111,7 +117,8 @@ def forward(c, w, tokens, numbers):
     qkv = (x @ w["a.qkv.weight"].T + w["a.qkv.bias"]).unflatten(-1, (-1, c["channels"])).transpose(1, 2)
     q, k, v = qkv.split((c["heads"], c["kv_heads"], c["kv_heads"]), 1)
     if c["norm"]:
-        q, k = (part * (part.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * w[f"a.{name}_norm.weight"] for part, name in ((q, "q"), (k, "k")))
+        q, k = (part * (part.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * w[f"a.{name}_norm.weight"] for part,
+                name in ((q, "q"), (k, "k")))
     if c["rope"]:
         q, k = turned(q, positions, c["rope"]), turned(k, positions, c["rope"])
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
@@ -132,12 +139,15 @@ def compare(c, chance, folder, device):
     for name, numbers in values.items():
         harness.write_npy(folder / f"{name}.npy", array.array("i", numbers), shape)
     harness.run("gacc-exec", artifact, "--init-only", "--save", folder / "w", "--device", "cpu")
-    harness.run("gacc-exec", artifact, "--data", "npy:" + ",".join(f"{n}={folder / n}.npy" for n in values), "--load", folder / "w",
-                "--launches", 1, "--no-shuffle", "--dump-grads", folder / "g", "--log", folder / "log", "--device", device)
+    harness.run("gacc-exec", artifact, "--data", "npy:" + ",".join(f"{n}={folder / n}.npy" for n in values), "--load",
+                folder / "w",
+                "--launches", 1, "--no-shuffle", "--dump-grads", folder / "g", "--log", folder / "log", "--device",
+                device)
     tokens, target, numbers = (torch.tensor(values[name]).reshape(shape) for name in values)
     w = {name: torch.tensor(data, dtype=torch.float64).reshape(size).requires_grad_()
          for name, (size, data) in harness.read_safetensors(folder / "w").items()}
-    loss = functional.cross_entropy(forward(c, w, tokens, numbers).flatten(0, 1), target.masked_fill(numbers < 0, -100).flatten())
+    loss = functional.cross_entropy(forward(c, w, tokens, numbers).flatten(0, 1),
+                                    target.masked_fill(numbers < 0, -100).flatten())
     loss.backward()
     reference = {name: (list(value.shape), value.grad.flatten().tolist()) for name, value in w.items()}
     worst, who = harness.far_apart(harness.read_safetensors(folder / "g"), reference, least=0.01)

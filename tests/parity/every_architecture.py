@@ -38,7 +38,8 @@ SIZES = {  # a number, and the keys that it is the value of
     16: "kv_lora_rank q_lora_rank index_head_dim moe_intermediate_size shared_expert_intermediate_size "
         "expert_ffn_hidden_size moe_shared_expert_intermediate_size",
     8: "head_dim d_kv v_head_dim qk_nope_head_dim qk_rope_head_dim linear_key_head_dim linear_value_head_dim "
-       "mamba_d_head mamba_head_dim state_size mamba_d_state ssm_state_size global_head_dim sliding_window attention_window_size "
+       "mamba_d_head mamba_head_dim state_size mamba_d_state ssm_state_size global_head_dim sliding_window "
+       "attention_window_size "
        "window_size attention_chunk_size hidden_size_per_layer_input mamba_n_heads index_topk block_size",
     4: "num_attention_heads n_head num_heads n_heads decoder_attention_heads encoder_attention_heads time_step_rank "
        "linear_num_value_heads num_experts num_local_experts n_routed_experts moe_num_experts",

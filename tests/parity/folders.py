@@ -3,9 +3,8 @@ become model files, predict the same logits, train with the same losses, and go 
 
     GACC_PEERS_PYTHON=venv/bin/python tests/parity/folders.py [--family llama] [--all] [--keep DIR]
 
-Without --all as many cases of each family as have each value once. Where there is PEFT, its model with an adapter that was trained here is
-compared, too. Needs a Python with transformers, and gaccc and gacc-exec in GACC_BIN.
-"""
+Without --all as many cases of each family as have each value once. Where there is PEFT, its model with an adapter
+that was trained here is compared, too. Needs a Python with transformers, and gaccc and gacc-exec in GACC_BIN. """
 import argparse
 import importlib.util
 import itertools
@@ -25,7 +24,8 @@ SMALL = dict(vocab_size=97, max_position_embeddings=64, hidden_size=48, intermed
 ROPES = {"default": None, "linear": dict(factor=4.0),
          "llama3": dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16),
          "yarn": dict(factor=4.0, original_max_position_embeddings=16),
-         "yarn mscale": dict(factor=4.0, original_max_position_embeddings=16, beta_fast=8.0, beta_slow=2.0, mscale=1.5, mscale_all_dim=0.5, truncate=False),
+         "yarn mscale": dict(factor=4.0, original_max_position_embeddings=16, beta_fast=8.0, beta_slow=2.0, mscale=1.5,
+                             mscale_all_dim=0.5, truncate=False),
          "longrope": dict(factor=4.0, original_max_position_embeddings=16),
          "longrope short": dict(factor=2.0, original_max_position_embeddings=32, attention_factor=1.25)}
 
@@ -35,27 +35,32 @@ def with_rope(kind, pairs):
         return {}
     rope = dict(rope_type=kind.split()[0], **ROPES[kind])
     if rope["rope_type"] == "longrope":
-        rope |= dict(short_factor=[1.0 + 0.1 * i for i in range(pairs)], long_factor=[2.0 + 0.5 * i for i in range(pairs)])
+        rope |= dict(short_factor=[1.0 + 0.1 * i for i in range(pairs)],
+                     long_factor=[2.0 + 0.5 * i for i in range(pairs)])
     return {"rope": rope}
 
 
 def llama_like(extra=({},), ropes=ROPES):
     """Tied and untied, all counts of heads of keys, all scalings of positions, and what else the family may have."""
     for tied, heads, rope, more in itertools.product((False, True), (1, 3, 6), ropes, extra):
-        yield SMALL | dict(tie_word_embeddings=tied, num_key_value_heads=heads) | with_rope(rope, more.get("head_dim", 8) // 2) | more
+        yield SMALL | dict(tie_word_embeddings=tied,
+                           num_key_value_heads=heads) | with_rope(rope, more.get("head_dim", 8) // 2) | more
 
 
 def gpt2():
     for tied in (True, False):
-        yield dict(vocab_size=97, n_positions=64, n_embd=48, n_layer=2, n_head=6, tie_word_embeddings=tied, bos_token_id=0, eos_token_id=1,
+        yield dict(vocab_size=97, n_positions=64, n_embd=48, n_layer=2, n_head=6, tie_word_embeddings=tied,
+                   bos_token_id=0, eos_token_id=1,
                    resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
 
 
 def gpt_neox():
-    for parallel, tied, part, bias, rope in itertools.product((True, False), (False, True), (0.25, 1.0), (True, False), ("default", "linear", "llama3", "yarn")):
+    for parallel, tied, part, bias, rope in itertools.product((True, False), (False, True), (0.25, 1.0), (True, False),
+                                                              ("default", "linear", "llama3", "yarn")):
         heads = 3 if part < 1 else 6
         yield SMALL | dict(use_parallel_residual=parallel, tie_word_embeddings=tied, rotary_pct=part, hidden_act="gelu",
-                           num_attention_heads=heads, **{} if bias else {"attention_bias": False}) | with_rope(rope, round(48 // heads * part) // 2)
+                           num_attention_heads=heads, **{} if bias
+                           else {"attention_bias": False}) | with_rope(rope, round(48 // heads * part) // 2)
 
 
 def phi3():
@@ -69,10 +74,12 @@ FAMILIES = {
     "gpt2": ("GPT2", gpt2),
     "gpt_neox": ("GPTNeoX", gpt_neox),
     "llama": ("Llama", lambda: llama_like(({}, dict(attention_bias=True, mlp_bias=True), dict(head_dim=12)))),
-    "mistral": ("Mistral", lambda: llama_like((dict(sliding_window=None), dict(sliding_window=None, head_dim=16), dict(sliding_window=7)))),
+    "mistral": ("Mistral", lambda: llama_like((dict(sliding_window=None), dict(sliding_window=None, head_dim=16),
+                                               dict(sliding_window=7)))),
     "qwen2": ("Qwen2", lambda: llama_like(({}, dict(use_sliding_window=True, sliding_window=5, max_window_layers=0)))),
     "qwen3": ("Qwen3", lambda: llama_like((dict(head_dim=8), dict(head_dim=16, attention_bias=True),
-                                            dict(head_dim=8, use_sliding_window=True, sliding_window=11, max_window_layers=0)))),
+                                            dict(head_dim=8, use_sliding_window=True, sliding_window=11,
+                                                 max_window_layers=0)))),
     "phi3": ("Phi3", phi3),
 }
 
@@ -101,7 +108,8 @@ def classes_of(transformers, name):
 
 
 def config_of(transformers, config_class, sizes):
-    """The case's configuration as this transformers spells it; None where it does not know all of it, as it would skip that in silence."""
+    """The case's configuration as this transformers spells it; None where it does not know all of it, as it would
+    skip that in silence."""
     sizes, usual = dict(sizes), config_class()
     rope = sizes.pop("rope", None)
     if hasattr(usual, "rope_parameters"):  # since 5
@@ -112,8 +120,10 @@ def config_of(transformers, config_class, sizes):
     elif rope is not None:
         sizes["rope_scaling"] = rope
         if usual.model_type == "phi3":  # its class takes no other keys
-            sizes["rope_scaling"] = dict(type=rope["rope_type"], short_factor=rope["short_factor"], long_factor=rope["long_factor"])
-        elif not importlib.util.find_spec("transformers.modeling_rope_utils"):  # these know one scaling, and name it otherwise
+            sizes["rope_scaling"] = dict(type=rope["rope_type"], short_factor=rope["short_factor"],
+                                         long_factor=rope["long_factor"])
+        elif not importlib.util.find_spec(
+            "transformers.modeling_rope_utils"):  # these know one scaling, and name it otherwise
             if rope["rope_type"] != "linear" or not hasattr(usual, "rope_scaling"):
                 return None
             sizes["rope_scaling"] = dict(type="linear", factor=rope["factor"])
@@ -129,7 +139,8 @@ def losses_of(torch, model, tokens, following):
     for update in range(UPDATES):
         rows = slice(update * 2 * BATCH, (update + 1) * 2 * BATCH)
         logits = model(torch.from_numpy(tokens[rows]).long()).logits
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(following[rows]).long().flatten())
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1),
+                                                 torch.from_numpy(following[rows]).long().flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -156,7 +167,8 @@ def check_spelling(folder, family):
     config["torch_dtype"] = config.pop("dtype", "float32")
     (folder / "old").mkdir()
     (folder / "old/config.json").write_text(json.dumps(config))
-    run(BIN / "gaccc", folder / "old", "--context", WINDOW, "--emit", "toml", "--set", "model.name=base", "-o", folder / "old.toml")
+    run(BIN / "gaccc", folder / "old", "--context", WINDOW, "--emit", "toml", "--set", "model.name=base", "-o",
+        folder / "old.toml")
     if plain(folder / "old.toml") != plain(folder / "model.toml"):
         raise RuntimeError("rope_theta and rope_scaling are read as another model")
 
@@ -166,11 +178,14 @@ def check_adapter(peer, model, folder, data, tokens):
     numpy, torch, _ = peer
     import peft
     step = folder / "lora.ptx"
-    run(BIN / "gaccc", folder / "base", "--context", WINDOW, "--lora", 3, "-o", step, "--set", f"train.micro_batch={BATCH}", "--set", "train.accumulate=2",
+    run(BIN / "gaccc", folder / "base", "--context", WINDOW, "--lora", 3, "-o", step, "--set",
+        f"train.micro_batch={BATCH}", "--set", "train.accumulate=2",
         "--set", "optimizer.lr=1e-2", "--set", "schedule.warmup=0")
-    run(BIN / "gacc-exec", step, "--device", "cpu", "--quiet", "--data", data, "--load", folder / "base", "--updates", 5,
+    run(BIN / "gacc-exec", step, "--device", "cpu", "--quiet", "--data", data, "--load", folder / "base", "--updates",
+        5,
         "--save-adapter", folder / "adapter", "--save", folder / "own.safetensors")
-    run(BIN / "gacc-exec", step, "--device", "cpu", "--quiet", "--data", data, "--load", folder / "base", "--load-adapter", folder / "adapter",
+    run(BIN / "gacc-exec", step, "--device", "cpu", "--quiet", "--data", data, "--load", folder / "base",
+        "--load-adapter", folder / "adapter",
         "--predict", folder / "adapted.npy")
     adapted = peft.PeftModel.from_pretrained(model, folder / "adapter")
     with torch.no_grad():
@@ -196,8 +211,10 @@ def check(peer, family, sizes, folder, adapter):
     numpy.save(folder / "next.npy", following)
     data = f"npy:tokens={folder}/tokens.npy,next={folder}/next.npy"
     step = folder / "step.ptx"
-    settings = {"train.micro_batch": BATCH, "train.accumulate": 2, "train.shuffle": "false", "train.epochs": 1, "train.clip_norm": 1e9,
-                "optimizer.lr": 1e-3, "optimizer.betas": [0.9, 0.95], "optimizer.eps": 1e-6, "optimizer.weight_decay": 0.01,
+    settings = {"train.micro_batch": BATCH, "train.accumulate": 2, "train.shuffle": "false", "train.epochs": 1,
+                "train.clip_norm": 1e9,
+                "optimizer.lr": 1e-3, "optimizer.betas": [0.9, 0.95], "optimizer.eps": 1e-6,
+                "optimizer.weight_decay": 0.01,
                 "optimizer.decay": "all", "schedule.min_lr": 1e-3, "schedule.warmup": 0}
     options = itertools.chain.from_iterable(("--set", f"{k}={v}") for k, v in settings.items())
     run(BIN / "gaccc", folder / "base", "--context", WINDOW, "-o", step, *options)
@@ -209,7 +226,8 @@ def check(peer, family, sizes, folder, adapter):
         wanted = model(torch.from_numpy(tokens).long()).logits.numpy()
     got = numpy.load(folder / "logits.npy").reshape(wanted.shape)
     found = {"logits": float(abs(got - wanted).max() / abs(wanted).max())}
-    run(*execute, "--load", folder / "base", "--log", folder / "log.jsonl", "--save", folder / "tuned.safetensors", "--save-as", "published")
+    run(*execute, "--load", folder / "base", "--log", folder / "log.jsonl", "--save", folder / "tuned.safetensors",
+        "--save-as", "published")
     events = [json.loads(line) for line in open(folder / "log.jsonl")]
     ours = [event["loss"] for event in events if event["event"] == "update"]
     theirs = losses_of(torch, model, tokens, following)
@@ -223,7 +241,10 @@ def check(peer, family, sizes, folder, adapter):
     if told["missing_keys"] or told["unexpected_keys"] or told["mismatched_keys"]:
         raise RuntimeError(f"published weights: {told}")
     if adapter:
-        found["adapter"] = check_adapter(peer, type(model).from_pretrained(folder / "base", attn_implementation="eager").float().eval(), folder, data, tokens)
+        found["adapter"] = check_adapter(peer,
+                                         type(model).from_pretrained(folder / "base",
+                                                                     attn_implementation="eager").float().eval(),
+                                                                     folder, data, tokens)
     return found
 
 
@@ -259,7 +280,8 @@ def main():
         every = list(cases())
         unknown = [case for case in every if config_of(transformers, config_class, case) is None]
         if unknown:
-            print(f"{family}: transformers {transformers.__version__} does not know {len(unknown)} of {len(every)} cases")
+            print(f"{family}: transformers {transformers.__version__} does not know {len(unknown)} of {len(every)} "
+                  f"cases")
             every = [case for case in every if case not in unknown]
         chosen = every if given.all else list(covering(every))
         for number, sizes in enumerate(chosen[:given.most]):
@@ -267,9 +289,12 @@ def main():
                 count += 1
                 shown = {k: v for k, v in sizes.items() if SMALL.get(k, ...) != v}
                 try:
-                    found = check((numpy, torch, transformers), family, sizes, pathlib.Path(folder), adapter=number == 0 and has_peft)
+                    found = check((numpy, torch, transformers), family, sizes, pathlib.Path(folder),
+                                  adapter=number == 0 and has_peft)
                     wrong = {k: v for k, v in found.items() if not v <= 1e-5}
-                    print(f"{family} {shown}: {', '.join(f'{k} {v:.1e}' for k, v in found.items())}{' WRONG' if wrong else ''}", flush=True)
+                    print(f"{family} {shown}: "
+                          f"{', '.join(f'{k} {v:.1e}' for k, v in found.items())}{' WRONG' if wrong else ''}",
+                          flush=True)
                     failed += bool(wrong)
                 except RuntimeError as error:
                     print(f"{family} {shown}: {error}", flush=True)

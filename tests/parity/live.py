@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""live.py PREFIX: trains every live parity case whose name starts so and compares losses, gradient norms and all weights
-with ../shared/oracle/oracle.py, run here and now. Skipped aloud without the oracle or without numpy and PyTorch."""
+"""live.py PREFIX: trains every live parity case whose name starts so and compares losses, gradient norms and all
+weights with ../shared/oracle/oracle.py, run here and now. Skipped aloud without the oracle or without numpy and
+PyTorch."""
 import pathlib
 import subprocess
 import sys

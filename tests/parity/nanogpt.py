@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """nanogpt.py [--text F] [--updates N]: nanoGPT's recipe beside PyTorch. The tests make 15 updates.
 
-Trains examples/shakespeare_gpt.toml, which is nanoGPT's model for a CPU, with its recipe in small: AdamW with betas 0.9 and
-0.99, decay 0.1 on matrices alone, clipping at 1, a warm-up and a cosine down to a tenth of the rate. Then the same in
-torch.nn and torch.optim with two parameter groups, from the same initial weights and in the same order, both in f32. Prints
-the losses and their largest relative difference; exit 1 when that is above 1e-3. Then once more in gacc, with the decay
-written as groups by name: the same bits. Needs PyTorch in this Python or the system's, and built tools (GACC_BIN).
-"""
+Trains examples/shakespeare_gpt.toml, which is nanoGPT's model for a CPU, with its recipe in small: AdamW with betas
+0.9 and 0.99, decay 0.1 on matrices alone, clipping at 1, a warm-up and a cosine down to a tenth of the rate. Then the
+same in torch.nn and torch.optim with two parameter groups, from the same initial weights and in the same order, both
+in f32. Prints the losses and their largest relative difference; exit 1 when that is above 1e-3. Then once more in
+gacc, with the decay written as groups by name: the same bits. Needs PyTorch in this Python or the system's, and built
+tools (GACC_BIN). """
 import argparse
 import math
 import os
@@ -99,10 +99,12 @@ def rate(t, updates):
 
 def train_torch(text, initial, updates):
     model = Gpt()
-    model.load_state_dict({name: torch.tensor(list(values)).reshape(shape) for name, (shape, values) in initial.items()}, strict=True)
+    model.load_state_dict({name: torch.tensor(list(values)).reshape(shape) for name,
+                           (shape, values) in initial.items()}, strict=True)
     decayed = [p for p in model.parameters() if p.dim() >= 2]  # as nanoGPT's configure_optimizers
     others = [p for p in model.parameters() if p.dim() < 2]
-    optimizer = torch.optim.AdamW([dict(params=decayed, weight_decay=DECAY), dict(params=others, weight_decay=0.0)], lr=RATE, betas=BETAS)
+    optimizer = torch.optim.AdamW([dict(params=decayed, weight_decay=DECAY), dict(params=others, weight_decay=0.0)],
+                                  lr=RATE, betas=BETAS)
     tokens, losses = torch.tensor(list(text[:updates * BATCH * LENGTH + 1])), []
     for t in range(updates):
         for group in optimizer.param_groups:
@@ -120,7 +122,8 @@ def train_torch(text, initial, updates):
 
 def train_gacc(folder, name, text, updates, **settings):
     """The losses; the initial weights lie in `initial` then, and the final ones in `name`."""
-    artifact = harness.compile_model(harness.example("shakespeare_gpt"), folder / f"{name}.ptx", schedule__warmup=warm_up(updates),
+    artifact = harness.compile_model(harness.example("shakespeare_gpt"), folder / f"{name}.ptx",
+                                     schedule__warmup=warm_up(updates),
                                      schedule__total=updates, schedule__min_lr=LOWEST, optimizer__lr=RATE,
                                      optimizer__betas=list(BETAS), optimizer__weight_decay=DECAY, train__clip_norm=CLIP,
                                      train__micro_batch=BATCH // 3, train__accumulate=3, **settings)
@@ -136,7 +139,8 @@ def main():
     options.add_argument("--text", type=pathlib.Path, help="default: the text in ../shared/data/shakespeare")
     options.add_argument("--updates", type=int, default=200)
     given = options.parse_args()
-    text = given.text or max((harness.ROOT.parent / "shared/data/shakespeare").glob("*.txt"), key=lambda path: path.stat().st_size)
+    text = given.text or max((harness.ROOT.parent / "shared/data/shakespeare").glob("*.txt"),
+                             key=lambda path: path.stat().st_size)
     with tempfile.TemporaryDirectory(prefix="gacc-") as name:
         folder = pathlib.Path(name)
         ours = train_gacc(folder, "matrices", text, given.updates)
@@ -145,7 +149,8 @@ def main():
         theirs = train_torch(text.read_bytes(), harness.read_safetensors(folder / "initial"), given.updates)
     far = [abs(a - b) / b for a, b in zip(ours, theirs, strict=True)]
     for t in sorted({0, *range(24, given.updates, 25), given.updates - 1}):
-        print(f"update {t + 1:4}: gacc {ours[t]:.6f}, PyTorch {theirs[t]:.6f}, so far at most {max(far[:t + 1]):.1e} apart")
+        print(f"update {t + 1:4}: gacc {ours[t]:.6f}, PyTorch {theirs[t]:.6f}, so far at most {max(far[:t + 1]):.1e} "
+              f"apart")
     print(f"decay by rank and by name: {'the same bits' if same else 'different weights'}")
     sys.exit(max(far) > 1e-3 or not same)
 

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""random_models.py [--count 20] [--seed 1] [--keep DIR] [--device cpu] [--gemm cublas] [--precision f32]: models nobody wrote, against the oracle.
+"""random_models.py [--count 20] [--seed 1] [--keep DIR] [--device cpu] [--gemm cublas] [--precision f32]: models
+nobody wrote, against the oracle.
 
 Each model is a random stack of the layers of the contract (nested, repeated, residual, tied, frozen, with several
 inputs), a loss, an optimizer and windows of random sizes; it is trained a few updates in file order and its losses,
 gradient norms and weights are compared with ../shared/oracle/oracle.py, which runs in this process, in double (a loss
-may be as far from it as four times PyTorch in f32 is). Every model is also
-compiled with recompute "all", whose weights must have the same bits, and in f16, whose first loss must be near. With
---precision f16 or bf16 all of it runs in half: the first loss is near, and recompute and threads change no bit. The same
-seed gives the same models. The model is evaluated too, with its running statistics. What fails is named, and kept in DIR. Needs numpy and PyTorch.
-"""
+may be as far from it as four times PyTorch in f32 is). Every model is also compiled with recompute "all", whose
+weights must have the same bits, and in f16, whose first loss must be near. With --precision f16 or bf16 all of it
+runs in half: the first loss is near, and recompute and threads change no bit. The same seed gives the same models.
+The model is evaluated too, with its running statistics. What fails is named, and kept in DIR. Needs numpy and
+PyTorch. """
 import argparse
 import copy
 import importlib.util
@@ -60,7 +61,8 @@ class Maker:
         if self.maybe(0.3):
             layer["name"] = self.name()
         if layer["type"] in ("linear", "conv2d") and self.maybe(0.3):
-            layer["init"] = self.pick("xavier_normal", "xavier_uniform", "kaiming_uniform", {"normal": 0.1}, {"uniform": 0.2})
+            layer["init"] = self.pick("xavier_normal", "xavier_uniform", "kaiming_uniform", {"normal": 0.1},
+                                      {"uniform": 0.2})
         if layer["type"] in ("linear", "conv2d", "layer_norm", "group_norm") and self.maybe(0.08):
             layer["trainable"] = False
         return layer
@@ -123,7 +125,8 @@ class Maker:
             return [self.common(layer)]
         if len(shape) == 3:
             kernel = self.pick(1, 3, 3, 5)
-            layer = {"type": "conv2d", "channels": shape[0], "kernel": kernel, "padding": self.pick("same", kernel // 2)}
+            layer = {"type": "conv2d", "channels": shape[0], "kernel": kernel,
+                     "padding": self.pick("same", kernel // 2)}
             if self.maybe(0.3):
                 layer |= {"dilation": 2, "padding": "same"}
             if self.maybe(0.3):
@@ -160,11 +163,13 @@ class Maker:
         channels, height, width = shape
         kind = self.pick("conv", "conv", "pool", "permute", "flatten", "global")
         if kind == "conv":
-            kernel, stride, padding = self.rng.randint(1, min(4, height, width)), self.rng.randint(1, 2), self.rng.randint(0, 1)
+            kernel, stride, padding = self.rng.randint(1, min(4, height,
+                                                              width)), self.rng.randint(1, 2), self.rng.randint(0, 1)
             padding = min(padding, kernel // 2)
             out = self.pick(1, 3, 4, 8)
             layer = {"type": "conv2d", "channels": out, "kernel": kernel, "stride": stride, "padding": padding}
-            return [self.common(self.act(layer))], [out] + [(n + 2 * padding - kernel) // stride + 1 for n in (height, width)]
+            return [self.common(self.act(layer))], [out] + [(n + 2 * padding - kernel) // stride + 1
+                                                            for n in (height, width)]
         if kind == "pool" and min(height, width) >= 2:
             kernel = self.pick(2, min(3, height, width))
             layer = {"type": self.pick("max_pool2d", "avg_pool2d"), "kernel": kernel}
@@ -173,7 +178,8 @@ class Maker:
                 stride = layer["stride"] = self.rng.randint(1, kernel)
             if self.maybe(0.3):
                 padding = layer["padding"] = kernel // 2
-            return [self.common(layer)], [channels] + [(n + 2 * padding - kernel) // stride + 1 for n in (height, width)]
+            return [self.common(layer)], [channels] + [(n + 2 * padding - kernel) // stride + 1
+                                                       for n in (height, width)]
         if kind == "permute":
             axes = self.rng.sample(range(3), 3)
             return [self.common({"type": "permute", "axes": axes})], [shape[a] for a in axes]
@@ -239,7 +245,8 @@ def make_model(seed):
         inputs["z"] = {"shape": other, "dtype": "f32"}
         if len(shape) > 1:
             layers.append({"type": "flatten"})
-        layers += [{"type": "linear", "features": 6, "name": "left"}, {"type": "linear", "features": 6, "input": "z", "name": "right"},
+        layers += [{"type": "linear", "features": 6, "name": "left"},
+                   {"type": "linear", "features": 6, "input": "z", "name": "right"},
                    {"type": rng.choice(["add", "mul"]), "inputs": ["left", "right"]}]
         shape = [6]
     loss = {"type": rng.choice(["cross_entropy"] * 3 + ["mse", "l1", "bce_with_logits"]), "target": "t"}
@@ -260,19 +267,24 @@ def make_model(seed):
         width = rng.choice([1, 3])
         layers += maker.head_to(shape, width)
         inputs["t"] = {"shape": [width], "dtype": "f32"}
-    train = {"micro_batch": rng.choice([1, 2, 3, 5, 8]), "accumulate": rng.choice([1, 2, 3, 5]), "tail": rng.choice(["flush", "drop", "carry"]),
+    train = {"micro_batch": rng.choice([1, 2, 3, 5, 8]), "accumulate": rng.choice([1, 2, 3, 5]),
+             "tail": rng.choice(["flush", "drop", "carry"]),
              "epochs": 1000}
     if maker.maybe(0.3):
         train["clip_norm"] = 0.5
-    optimizer = rng.choice([{"type": "sgd", "lr": 0.05, "momentum": rng.choice([0.0, 0.9])}, {"type": "adam", "lr": 1e-3, "eps": 1e-3},
-                            {"type": "adamw", "lr": 1e-3, "eps": 1e-3, "second_moment": rng.choice(["window", "micro"])}])
+    optimizer = rng.choice([{"type": "sgd", "lr": 0.05, "momentum": rng.choice([0.0, 0.9])},
+                            {"type": "adam", "lr": 1e-3, "eps": 1e-3},
+                            {"type": "adamw", "lr": 1e-3, "eps": 1e-3,
+                             "second_moment": rng.choice(["window", "micro"])}])
     weigh(random.Random(f"{seed} weights"), inputs["t"], loss, optimizer)
-    return {"model": {"name": f"random-{seed}", "seed": seed % 1000}, "inputs": inputs, "layers": layers, "loss": loss, "train": train,
+    return {"model": {"name": f"random-{seed}", "seed": seed % 1000}, "inputs": inputs, "layers": layers, "loss": loss,
+            "train": train,
             "optimizer": optimizer}
 
 
 def weigh(rng, target, loss, optimizer):
-    """Weights of the loss and groups of parameters; of a generator of its own, so that the models of a seed stay what they were."""
+    """Weights of the loss and groups of parameters; of a generator of its own, so that the models of a seed stay what
+    they were."""
     def some(count):
         return [rng.choice([0.25, 1, 1.5, 4]) for _ in range(count)]
     if rng.random() < 0.4:
@@ -284,7 +296,8 @@ def weigh(rng, target, loss, optimizer):
             loss |= {"type": "huber", "delta": rng.choice([0.3, 1, 2])}
     if rng.random() < 0.4:
         optimizer |= {"weight_decay": 0.1, "decay": rng.choice(["all", "matrices"]),
-                      "groups": [{"match": ["*.weight"], "lr_factor": 0.5} | ({"weight_decay": 0.02} if rng.random() < 0.5 else {})]}
+                      "groups": [{"match": ["*.weight"], "lr_factor": 0.5}
+                                 | ({"weight_decay": 0.02} if rng.random() < 0.5 else {})]}
 
 
 def make_arrays(config, seed, np):
@@ -338,7 +351,8 @@ def check(seed, folder, oracle, torch, np, device, gemm, precision, updates=3):
         harness.run("gaccc", folder / "model.toml", *[word for s in settings for word in ("--set", s)], "-o", step)
         if not initial.exists():
             harness.run("gacc-exec", step, "--data", spec, "--init-only", "--save", initial, "--device", "cpu")
-        harness.run("gacc-exec", step, "--data", spec, "--eval", spec, "--no-shuffle", "--updates", updates, "--load", initial,
+        harness.run("gacc-exec", step, "--data", spec, "--eval", spec, "--no-shuffle", "--updates", updates, "--load",
+                    initial,
                     "--log", log, "--save", final, *options)
         return harness.updates_of(log), final, [e for e in harness.read_log(log) if e["event"] == "eval"][-1]
 
@@ -350,7 +364,8 @@ def check(seed, folder, oracle, torch, np, device, gemm, precision, updates=3):
         return {name: t.double() if t.is_floating_point() else t for name, t in tensors.items()}
 
     def reference(precise=double):
-        return oracle.train(copy.deepcopy(config), precise(oracle.load_safetensors(initial)), precise(oracle.load_data(spec, config)), updates)
+        return oracle.train(copy.deepcopy(config), precise(oracle.load_safetensors(initial)),
+                            precise(oracle.load_data(spec, config)), updates)
 
     def train_otherwise():
         """Recompute and threads change no bit; in f16 the first loss is near."""
@@ -385,7 +400,8 @@ def check(seed, folder, oracle, torch, np, device, gemm, precision, updates=3):
             torch.set_default_dtype(torch.float64)
 
     loss = max(difference(e["loss"], r) for e, r in zip(plain, losses, strict=True))
-    norm = max(difference(e["grad_norm"], r) for e, r in zip(plain, norms, strict=True) if r > 1e-3 * max(norms))  # not of what is learnt or cancels
+    norm = max(difference(e["grad_norm"], r) for e, r in zip(plain, norms, strict=True)
+               if r > 1e-3 * max(norms))  # not of what is learnt or cancels
     if loss > BOUNDS[0] and loss > 4 * in_f32():
         problems.append(f"losses differ by {loss:.1e}")
     if norm > BOUNDS[1]:
@@ -394,7 +410,8 @@ def check(seed, folder, oracle, torch, np, device, gemm, precision, updates=3):
     if set(ours) != set(theirs):
         problems.append(f"parameters differ: {sorted(set(ours) ^ set(theirs))}")
     for name in sorted(set(ours) & set(theirs)):
-        apart = (ours[name] - theirs[name].detach()).norm().item() / max(theirs[name].norm().item(), 1e-2)  # biases start at 0
+        apart = (ours[name] - theirs[name].detach()).norm().item() / max(
+            theirs[name].norm().item(), 1e-2)  # biases start at 0
         if not apart <= BOUNDS[2]:
             problems.append(f"{name} differs by {apart:.1e}")
     net.train = False
@@ -430,10 +447,12 @@ def main():
     for seed in range(given.seed, given.seed + given.count):
         with tempfile.TemporaryDirectory(prefix="gacc-") as name:
             try:
-                problems, worst = check(seed, pathlib.Path(name), oracle, torch, np, given.device, given.gemm, given.precision)
+                problems, worst = check(seed, pathlib.Path(name), oracle, torch, np, given.device, given.gemm,
+                                        given.precision)
             except (AssertionError, SystemExit, Exception):
                 problems, worst = [traceback.format_exc(limit=3)], (math.nan, math.nan)
-            print(f"{seed}: loss {worst[0]:.1e}, grad_norm {worst[1]:.1e}{''.join('; ' + p for p in problems)}", flush=True)
+            print(f"{seed}: loss {worst[0]:.1e}, grad_norm {worst[1]:.1e}{''.join('; ' + p for p in problems)}",
+                  flush=True)
             wrong = bool(problems) and problems != ["the oracle differs from itself"]
             failed += wrong
             if wrong and given.keep:

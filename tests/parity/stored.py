@@ -25,7 +25,8 @@ def compare(case):
                        f"gacc's initial values are not those the reference started from; if that was meant, {remake}")
         losses, norms, final = parity.train(case, folder, spec, artifact, initial)
         tensors = harness.read_safetensors(final)
-    harness.expect(list(tensors) == list(reference["tensors"]), f"parameters {list(tensors)}, expected {list(reference['tensors'])}")
+    harness.expect(list(tensors) == list(reference["tensors"]),
+                   f"parameters {list(tensors)}, expected {list(reference['tensors'])}")
     worst = (0.0, "-")
     for key, kept in reference["tensors"].items():
         harness.expect(tensors[key][0] == kept["shape"], f"shape of {key}: {tensors[key][0]}, expected {kept['shape']}")

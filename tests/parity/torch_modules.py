@@ -42,7 +42,8 @@ def of_torchvision(name, **sizes):
         from torchvision import models
         net = getattr(models, name)(**sizes)
         if name == "vgg11_bn":  # whose first Linear has 100 million numbers
-            net.classifier = torch.nn.Sequential(torch.nn.Linear(512 * 49, 64), torch.nn.ReLU(True), torch.nn.Dropout(), torch.nn.Linear(64, 10))
+            net.classifier = torch.nn.Sequential(torch.nn.Linear(512 * 49, 64), torch.nn.ReLU(True), torch.nn.Dropout(),
+                                                 torch.nn.Linear(64, 10))
         return net, {"x": nets.images(size=64)}, "cross_entropy", nets.classes(10)
     return make
 
@@ -57,16 +58,21 @@ def tokens(vocab, length, batch=2):
 
 MODULES = dict(nets.NETS)
 if importlib.util.find_spec("torchvision"):
-    MODULES |= {name: of_torchvision(name, num_classes=10) for name in ("resnet18", "mobilenet_v3_small", "convnext_tiny", "vgg11_bn")}
-    MODULES["vit_small"] = of_torchvision("VisionTransformer", image_size=64, patch_size=8, num_layers=6, num_heads=6, hidden_dim=384, mlp_dim=1536,
+    MODULES |= {name: of_torchvision(name, num_classes=10)
+                for name in ("resnet18", "mobilenet_v3_small", "convnext_tiny", "vgg11_bn")}
+    MODULES["vit_small"] = of_torchvision("VisionTransformer", image_size=64, patch_size=8, num_layers=6, num_heads=6,
+                                          hidden_dim=384, mlp_dim=1536,
                                           num_classes=10)
     for small in ("mobilenet_v3", "convnext", "vgg_bn", "vit"):
         del MODULES[small]
 else:
-    MODULES["resnet18"] = sized(lambda: nets.ResNet(n=10), lambda: {"x": nets.images(size=64)}, "cross_entropy", lambda: nets.classes(10))
-MODULES["nanogpt"] = sized(lambda: nets.NanoGPT(nets.CausalSelfAttention, 512, 192, 6, 128, 4), lambda: {"idx": tokens(512, 128)()}, "cross_entropy",
+    MODULES["resnet18"] = sized(lambda: nets.ResNet(n=10), lambda: {"x": nets.images(size=64)}, "cross_entropy",
+                                lambda: nets.classes(10))
+MODULES["nanogpt"] = sized(lambda: nets.NanoGPT(nets.CausalSelfAttention, 512, 192, 6, 128, 4),
+                           lambda: {"idx": tokens(512, 128)()}, "cross_entropy",
                            tokens(512, 128))
-MODULES["llama_block"] = sized(lambda: nets.LlamaBlock(256, 8, 2, 96), lambda: {"x": torch.randn(4, 96, 256)}, "mse", lambda: torch.randn(4, 96, 256))
+MODULES["llama_block"] = sized(lambda: nets.LlamaBlock(256, 8, 2, 96), lambda: {"x": torch.randn(4, 96, 256)}, "mse",
+                               lambda: torch.randn(4, 96, 256))
 
 
 def seeded(call, seed):
@@ -100,8 +106,9 @@ def direction(after, before):
 
 
 def used(module, inputs):
-    """Makes a new module one in use. Parameters whose numbers are all the same, as of a head that begins at 0, become different ones. Batch norms get
-    the statistics of these inputs: by those of a new module the output of a deep network is near 0."""
+    """Makes a new module one in use. Parameters whose numbers are all the same, as of a head that begins at 0, become
+    different ones. Batch norms get the statistics of these inputs: by those of a new module the output of a deep
+    network is near 0."""
     for p in module.parameters():
         if p.numel() > 1 and p.min() == p.max():
             p.data += 0.1 * torch.randn_like(p)
@@ -157,7 +164,8 @@ def check(name, seed):
         ours = first_window(step if optimizer == "sgd" else compiled(table), inputs, target)
         module.load_state_dict(ours, strict=True)
         module.load_state_dict(before)
-        text, right = judged(ours, *(updated(module, inputs, loss, target, moves, dtype)[1] for dtype in (torch.float32, torch.float64)))
+        text, right = judged(ours, *(updated(module, inputs, loss, target, moves, dtype)[1]
+                                     for dtype in (torch.float32, torch.float64)))
         yield f"{optimizer} {text}", right
     plain = {"type": "sgd", "lr": 1.0}
     moved = direction(first_window(compiled(plain), inputs, target), {n: before[n] for n in trained})
@@ -167,7 +175,8 @@ def check(name, seed):
         _, turned = far(direction(first_window(step, inputs, target), {n: before[n] for n in trained}), moved)
         text, right = f"{precision} forward {off / rounding:.1f} roundings, gradient {turned:.0e}", off <= 4 * rounding and turned <= bound
         if not right:
-            out, way = by_autocast(module, inputs, loss, target, {"bf16": torch.bfloat16, "f16": torch.float16}[precision])
+            out, way = by_autocast(module, inputs, loss, target,
+                                   {"bf16": torch.bfloat16, "f16": torch.float16}[precision])
             (its_off, _), (_, its_turned) = far(out, wanted), far(way, moved)
             text += f" (autocast {its_off / rounding:.1f}, {its_turned:.0e})"
             right = off <= max(4 * rounding, 2 * its_off) and turned <= max(bound, 2 * its_turned)

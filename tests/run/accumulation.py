@@ -7,7 +7,8 @@ BOUND = 1e-6
 
 
 def gradients(folder, name, model, spec, micro_batch, accumulate, **settings):
-    artifact = harness.compile_model(model, folder / f"{name}.ptx", train__micro_batch=micro_batch, train__accumulate=accumulate,
+    artifact = harness.compile_model(model, folder / f"{name}.ptx", train__micro_batch=micro_batch,
+                                     train__accumulate=accumulate,
                                      **settings)
     dump, log = folder / f"{name}.safetensors", folder / f"{name}.jsonl"
     run("gacc-exec", artifact, "--data", spec, "--no-shuffle", "--updates", 1, "--dump-grads", dump, "--log", log)
@@ -23,8 +24,10 @@ def compare(folder, model):
         worst, who = harness.far_apart(split, whole)
         print(f"{model.stem}: {micro_batch} x {accumulate} against 100 at once: {worst:.2e} ({who})")
         expect(worst <= BOUND, f"gradient of {who} is {worst:.2e} away from the big batch's")
-        expect(abs(other["loss"] - event["loss"]) <= 1e-6 * abs(event["loss"]), f"loss {other['loss']}, at once {event['loss']}")
-        expect((other["launches"], other["samples"]) == (accumulate, 100), f"{other['launches']} launches of {other['samples']} samples")
+        expect(abs(other["loss"] - event["loss"]) <= 1e-6 * abs(event["loss"]),
+               f"loss {other['loss']}, at once {event['loss']}")
+        expect((other["launches"], other["samples"]) == (accumulate, 100),
+               f"{other['launches']} launches of {other['samples']} samples")
 
 
 def test_examples(folder):
@@ -50,7 +53,8 @@ def test_pain_4_5_neither_k_nor_the_scale_is_divided_out_twice(folder):
     worst, who = harness.far_apart(split, whole)
     expect(worst <= BOUND, f"gradient of {who} is {worst:.2e} away from the big batch's")
     for figure in ("loss", "grad_norm"):
-        expect(abs(scaled[figure] - event[figure]) <= 1e-6 * abs(event[figure]), f"{figure} {scaled[figure]}, at once {event[figure]}")
+        expect(abs(scaled[figure] - event[figure]) <= 1e-6 * abs(event[figure]),
+               f"{figure} {scaled[figure]}, at once {event[figure]}")
 
 
 def test_pain_7_an_epoch_smaller_than_a_window_trains_or_is_refused(folder):
@@ -63,7 +67,8 @@ def test_pain_7_an_epoch_smaller_than_a_window_trains_or_is_refused(folder):
     expect(worst <= BOUND, f"gradient of {who} is {worst:.2e} away from the big batch's")
     expect((event["launches"], event["samples"]) == (3, 3), f"{event}")
     for rule, code in (("carry", 0), ("drop", 1)):
-        artifact = harness.compile_model(model, folder / f"{rule}.ptx", train__micro_batch=1, train__accumulate=4, train__tail=rule)
+        artifact = harness.compile_model(model, folder / f"{rule}.ptx", train__micro_batch=1, train__accumulate=4,
+                                         train__tail=rule)
         done = run("gacc-exec", artifact, "--data", spec, "--epochs", 4, "--log", folder / "log.jsonl", code=code)
         if code == 0:
             windows = [(e["launches"], e["samples"]) for e in harness.updates_of(folder / "log.jsonl")]

@@ -39,15 +39,18 @@ def test_the_best_is_kept(folder):
     marked = [e for e in evaluations if e["best"]]
     expect(marked[-1] == wanted and wanted != evaluations[-1], f"the best is {wanted}, not {marked[-1]}")
     lines = [line for line in done.stdout.splitlines() if line.startswith("eval, ")]
-    expect(lines[0].startswith(f"eval, epoch 1, update 3: loss {evaluations[0]['loss']:.6g}, 30 samples, accuracy "), lines[0])
+    expect(lines[0].startswith(f"eval, epoch 1, update 3: loss {evaluations[0]['loss']:.6g}, 30 samples, accuracy "),
+           lines[0])
     expect([line.endswith(" (the best)") for line in lines] == [e["best"] for e in evaluations], done.stdout)
     # --eval without --data: the same figures from the file.
     alone = run("gacc-exec", step[0], "--eval", step[4], "--load", best, "--log", log)
-    expect(alone.stdout.splitlines()[0] == f"eval: loss {wanted['loss']:.6g}, 30 samples, accuracy {100 * wanted['accuracy']:.2f} %", alone.stdout)
+    expect(alone.stdout.splitlines()[
+        0] == f"eval: loss {wanted['loss']:.6g}, 30 samples, accuracy {100 * wanted['accuracy']:.2f} %", alone.stdout)
     expect([e["event"] for e in harness.read_log(log)] == ["start", "eval", "end"], "nothing is trained")
     expect(events(log, "eval")[0]["loss"] == wanted["loss"], "another loss")
     quiet = run("gacc-exec", step[0], "--eval", step[4], "--load", best, "--quiet", "--device", "cpu")
-    expect(quiet.stdout == alone.stdout.splitlines(True)[0] and quiet.stderr == "", f"--quiet keeps results: {quiet.stdout}{quiet.stderr}")
+    expect(quiet.stdout == alone.stdout.splitlines(True)[0] and quiet.stderr == "",
+           f"--quiet keeps results: {quiet.stdout}{quiet.stderr}")
 
     run("gacc-exec", *step, "--epochs", 12, "--eval-every", 3, "--save-best", best, "--best", "accuracy", "--log", log)
     evaluations = events(log, "eval")
@@ -63,19 +66,22 @@ def test_patience(folder):
     evaluations = events(log, "eval")
     best = min(evaluations, key=lambda e: e["loss"])
     expect([e["best"] for e in evaluations[-3:]] == [True, False, False] and evaluations[-3] == best, evaluations)
-    expect(f"no better loss in 2 evaluations: stopped; the best was {best['loss']:.6g}, at update {best['updates']}\n" in done.stdout, done.stdout)
+    expect(f"no better loss in 2 evaluations: stopped; the best was {best['loss']:.6g}, at update "
+           f"{best['updates']}\n" in done.stdout, done.stdout)
     done = run("gacc-exec", *step, "--epochs", 50, "--patience", 2, *state, "--resume")
-    expect("gacc-exec: nothing to do: 2 evaluations in a row were not better than the best; a larger --patience goes on\n" in done.stderr, done.stderr)
+    expect("gacc-exec: nothing to do: 2 evaluations in a row were not better than the best; a larger --patience goes "
+           "on\n" in done.stderr, done.stderr)
     run("gacc-exec", *step, "--epochs", 50, "--patience", 3, "--log", log, *state, "--resume")
     run("gacc-exec", *step, "--epochs", 50, "--patience", 3, "--log", again)
     expect(events(log, "eval") == events(again, "eval"), "resumed with more patience, it decides as a straight run")
 
 
 def test_a_resumed_run_decides_as_a_straight_one(folder):
-    """kill -9 anywhere, then the same command with --resume: the same log (with the statistics of normalize = "data"), the same best
-    parameters, the same end, with one thread or two."""
+    """kill -9 anywhere, then the same command with --resume: the same log (with the statistics of normalize =
+    "data"), the same best parameters, the same end, with one thread or two."""
     step = prepared(folder, lr=0.001)
-    command = [*step, "--epochs", 2000, "--patience", 100, "--eval-every", 3, "--save-best", folder / "best", "--log", folder / "log"]
+    command = [*step, "--epochs", 2000, "--patience", 100, "--eval-every", 3, "--save-best", folder / "best", "--log",
+               folder / "log"]
     run("gacc-exec", *command, "--threads", 1)
     straight = [{k: v for k, v in e.items() if k != "seconds"} for e in harness.read_log(folder / "log")]
     best = (folder / "best").read_bytes()
@@ -83,7 +89,8 @@ def test_a_resumed_run_decides_as_a_straight_one(folder):
     chance = random.Random(5)
     killed = 0
     for _ in range(KILLS):
-        child = subprocess.Popen([*map(str, line), "--threads", str(chance.choice((1, 2)))], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        child = subprocess.Popen([*map(str, line), "--threads", str(chance.choice((1, 2)))], stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL)
         try:
             child.wait(timeout=0.05 + 0.3 * chance.random())
         except subprocess.TimeoutExpired:
@@ -104,7 +111,8 @@ def test_an_evaluation_at_the_end_is_not_the_resumed_runs(folder):
     common = [*step, "--eval-every", 5]
     run("gacc-exec", *common, "--updates", 30, "--save-best", folder / "straight")
     for updates in (7, 13, 22, 30):
-        run("gacc-exec", *common, "--updates", updates, "--save-best", folder / "best", "--checkpoint", folder / "run", "--resume")
+        run("gacc-exec", *common, "--updates", updates, "--save-best", folder / "best", "--checkpoint", folder / "run",
+            "--resume")
     expect((folder / "best").read_bytes() == (folder / "straight").read_bytes(), "other parameters")
 
 
@@ -125,7 +133,8 @@ def test_nothing_to_do(folder):
     done = run("gacc-exec", step[0], "--eval", step[2] + ",limit=9", *state)
     expect(done.stdout.startswith("eval, epoch 2, update 16: loss "), done.stdout)
     expect((folder / "run/checkpoint").read_bytes() == before, "an evaluation leaves the checkpoint alone")
-    harness.one_error(run("gacc-exec", step[0], "--eval", step[2], "--checkpoint", folder / "none", "--resume", code=1), f"cannot read {folder}/none/checkpoint")
+    harness.one_error(run("gacc-exec", step[0], "--eval", step[2], "--checkpoint", folder / "none", "--resume", code=1),
+                      f"cannot read {folder}/none/checkpoint")
     expect(not (folder / "none").exists(), "a folder was made")
 
 
@@ -135,16 +144,20 @@ def test_command_lines(folder):
     for line, words in ((step[:1], "--data is required (or --eval alone, --generate, or --init-only)"),
                         ([*data, "--patience", 3], "--patience needs --eval"),
                         ([*data, "--save-best", "f"], "--save-best needs --eval"),
-                        ([*step, "--best", "accuracy"], "--best needs --save-best or --save-best-adapter or --patience"),
+                        ([*step, "--best", "accuracy"],
+                         "--best needs --save-best or --save-best-adapter or --patience"),
                         ([*eval, "--epochs", 3], "--eval without --data evaluates once: --epochs does not go with it"),
                         ([*eval, "--save", "f"], "--eval without --data evaluates once: --save does not go with it"),
-                        ([*eval, "--checkpoint", "f"], "--eval without --data evaluates once: --checkpoint goes with it only to --resume from")):
+                        ([*eval, "--checkpoint", "f"],
+                         "--eval without --data evaluates once: --checkpoint goes with it only to --resume from")):
         done = run("gacc-exec", *line, code=2, cwd=folder)
         expect(done.stderr == f"gacc-exec: error: {words}\n", done.stderr)
     done = run("gacc-exec", *step, "--patience", 2, "--best", "acuracy", code=1)
-    expect(done.stderr == 'gacc-exec: error: --best acuracy: the model has no such metric; did you mean "accuracy"? (it has "loss" and "accuracy")\n', done.stderr)
+    expect(done.stderr == 'gacc-exec: error: --best acuracy: the model has no such metric; did you mean "accuracy"? '
+                          '(it has "loss" and "accuracy")\n', done.stderr)
     run("gacc-exec", *step, "--epochs", 1, "--patience", 2, "--checkpoint", "run", cwd=folder)
-    done = run("gacc-exec", *step, "--epochs", 2, "--patience", 2, "--best", "accuracy", "--checkpoint", "run", "--resume", code=1, cwd=folder)
+    done = run("gacc-exec", *step, "--epochs", 2, "--patience", 2, "--best", "accuracy", "--checkpoint", "run",
+               "--resume", code=1, cwd=folder)
     expect(done.stderr.endswith("gacc-exec: error: cannot resume: --best was loss, and is accuracy now\n"), done.stderr)
 
 

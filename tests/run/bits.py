@@ -23,10 +23,13 @@ def flat(chance):
     width, kind = chance.choice([5, 12, 33]), chance.choice(["cross_entropy", "mse", "bce_with_logits", "huber"])
     parts = [f"[inputs.x]\nshape = [{width}]"]
     out = chance.choice([3, 10])
-    parts.append(f'[inputs.y]\ndtype = "i32"\nrange = {out}' if kind == "cross_entropy" else f"[inputs.y]\nshape = [{out}]")
+    parts.append(f'[inputs.y]\ndtype = "i32"\nrange = {out}' if kind == "cross_entropy"
+                 else f"[inputs.y]\nshape = [{out}]")
     if chance.random() < 0.3:  # a weight that is used three times, at two sides
-        parts += [layer("linear", "in", features=16), *(layer("linear", f"again{i}", features=16, tied="first", activation="tanh") if i else
-                                                        layer("linear", "first", features=16, activation="gelu") for i in range(3))]
+        parts += [layer("linear", "in", features=16), *(layer("linear", f"again{i}", features=16, tied="first",
+                                                              activation="tanh") if i else
+                                                        layer("linear", "first", features=16, activation="gelu")
+                                                        for i in range(3))]
     for i in range(chance.randint(1, 3)):
         features = chance.choice([7, 16, 40])
         parts.append(layer("linear", f"fc{i}", features=features, activation=chance.choice(["relu", "gelu", "tanh"]),
@@ -46,7 +49,9 @@ def images(chance):
     channels = chance.choice([4, 8])
     for i in range(chance.randint(1, 2)):
         kernel = chance.choice([1, 3])
-        parts.append(layer("conv2d", f"conv{i}", channels=channels, kernel=kernel, padding=kernel // 2, stride=chance.choice([1, 2]), bias=chance.random() < 0.5, groups=chance.choice([1, 1, 2]) if i else 1))
+        parts.append(layer("conv2d", f"conv{i}", channels=channels, kernel=kernel, padding=kernel // 2,
+                           stride=chance.choice([1, 2]), bias=chance.random() < 0.5,
+                           groups=chance.choice([1, 1, 2]) if i else 1))
         if chance.random() < 0.6:
             parts.append(layer("group_norm", f"norm{i}", groups=2))
         parts.append(layer("activation", f"act{i}", fn="relu"))
@@ -58,7 +63,8 @@ def images(chance):
 
 def sequences(chance):
     length, width = chance.choice([6, 16, 21, 40]), 16
-    parts = [f'[inputs.x]\nshape = [{length}]\ndtype = "i32"\nrange = 30', f'[inputs.y]\nshape = [{length}]\ndtype = "i32"\nrange = 30',
+    parts = [f'[inputs.x]\nshape = [{length}]\ndtype = "i32"\nrange = 30',
+             f'[inputs.y]\nshape = [{length}]\ndtype = "i32"\nrange = 30',
              layer("embedding", "tok", vocab=30, features=width), layer("position_embedding", "pos")]
     norm, attention = chance.choice(["layer_norm", "rms_norm"]), {"heads": 2, "causal": chance.random() < 0.7}
     if chance.random() < 0.3:
@@ -68,7 +74,8 @@ def sequences(chance):
                   layer("residual", f"mlp{i}", layer(norm, "norm"),
                         layer("linear", "up", features=32, activation="gelu_tanh"),
                         layer("linear", "down", features=width))]
-    parts += [layer(norm, "norm"), layer("linear", "head", features=30, bias=False, **({"tied": "tok"} if chance.random() < 0.5 else {}))]
+    parts += [layer(norm, "norm"), layer("linear", "head", features=30, bias=False,
+                                         **({"tied": "tok"} if chance.random() < 0.5 else {}))]
     return parts, '[loss]\ntype = "cross_entropy"\ntarget = "y"\nignore_index = -1'
 
 
@@ -76,22 +83,27 @@ def narrow(chance):
     """Parameters of one element: a layer of one feature, a convolution of one channel, norms over one."""
     if chance.random() < 0.5:
         parts = ["[inputs.x]\nshape = [1, 6, 6]", "[inputs.y]\nshape = [1]",
-                 layer("conv2d", "conv", channels=1, kernel=chance.choice([1, 3])), layer("group_norm", "norm", groups=1),
+                 layer("conv2d", "conv", channels=1, kernel=chance.choice([1, 3])),
+                 layer("group_norm", "norm", groups=1),
                  layer("conv2d", "point", channels=1, kernel=1), layer("global_avg_pool2d", "mean")]
     else:
         parts = [f"[inputs.x]\nshape = [{chance.choice([1, 4])}]", "[inputs.y]\nshape = [1]",
-                 layer("linear", "one", features=1, activation="tanh"), layer(chance.choice(["layer_norm", "rms_norm"]), "norm")]
+                 layer("linear", "one", features=1, activation="tanh"),
+                 layer(chance.choice(["layer_norm", "rms_norm"]), "norm")]
     loss = chance.choice(["mse", "bce_with_logits"])
-    return [*parts, layer("linear", "out", features=1, bias=chance.random() < 0.8)], f'[loss]\ntype = "{loss}"\ntarget = "y"'
+    return [*parts, layer("linear", "out", features=1,
+                          bias=chance.random() < 0.8)], f'[loss]\ntype = "{loss}"\ntarget = "y"'
 
 
 def write_model(path, kind, chance, **train):
     layers, loss = kind(chance)
-    optimizer = chance.choice(['type = "adamw"\nlr = 0.01\nweight_decay = 0.1', 'type = "sgd"\nlr = 0.05\nmomentum = 0.9', 'type = "lamb"\nlr = 0.01'])
+    optimizer = chance.choice(['type = "adamw"\nlr = 0.01\nweight_decay = 0.1',
+                               'type = "sgd"\nlr = 0.05\nmomentum = 0.9', 'type = "lamb"\nlr = 0.01'])
     keys = {"require": '"bits"', "tail": chance.choice(['"flush"', '"drop"']), **train}
     if chance.random() < 0.5:
         keys["clip_norm"] = 0.5
-    path.write_text("\n".join(['[model]\nname = "m"', *layers, loss, "[train]", *(f"{k} = {v}" for k, v in keys.items()),
+    path.write_text("\n".join(['[model]\nname = "m"', *layers, loss, "[train]",
+                               *(f"{k} = {v}" for k, v in keys.items()),
                                f"[optimizer]\n{optimizer}"]) + "\n")
 
 
@@ -99,8 +111,10 @@ def splits(chance, effective, lanes, count):
     """Different ways to train one effective batch; the first is a launch a lane."""
     found = [{"micro_batch": effective // lanes}]
     for _ in range(count - 1):
-        micro = chance.choice([m for m in range(1, effective + 1) if effective % m == 0 and effective // m % lanes == 0])
-        found.append({"micro_batch": micro, "recompute": chance.choice(["none", "all", "sqrt"]), "threads": chance.choice([1, 2, 3]),
+        micro = chance.choice([m for m in range(1, effective + 1) if effective % m == 0
+                               and effective // m % lanes == 0])
+        found.append({"micro_batch": micro, "recompute": chance.choice(["none", "all", "sqrt"]),
+                      "threads": chance.choice([1, 2, 3]),
                       "ranks": chance.choice([1, lanes]) if lanes > 1 else 1, "shard": chance.random() < 0.3})
     return found
 
@@ -113,13 +127,16 @@ def trained(folder, model, spec, effective, split, device="cpu", **settings):
                                      train__accumulate=effective // split["micro_batch"],
                                      recompute__policy=split.get("recompute", "none"), **settings)
     weights, log = folder / "w.safetensors", folder / "log.jsonl"
-    command = [harness.BIN / "gacc-exec", artifact, "--data", spec, "--eval", spec, "--device", device, "--epochs", 2, "--seed", 3,
-               "--save", weights, "--log", log, *(["--threads", split["threads"]] if "threads" in split and device == "cpu" else [])]
+    command = [harness.BIN / "gacc-exec", artifact, "--data", spec, "--eval", spec, "--device", device, "--epochs", 2,
+               "--seed", 3,
+               "--save", weights, "--log", log, *(["--threads", split["threads"]] if "threads" in split
+                                                  and device == "cpu" else [])]
     if split.get("ranks", 1) > 1:
         ranks.mpirun(split["ranks"], command)
     else:
         run("gacc-exec", *command[1:])
-    kept = [{k: e[k] for k in ("event", "loss", "grad_norm", "samples", "accuracy") if k in e} for e in harness.read_log(log)
+    kept = [{k: e[k] for k in ("event", "loss", "grad_norm", "samples", "accuracy") if k in e}
+            for e in harness.read_log(log)
             if e["event"] in ("update", "eval")]
     expect(len(kept) > 2, "nothing was trained")
     return hashlib.sha256(weights.read_bytes() + repr(kept).encode()).hexdigest()
@@ -138,11 +155,14 @@ def check(folder, kind, count, device="cpu", precision="f32"):
         for split in splits(chance, effective, lanes, min(OF_A_MODEL, count - first)):
             if not has_mpi or device != "cpu":
                 split["ranks"] = 1
-            hashes.setdefault(trained(folder, model, spec, effective, split, device, precision__compute=precision), []).append(split)
+            hashes.setdefault(trained(folder, model, spec, effective, split, device, precision__compute=precision),
+                              []).append(split)
         kept = "" if len(hashes) == 1 else model.read_text()
-        expect(len(hashes) == 1, f"{len(hashes)} results of effective batch {effective}, {lanes} lanes, {samples} samples:\n"
+        expect(len(hashes) == 1,
+               f"{len(hashes)} results of effective batch {effective}, {lanes} lanes, {samples} samples:\n"
                + "\n".join(f"{h[:8]} {s}" for h, s in hashes.items()) + "\n" + kept)
-        print(f"{kind.__name__} {precision} {device} {first}: {min(OF_A_MODEL, count - first)} splits of {effective} samples in {lanes} lanes, one result",
+        print(f"{kind.__name__} {precision} {device} {first}: {min(OF_A_MODEL, count - first)} splits of {effective} "
+              f"samples in {lanes} lanes, one result",
               flush=True)
 
 
@@ -186,7 +206,9 @@ def test_what_cannot_keep_them_is_refused(folder):
     refused(folder, "second_moment", example="adam_micro")
     refused(folder, "carry", train__tail="carry")
     refused(folder, "no divisor of `train.accumulate` 10", train__lanes=4)
-    refused(folder, '`train.micro_batch` is 65537; with "bits", which adds up a launch sample after sample, it is at most 65536',
+    refused(folder,
+            '`train.micro_batch` is 65537; with "bits", which adds up a launch sample after sample, it is at most '
+            '65536',
             train__micro_batch=65537)
 
 

@@ -1,4 +1,5 @@
-"""Chats: python -m gacc.chat, gacc.generate --chat and Session.generate(messages=...), beside transformers; gacc.tune."""
+"""Chats: python -m gacc.chat, gacc.generate --chat and Session.generate(messages=...), beside transformers;
+gacc.tune."""
 import json
 import os
 import subprocess
@@ -68,9 +69,11 @@ QUESTIONS = ["hi", "who are you?", " and\nthen", "Ünï ✓", "2 + 2?", "a", "b"
 
 
 def called(python, *words, text=None, code=0):
-    environment = dict(os.environ, PYTHONPATH=str(harness.ROOT / "python"), GACC_LIBRARY=str(harness.BIN / "libgacc.so.0"),
+    environment = dict(os.environ, PYTHONPATH=str(harness.ROOT / "python"),
+                       GACC_LIBRARY=str(harness.BIN / "libgacc.so.0"),
                        PATH=f"{harness.BIN}:{os.environ['PATH']}", OMP_NUM_THREADS="2", PYTHONUTF8="1")
-    done = subprocess.run([python, *map(str, words)], input=None if text is None else text.encode(), capture_output=True, env=environment)
+    done = subprocess.run([python, *map(str, words)], input=None if text is None else text.encode(),
+                          capture_output=True, env=environment)
     done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()  # with line ends as they are
     expect(done.returncode == code, done.stderr)
     return done
@@ -89,7 +92,8 @@ def test_ten_turns_are_those_of_transformers(folder):
     theirs = json.loads(called(python, "-c", THEIRS, base, json.dumps(QUESTIONS), 24).stdout)
     ours = json.loads(called(python, "-c", OURS, base, json.dumps(QUESTIONS), 24).stdout)
     for turn, (our, their) in enumerate(zip(ours, theirs, strict=True)):
-        expect(our["prompt"] == their["prompt"], f"turn {turn}: the template writes {our['prompt']}, not {their['prompt']}")
+        expect(our["prompt"] == their["prompt"],
+               f"turn {turn}: the template writes {our['prompt']}, not {their['prompt']}")
         expect(our["tokens"] == their["tokens"], f"turn {turn}: {our['tokens']}, not {their['tokens']}")
         expect(our["alone"] == our["text"] == their["text"], f"turn {turn}: {our}, not {their}")
     # The program: a line a question, with \n for a newline.
@@ -103,23 +107,29 @@ def test_ten_turns_are_those_of_transformers(folder):
     # One question, by gacc-exec.
     artifact = folder / "step.ptx"
     harness.run("gaccc", base, "--context", 256, "-o", artifact)
-    command = ["-m", "gacc.generate", artifact, "hi", "--load", base, "--chat", "--tokens", 24, "--temperature", 0, "--device", "cpu", "--quiet"]
+    command = ["-m", "gacc.generate", artifact, "hi", "--load", base, "--chat", "--tokens", 24, "--temperature", 0,
+               "--device", "cpu", "--quiet"]
     expect(called(python, *command).stdout == theirs[0]["text"] + "\n", "gacc.generate --chat")
     (folder / "questions").write_text("hi\nwho are you?\n")
     command[3:4] = ["--prompts", folder / "questions"]
-    expect(called(python, *command).stdout.split("\n")[0] == theirs[0]["text"].replace("\\", "\\\\").replace("\n", "\\n"), "of several")
+    expect(called(python,
+                  *command).stdout.split("\n")[0] == theirs[0]["text"].replace("\\", "\\\\").replace("\n", "\\n"),
+                  "of several")
 
 
 def test_what_a_chat_cannot_do_is_told(folder):
     python, base = folder_of(folder)
-    for words, more in (("nowhere: there is no such file", ["nowhere"]), ("--context 4096 is more than the 1,024 positions", [base, "--context", 4096]),
+    for words, more in (("nowhere: there is no such file", ["nowhere"]),
+                        ("--context 4096 is more than the 1,024 positions", [base, "--context", 4096]),
                         ("is no adapter", [base, base.parent]), ("temperature is -1", [base, "--temperature", -1]),
                         ("--tokens 0", [base, "--tokens", 0])):
         done = called(python, "-m", "gacc.chat", *more, text="hi\n", code=1)
         expect(done.stderr.splitlines()[-1].startswith("error: ") and words in done.stderr, done.stderr)
     # A conversation longer than the window loses what was said first; a question longer than it is refused.
-    done = called(python, "-m", "gacc.chat", base, "--context", 64, "--tokens", 8, text="one\ntwo two two\nthree three three\n" + "x" * 99 + "\n")
-    expect("messages are forgotten: the window has 64 tokens" in done.stderr and "what was said has 1" in done.stderr, done.stderr)
+    done = called(python, "-m", "gacc.chat", base, "--context", 64, "--tokens", 8,
+                  text="one\ntwo two two\nthree three three\n" + "x" * 99 + "\n")
+    expect("messages are forgotten: the window has 64 tokens" in done.stderr and "what was said has 1" in done.stderr,
+           done.stderr)
     expect(len(done.stdout.splitlines()) >= 3, done.stdout)
     (base / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
     done = called(python, "-m", "gacc.chat", base, text="hi\n", code=1)
@@ -134,7 +144,8 @@ for arguments in {{}}, {{"prompt": "a", "messages": []}}, {{"messages": [{{"role
         print(error)
 """
     said = called(python, "-c", code).stdout.splitlines()
-    expect([word in line for word, line in zip(("takes a prompt", "takes a prompt", "`role` and `content`", "temperature is -1"), said, strict=True)] == [True] * 4, said)
+    expect([word in line for word, line in zip(("takes a prompt", "takes a prompt", "`role` and `content`",
+                                                "temperature is -1"), said, strict=True)] == [True] * 4, said)
 
 
 def test_an_empty_answer_is_told(folder):
@@ -154,22 +165,28 @@ def test_an_empty_answer_is_told(folder):
 
 def test_one_command_tunes_and_the_adapter_answers(folder):
     python, base = folder_of(folder)
-    chats = [{"messages": [{"role": "user", "content": f"{n} and {n}"}, {"role": "assistant", "content": str(2 * n)}]} for n in range(40)]
+    chats = [{"messages": [{"role": "user", "content": f"{n} and {n}"}, {"role": "assistant", "content": str(2 * n)}]}
+             for n in range(40)]
     (folder / "chats.json").write_text(json.dumps(chats))
     out = folder / "out"
-    done = called(python, "-m", "gacc.tune", base, folder / "chats.json", "-o", out, "--epochs", 2, "--device", "cpu", "--set", "optimizer.lr=1e-2")
+    done = called(python, "-m", "gacc.tune", base, folder / "chats.json", "-o", out, "--epochs", 2, "--device", "cpu",
+                  "--set", "optimizer.lr=1e-2")
     commands = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("$ ")]
     expect(commands == ["python3", "gaccc", "gacc-exec"], done.stdout)
-    expect(sorted(path.name for path in out.iterdir()) == ["adapter", "answers.md", "log.jsonl", "step.ptx", "tokens.npz"], list(out.iterdir()))
+    expect(sorted(path.name for path in out.iterdir()) == ["adapter", "answers.md", "log.jsonl", "step.ptx",
+                                                           "tokens.npz"], list(out.iterdir()))
     said = (out / "answers.md").read_text()
     before, after = (float(line.split()[3]) for line in said.splitlines() if "over the data" in line)
     expect(after < before and said in done.stdout, said)
-    answer = called(python, "-m", "gacc.chat", base, out / "adapter", "--tokens", 4, "--device", "cpu", text="3 and 3\n").stdout
-    expect(answer != called(python, "-m", "gacc.chat", base, "--tokens", 4, "--device", "cpu", text="3 and 3\n").stdout, answer)
+    answer = called(python, "-m", "gacc.chat", base, out / "adapter", "--tokens", 4, "--device", "cpu",
+                    text="3 and 3\n").stdout
+    expect(answer != called(python, "-m", "gacc.chat", base, "--tokens", 4, "--device", "cpu", text="3 and 3\n").stdout,
+           answer)
     (folder / "bad.jsonl").write_text("{\n")
     done = called(python, "-m", "gacc.tune", base, folder / "bad.jsonl", "-o", folder / "no", code=1)
     expect("bad.jsonl:1: is no JSON" in done.stderr and not (folder / "no").exists(), done.stderr)
-    done = called(python, "-m", "gacc.tune", base, folder / "chats.json", "-o", folder / "no", "--set", "optimizer.rate=1", code=1)
+    done = called(python, "-m", "gacc.tune", base, folder / "chats.json", "-o", folder / "no", "--set",
+                  "optimizer.rate=1", code=1)
     expect("gaccc ended with exit status 1" in done.stderr, done.stderr)
 
 

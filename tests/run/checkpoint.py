@@ -37,7 +37,8 @@ class Case:
         self.seconds = time.monotonic() - begin
 
     def command(self, weights, log):
-        return [self.artifact, "--data", self.spec, "--eval", self.spec, "--device", "cpu", "--save", weights, "--log", log,
+        return [self.artifact, "--data", self.spec, "--eval", self.spec, "--device", "cpu", "--save", weights, "--log",
+                log,
                 *self.options]
 
     def fresh(self):
@@ -48,11 +49,13 @@ class Case:
         return self
 
     def go(self, *options, **how):
-        return run("gacc-exec", *self.command(self.weights, self.log), "--checkpoint", self.checkpoint, "--resume", *options,
+        return run("gacc-exec", *self.command(self.weights, self.log), "--checkpoint", self.checkpoint, "--resume",
+                   *options,
                    **how)
 
     def start(self, *options):
-        command = [BIN / "gacc-exec", *self.command(self.weights, self.log), "--checkpoint", self.checkpoint, "--resume",
+        command = [BIN / "gacc-exec", *self.command(self.weights, self.log), "--checkpoint", self.checkpoint,
+                   "--resume",
                    *self.limits, *options]
         return subprocess.Popen([str(w) for w in command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                 stderr=subprocess.PIPE)
@@ -107,7 +110,8 @@ def read_state(case):
 def test_a_finished_run_goes_on(folder):
     """With carry the window that is open at the end is saved, not applied, and a longer run continues it."""
     for tail in ("flush", "carry"):
-        case = Case(folder, samples=73, limits=("--epochs", 3), train__micro_batch=8, train__accumulate=4, train__tail=tail)
+        case = Case(folder, samples=73, limits=("--epochs", 3), train__micro_batch=8, train__accumulate=4,
+                    train__tail=tail)
         case.fresh()
         case.go("--epochs", 1)
         expect(read_state(case)["window.launches"] == (2 if tail == "carry" else 0), f"{tail}: the open window")
@@ -161,7 +165,8 @@ def test_signals(folder):
             expect(process.returncode == 130 or process.returncode == -number, f"exit {process.returncode}: {error}")
             if process.returncode == 130:
                 interrupted += 1
-                expect("interrupted" in error and f"--resume continues from {case.checkpoint}/checkpoint" in error, error)
+                expect("interrupted" in error and f"--resume continues from {case.checkpoint}/checkpoint" in error,
+                       error)
         expect(process.returncode == 0, "the run does not come to its end")
         run("gacc-exec", *case.command(case.whole, case.whole_log), *case.limits, "--eval-every", 5)
         case.check(f"{number.name}, {interrupted} times")
@@ -171,7 +176,8 @@ def test_nohup_goes_on(folder):
     case = Case(folder, samples=2003)
     case.fresh()
     command = ["nohup", BIN / "gacc-exec", *case.command(case.weights, case.log), *case.limits]
-    process = subprocess.Popen([str(w) for w in command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = subprocess.Popen([str(w) for w in command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE)
     time.sleep(0.3 * case.seconds)
     process.send_signal(signal.SIGHUP)
     expect(process.wait(timeout=60) == 0, process.stderr.read().decode())
@@ -179,7 +185,8 @@ def test_nohup_goes_on(folder):
 
 
 def test_weights_that_are_not_finite_are_not_written(folder):
-    """The run ends with exit 1, names tensor and element, and leaves every file as it was: the last good checkpoint, too."""
+    """The run ends with exit 1, names tensor and element, and leaves every file as it was: the last good checkpoint,
+    too."""
     model = """model = { name = "m", seed = 1 }
 inputs = { x = { shape = [3] }, y = { shape = [1] } }
 loss = { type = "mse", target = "y" }
@@ -233,7 +240,8 @@ def test_refusals(folder):
 
     def refused(words, *options, spec=None, **settings):
         artifact = harness.compile_model(harness.example("mnist_mlp"), folder / "other.ptx", **settings)
-        done = run("gacc-exec", artifact, "--data", spec or case.spec, "--device", "cpu", "--checkpoint", case.checkpoint,
+        done = run("gacc-exec", artifact, "--data", spec or case.spec, "--device", "cpu", "--checkpoint",
+                   case.checkpoint,
                    "--resume", *options, code=1)
         harness.one_error(done, "cannot resume from", *words)
 
@@ -270,14 +278,17 @@ def listed(case):
 
 
 def test_the_checkpoint_of_another_run_stays(folder):
-    """Without --resume: who reads the warning and presses Ctrl-C loses nothing, however often; nor does who lets it run."""
+    """Without --resume: who reads the warning and presses Ctrl-C loses nothing, however often; nor does who lets it
+    run."""
     case = Case(folder, samples=73, limits=("--epochs", 2)).fresh()
     case.go(*case.limits)
     kept = [listed(case)["checkpoint"]]
     old = f"{case.checkpoint}/checkpoint.old"
     for _ in range(3):
-        command = [BIN / "gacc-exec", *case.command(case.weights, case.log), "--checkpoint", case.checkpoint, "--epochs", 100000]
-        process = subprocess.Popen([str(w) for w in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        command = [BIN / "gacc-exec", *case.command(case.weights, case.log), "--checkpoint", case.checkpoint,
+                   "--epochs", 100000]
+        process = subprocess.Popen([str(w) for w in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                   text=True)
         lines = [process.stderr.readline()]
         while "without --resume" not in lines[-1]:
             expect(lines[-1], f"no warning: {lines}")
@@ -292,15 +303,19 @@ def test_the_checkpoint_of_another_run_stays(folder):
         found = listed(case)
         numbers = ["", *(f".{n}" for n in range(2, len(kept) + 1))]
         order = [kept[-1], *kept[:-1]]  # the last one is .old, the first one .old.2
-        expect({f"checkpoint.old{n}": b for n, b in zip(numbers, order)} == {n: b for n, b in found.items() if n != "checkpoint"},
+        expect({f"checkpoint.old{n}": b for n, b in zip(numbers,
+                                                        order)} == {n: b for n,
+                                                                    b in found.items() if n != "checkpoint"},
                f"not what was there before: {sorted(found)}")
         kept.append(found["checkpoint"])
-    done = run("gacc-exec", *case.command(case.weights, case.log), "--checkpoint", case.checkpoint, "--checkpoint-every", 1, *case.limits)
+    done = run("gacc-exec", *case.command(case.weights, case.log), "--checkpoint", case.checkpoint,
+               "--checkpoint-every", 1, *case.limits)
     expect(done.stderr.count("is kept as") == 1, "only the first replacement keeps what was there:\n" + done.stderr)
     expect(set(kept) < set(listed(case).values()), "a checkpoint is gone")
     file = case.checkpoint / "checkpoint"
     file.unlink()
-    expect(f"{old} is not read unless it is called {file}" in case.go("--updates", 1).stderr, "nothing is said of the old ones")
+    expect(f"{old} is not read unless it is called {file}" in case.go("--updates", 1).stderr,
+           "nothing is said of the old ones")
     (case.checkpoint / "checkpoint.old.2").rename(file)
     case.go(*case.limits)
     expect(case.weights.read_bytes() == case.whole.read_bytes(), "the first run does not go on")
@@ -336,10 +351,11 @@ int fsync(int fd) {
 
 
 def test_killed_while_another_checkpoint_is_replaced(folder):
-    """kill -9 before each of the calls that change the folder, also where a file system knows no hard links: what was there
-    is there, and --resume goes on from a whole checkpoint, or says that there is none."""
+    """kill -9 before each of the calls that change the folder, also where a file system knows no hard links: what was
+    there is there, and --resume goes on from a whole checkpoint, or says that there is none."""
     (folder / "shim.c").write_text(SHIM)
-    if subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / "shim.so", folder / "shim.c", "-ldl"], capture_output=True).returncode != 0:
+    if subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / "shim.so", folder / "shim.c", "-ldl"],
+                      capture_output=True).returncode != 0:
         harness.skip("no C compiler here")
     case = Case(folder, samples=20, limits=("--updates", 2), example="regression").fresh()
     case.go(*case.limits)
@@ -361,7 +377,8 @@ def test_killed_while_another_checkpoint_is_replaced(folder):
             expect(earlier in found.values() and b"an older one" in found.values(), f"{what}: {sorted(found)}")
             expect("checkpoint" in found or more, f"{what}: there is none: {sorted(found)}")
             text = case.go("--updates", 2).stderr
-            expect(("resuming from" if "checkpoint" in found else "checkpoint.old is not read") in text, f"{what}: {text}")
+            expect(("resuming from" if "checkpoint" in found else "checkpoint.old is not read") in text,
+                   f"{what}: {text}")
             expect(earlier in listed(case).values() and case.weights.read_bytes() == case.whole.read_bytes(), what)
             expect(not [n for n in listed(case) if n.startswith(".")], f"{what}: left behind: {sorted(listed(case))}")
         expect(killed >= 4, f"killed only {killed} times")

@@ -67,14 +67,16 @@ def test_an_artifact_whose_ir_was_changed(folder):
         harness.sealed(changed, lambda body: re.sub(pattern, by, body, count=1))
         for device in ("cpu", "emulate"):
             done = execute(changed, spec, "--device", device, "--save", weights)
-            expect(done.returncode == 1 and "changed.ptx: the artifact's IR is not sound: " in done.stderr and rule in done.stderr,
+            expect(done.returncode == 1 and "changed.ptx: the artifact's IR is not sound: " in done.stderr
+                   and rule in done.stderr,
                    done.stderr)
             expect(not weights.exists(), f"{device}: a refused run left a file")
 
 
 def test_npy(folder):
     artifact, _, spec = setup(folder)
-    damage(folder / "image.npy", lambda: execute(artifact, spec), (folder / "image.npy").read_bytes(), False, flip_range=(0, 128))
+    damage(folder / "image.npy", lambda: execute(artifact, spec), (folder / "image.npy").read_bytes(), False,
+           flip_range=(0, 128))
     damage(folder / "label.npy", lambda: execute(artifact, spec), (folder / "label.npy").read_bytes(), False)
 
 
@@ -115,7 +117,8 @@ def test_csv(folder):
     whole, path = ("\n".join(rows) + "\n").encode(), folder / "data.csv"
     middle = whole.index(b"\n") + 5000  # a flip there may leave a number a number
     end = whole.rindex(b",")  # the last row loses its last column
-    damage(path, lambda: execute(artifact, f"csv:{path},label=label"), whole, False, flip_range=(middle, len(whole)), keep=[0, 1, 100, end])
+    damage(path, lambda: execute(artifact, f"csv:{path},label=label"), whole, False, flip_range=(middle, len(whole)),
+           keep=[0, 1, 100, end])
     for bad in (b"abc", b"", b"0x10", b"\xff"):
         path.write_bytes(whole[:middle] + b"," + bad + b"," + whole[middle + 2 + len(bad):])
         harness.one_error(execute(artifact, f"csv:{path},label=label"), "data.csv")
@@ -129,7 +132,8 @@ def test_safetensors(folder):
     run("gacc-exec", artifact, "--data", spec, "--init-only", "--save", path)
     whole = path.read_bytes()
     head = 8 + struct.unpack("<Q", whole[:8])[0]  # the values themselves carry no checksum
-    damage(path, lambda: execute(artifact, spec, "--load", path), whole, False, flip_range=(0, head), keep=[0, 7, 8, head // 2, head, len(whole) - 1])
+    damage(path, lambda: execute(artifact, spec, "--load", path), whole, False, flip_range=(0, head),
+           keep=[0, 7, 8, head // 2, head, len(whole) - 1])
     for text in (b"{}", b"[]", b"{", b"null", b'{"fc1.weight":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}',
                  b'{"fc1.weight":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}}', b"[" * 100000):
         path.write_bytes(struct.pack("<Q", len(text)) + text)
@@ -158,7 +162,8 @@ def test_toml(folder):
         done = run("gaccc", path, "-o", folder / "x.ptx", code=(0, 1), timeout=60)
         expect(done.returncode == 0 or "model.toml" in done.stderr, done.stderr)
     (folder / "loop.toml").symlink_to("loop.toml")
-    harness.one_error(run("gaccc", folder / "loop.toml", code=1), "cannot read", "loop.toml: Too many levels of symbolic links")
+    harness.one_error(run("gaccc", folder / "loop.toml", code=1), "cannot read",
+                      "loop.toml: Too many levels of symbolic links")
     for bad in (b"\xff", b"\x00", b"[[[[", b"a = " + b"[" * 50000, b'"' * 3, b"= 1"):
         path.write_bytes(whole + b"\n" + bad + b"\n")
         done = run("gaccc", path, "-o", folder / "x.ptx", code=1, timeout=60)

@@ -1,5 +1,5 @@
-"""Data that cannot be silently wrong: what a model has learnt of its training data stays with its weights, its checkpoints
-and its log, and other data are refused, put in order or warned of, word for word."""
+"""Data that cannot be silently wrong: what a model has learnt of its training data stays with its weights, its
+checkpoints and its log, and other data are refused, put in order or warned of, word for word."""
 import json
 import math
 import random
@@ -103,7 +103,8 @@ def test_statistics_are_kept(folder):
 
     step = compiled(folder)
     for threads in (1, 2):  # other data, and the statistics of the first
-        run("gacc-exec", step, "--data", f"{spec},limit=10", "--eval", f"{spec},limit=10", "--load", weights, "--lr", 0, "--epochs", 1,
+        run("gacc-exec", step, "--data", f"{spec},limit=10", "--eval", f"{spec},limit=10", "--load", weights, "--lr", 0,
+            "--epochs", 1,
             "--log", log, "--threads", threads)
         expect(eval_loss(log)[-1] == straight, f"{eval_loss(log)} for {straight}")
     for source in (("--load", weights), ("--checkpoint", folder / "run", "--resume")):
@@ -111,10 +112,12 @@ def test_statistics_are_kept(folder):
         expect(eval_loss(log) == [straight], f"evaluated alone: {eval_loss(log)} for {straight}")
     run("gacc-exec", step, "--init-only", "--save", folder / "initial.safetensors")
     harness.one_error(run("gacc-exec", step, "--eval", spec, "--load", folder / "initial.safetensors", code=1),
-                      f'{folder}/first.csv: the input "x" is normalised by its training data, and nothing says how: give --data, '
+                      f'{folder}/first.csv: the input "x" is normalised by its training data, and nothing says how: '
+                      f'give --data, '
                       "or --load a file that gacc-exec has saved after training")
     run("gacc-exec", step, "--data", spec, "--epochs", 1, "--checkpoint", folder / "cut")
-    run("gacc-exec", step, "--data", spec, "--epochs", 3, "--checkpoint", folder / "cut", "--resume", "--save", folder / "cut.safetensors")
+    run("gacc-exec", step, "--data", spec, "--epochs", 3, "--checkpoint", folder / "cut", "--resume", "--save",
+        folder / "cut.safetensors")
     expect((folder / "cut.safetensors").read_bytes() == weights.read_bytes(), "resumed: other weights or statistics")
 
     changed = metadata(weights) | {"gacc.inputs.x.std": "[1, 0, 1]"}
@@ -136,7 +139,8 @@ def test_a_large_file_that_shrinks(folder):
     data, log = folder / "t.bin", folder / "log.jsonl"
     with open(data, "wb") as file:
         file.truncate(32 << 20)
-    training = subprocess.Popen([str(harness.BIN / "gacc-exec"), step, "--device", "cpu", "--data", f"tokens:{data}", "--log", log, "--quiet"],
+    training = subprocess.Popen([str(harness.BIN / "gacc-exec"), step, "--device", "cpu", "--data", f"tokens:{data}",
+                                 "--log", log, "--quiet"],
                                 stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 60
@@ -163,7 +167,8 @@ def test_csv_options(folder):
     text = (folder / "f.csv").read_text()
     (folder / "f.csv").write_text(text.replace(",", ";"))
     log = folder / "log.jsonl"
-    run("gacc-exec", step, "--data", f"{spec},sep=;,split=train", "--eval", f"{spec},sep=;,split=test", "--epochs", 1, "--log", log)
+    run("gacc-exec", step, "--data", f"{spec},sep=;,split=train", "--eval", f"{spec},sep=;,split=test", "--epochs", 1,
+        "--log", log)
     samples = {e["event"]: e["samples"] for e in harness.read_log(log) if "samples" in e}
     expect(samples["epoch"] == 36 and samples["eval"] == 4, samples)
     for option, words in (("missing=men", 'missing is error, mean or drop, not "men"; did you mean "mean"?'),
@@ -172,12 +177,15 @@ def test_csv_options(folder):
         expect(done.stderr == f'gacc-exec: error: data "{spec},{option}": {words}\n', done.stderr)
     (folder / "f.csv").write_text(text.replace("\n", "\n,1,2,3\n", 1))
     done = run("gacc-exec", step, "--data", spec, code=1)
-    expect(done.stderr == f'gacc-exec: error: {folder}/f.csv:2: column 1 ("rooms"): the field is empty; missing=mean fills it in, '
+    expect(done.stderr == f'gacc-exec: error: {folder}/f.csv:2: column 1 ("rooms"): the field is empty; missing=mean '
+                          f'fills it in, '
            "missing=drop leaves the line out\n", done.stderr)
     done = run("gacc-exec", step, "--data", f"{spec},missing=drop", "--epochs", 1)
-    expect(f"gacc-exec: note: {folder}/f.csv: 1 of 41 lines have a missing field and are left out\n" in done.stderr, done.stderr)
+    expect(f"gacc-exec: note: {folder}/f.csv: 1 of 41 lines have a missing field and are left out\n" in done.stderr,
+           done.stderr)
     done = run("gacc-exec", step, "--data", f"{spec},missing=mean", "--epochs", 1)
-    expect(f"gacc-exec: note: {folder}/f.csv: 1 missing field has its column's mean of training\n" in done.stderr, done.stderr)
+    expect(f"gacc-exec: note: {folder}/f.csv: 1 missing field has its column's mean of training\n" in done.stderr,
+           done.stderr)
 
 
 harness.main(globals())

@@ -1,4 +1,5 @@
-"""The same command twice gives the same bytes; the number of threads changes no weight, nor does the cache of compiled kernels."""
+"""The same command twice gives the same bytes; the number of threads changes no weight, nor does the cache of
+compiled kernels."""
 import json
 import os
 

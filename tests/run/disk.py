@@ -16,7 +16,8 @@ OLD = "the old content\n"
 def setup(folder):
     model = harness.example("mnist_mlp")
     spec = harness.make_data(model, 60, folder)
-    run("gacc-exec", harness.compile_model(model, folder / "step.ptx"), "--data", spec, "--updates", 1)  # fills the cache
+    run("gacc-exec", harness.compile_model(model, folder / "step.ptx"), "--data", spec, "--updates",
+        1)  # fills the cache
     return model, folder / "step.ptx", spec
 
 
@@ -147,7 +148,8 @@ def test_read_only_folder(folder):
         place.chmod(0o555)
         try:
             refused(tool, arguments, file, **options)
-            expect([p.name for p in place.iterdir()] == [file.name] and file.read_text() == OLD, f"{file.name} was changed")
+            expect([p.name for p in place.iterdir()] == [file.name] and file.read_text() == OLD,
+                   f"{file.name} was changed")
         finally:
             place.chmod(0o755)
         file.unlink()

@@ -28,7 +28,8 @@ def shown(columns, *command):
 
     reader = threading.Thread(target=read)
     reader.start()
-    done = subprocess.run(list(map(str, command)), stderr=theirs, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=120)
+    done = subprocess.run(list(map(str, command)), stderr=theirs, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL,
+                          timeout=120)
     os.close(theirs)
     reader.join()
     os.close(ours)
@@ -40,12 +41,14 @@ def shown(columns, *command):
 def test_progress_fits_the_terminal(folder):
     model = harness.example("mnist_mlp")
     step = harness.compile_model(model, folder / "step.ptx")
-    command = [harness.BIN / "gacc-exec", step, "--data", harness.make_data(model, 1500, folder), "--epochs", 12, "--device", "cpu"]
+    command = [harness.BIN / "gacc-exec", step, "--data", harness.make_data(model, 1500, folder), "--epochs", 12,
+               "--device", "cpu"]
     for columns, wanted in ((80, "samples/s"), (120, "eff. batch "), (30, " left")):
         lines, out = shown(columns, *command)
         expect(lines and all(len(line) < columns for line in lines), f"{columns} columns: {lines}")
         expect(all(re.match(r"\d+ %  \d+:\d\d left", line) for line in lines), lines)
-        expect(columns < 80 or all(" epoch " in line and wanted in line for line in lines), f"{columns} columns: {lines}")
+        expect(columns < 80 or all(" epoch " in line and wanted in line for line in lines),
+               f"{columns} columns: {lines}")
         expect(out.count("\nepoch ") + out.startswith("epoch ") == 12, "a line an epoch stays")
     lines, out = shown(80, *command, "--quiet")
     expect(not lines and out.count("epoch ") == 12 and "memory:" not in out, f"--quiet: results alone: {lines}{out}")
@@ -61,10 +64,13 @@ def test_the_last_line_says_what_was_done(folder):
     model = harness.example("regression")
     step = harness.compile_model(model, folder / "step.ptx", train__micro_batch=8, train__accumulate=4)
     data = harness.make_data(model, 200, folder)
-    for limit, most, count in (("--updates", 3, "3 updates, 0 epochs, "), ("--launches", 4, "1 update, 0 epochs, "), ("--epochs", 2, "14 updates, 2 epochs, ")):
+    for limit, most, count in (("--updates", 3, "3 updates, 0 epochs, "), ("--launches", 4, "1 update, 0 epochs, "),
+                               ("--epochs", 2, "14 updates, 2 epochs, ")):
         for quiet in ([], ["--quiet"]):
             line, _ = last_line(step, "--data", data, limit, most, *quiet)
-            expect(re.match(rf"done: {count}.*; loss [\d.e-]+ in the last update; the weights are not kept \(--save FILE", line), line)
+            expect(re.match(
+                rf"done: {count}.*; loss [\d.e-]+ in the last update; the weights are not kept \(--save FILE", line),
+                line)
     line, _ = last_line(step, "--data", data, "--updates", 1, "--save", folder / "w.safetensors")
     expect(line.endswith(f"; wrote {folder}/w.safetensors") and "not kept" not in line, line)
     line, _ = last_line(step, "--data", data, "--updates", 1, "--checkpoint", folder / "run")
@@ -94,7 +100,8 @@ def test_an_epoch_that_counts_nothing_has_no_loss(folder):
     harness.write_npy(folder / "x.npy", array.array("f", [1, 2, 3, 4]), [2, 2])
     harness.write_npy(folder / "y.npy", array.array("i", [-100, -100]), [2])
     done = run("gacc-exec", step, "--data", f"npy:x={folder}/x.npy,y={folder}/y.npy", code=(0, 1))
-    expect("nan" not in done.stdout and "epoch 1: nothing was counted, 0 updates, 2 samples" in done.stdout, done.stdout)
+    expect("nan" not in done.stdout and "epoch 1: nothing was counted, 0 updates, 2 samples" in done.stdout,
+           done.stdout)
 
 
 def test_units_of_a_normalised_target(folder):
@@ -107,14 +114,16 @@ def test_units_of_a_normalised_target(folder):
     step = harness.compile_text(folder, text)
     (folder / "a.csv").write_text("x,y\n" + "".join(f"{i},{1000 + 100 * i}\n" for i in range(8)))
     data, weights, log = f"csv:{folder}/a.csv,label=y", folder / "w.safetensors", folder / "log"
-    done = run("gacc-exec", step, "--data", data, "--eval", data, "--epochs", 2, "--lr", 0.01, "--save", weights, "--log", log)
+    done = run("gacc-exec", step, "--data", data, "--eval", data, "--epochs", 2, "--lr", 0.01, "--save", weights,
+               "--log", log)
     note = "note: the target \"y\" is normalised by its data: losses are in units of its deviation (229.129), mae and rmse in its own"
     expect(note in done.stderr, done.stderr)
     shown = [e for e in harness.read_log(log) if e["event"] == "eval"][-1]
     expect(abs(shown["rmse"] - 229.12878 * shown["loss"] ** 0.5) < 1e-3 * shown["rmse"], shown)
     expect(f"mae {shown['mae']:.6g}, rmse {shown['rmse']:.6g}" in done.stdout, done.stdout)
     done = run("gacc-exec", step, "--data", data, "--load", weights, "--predict", folder / "p.csv")
-    expect(done.stderr.endswith(f'gacc-exec: wrote the outputs of 8 samples to {folder}/p.csv, in the units of "y"\n'), done.stderr)
+    expect(done.stderr.endswith(f'gacc-exec: wrote the outputs of 8 samples to {folder}/p.csv, in the units of "y"\n'),
+           done.stderr)
     expect(f"eval: loss {shown['loss']:.6g}, 8 samples, mae {shown['mae']:.6g}, rmse {shown['rmse']:.6g}" in done.stderr, done.stderr)
     rows = (folder / "p.csv").read_text().splitlines()
     errors = [float(text) - (1000 + 100 * i) for i, text in enumerate(rows[1:])]

@@ -55,10 +55,13 @@ features = {vocabulary}
 """
 
 
-def compiled(folder, name, length=WINDOW, packed=True, causal=True, micro=1, accumulate=1, compute="f32", recompute="none", dropout=0.0, lanes=1):
+def compiled(folder, name, length=WINDOW, packed=True, causal=True, micro=1, accumulate=1, compute="f32",
+             recompute="none", dropout=0.0, lanes=1):
     text = MODEL.format(
-        length=length, vocabulary=VOCABULARY, positions=WINDOW, micro=micro, accumulate=accumulate, lanes=lanes, compute=compute, recompute=recompute,
-        causal=str(causal).lower(), window="window = 9" if causal and length > 9 else "", dropout=f"dropout = {dropout}" if dropout else "",
+        length=length, vocabulary=VOCABULARY, positions=WINDOW, micro=micro, accumulate=accumulate, lanes=lanes,
+        compute=compute, recompute=recompute,
+        causal=str(causal).lower(), window="window = 9" if causal and length > 9 else "",
+        dropout=f"dropout = {dropout}" if dropout else "",
         documents=f'inputs.documents = {{ shape = [{length}], dtype = "i32" }}' if packed else "",
         names='documents = "documents"' if packed else "")
     return harness.compile_text(folder, text, name)
@@ -67,7 +70,8 @@ def compiled(folder, name, length=WINDOW, packed=True, causal=True, micro=1, acc
 def spec_of(folder, windows):
     """windows: lists of (tokens, targets, documents), all of one length."""
     shape, names = [len(windows), len(windows[0][0])], ["tokens", "next", "documents"][:len(windows[0])]
-    return harness.write_arrays(folder, {name: (array.array("i", [value for window in windows for value in window[i]]), shape)
+    return harness.write_arrays(folder, {name: (array.array("i", [value for window in windows for value in window[i]]),
+                                                shape)
                                          for i, name in enumerate(names)})
 
 
@@ -132,12 +136,15 @@ def test_packed_documents_give_what_each_gives_alone(folder):
             orders = [documents, documents[::-1], chance.sample(documents, len(documents))]
             for order in orders if name == "several" else orders[:1]:
                 for scattered in (None, chance):
-                    # Numbers dealt position by position: what a window of earlier positions means is then another thing.
+                    # Numbers dealt position by position: what a window of earlier positions means is then another
+                    # thing.
                     if scattered is not None and causal:
                         continue
                     spec = spec_of(folder, [in_a_window(order, scattered=scattered)])
-                    for device in ("cpu", "emulate") if order is documents and name in ("several", "no tail") else ("cpu",):
-                        worst, who = harness.far_apart(gradients(packed, spec, folder, "--device", device), want, least=0.01)
+                    for device in ("cpu",
+                                   "emulate") if order is documents and name in ("several", "no tail") else ("cpu",):
+                        worst, who = harness.far_apart(gradients(packed, spec, folder, "--device", device), want,
+                                                       least=0.01)
                         print(f"causal {causal}, {name}, {device}: {worst:.1e} ({who})")
                         expect(worst <= 1e-6, f"causal {causal}, {name}, {device}: {who} is {worst:.2e} away")
 
@@ -156,12 +163,15 @@ def test_in_half_precision_packed_is_as_near_as_alone(folder):
 
 
 def trained(folder, artifact, spec, name, *options):
-    run("gacc-exec", artifact, "--data", spec, "--save", folder / name, "--log", folder / f"{name}.log", "--updates", 4, "--device", "cpu", *options)
+    run("gacc-exec", artifact, "--data", spec, "--save", folder / name, "--log", folder / f"{name}.log", "--updates", 4,
+        "--device", "cpu", *options)
     return (folder / name).read_bytes()
 
 
 def some_windows(chance, count=8):
-    return [in_a_window([document(chance, length) for length in chance.choice(([1, 23, 5, 31, 9], [WINDOW], [40, 40], [3]))]) for _ in range(count)]
+    return [in_a_window([document(chance, length)
+                         for length in chance.choice(([1, 23, 5, 31, 9], [WINDOW], [40, 40], [3]))])
+                         for _ in range(count)]
 
 
 def test_bits_depend_on_no_thread_no_recompute_and_no_rest_between(folder):
@@ -172,7 +182,8 @@ def test_bits_depend_on_no_thread_no_recompute_and_no_rest_between(folder):
     again = compiled(folder, "again", micro=2, accumulate=2, dropout=0.1, recompute="all")
     expect(trained(folder, again, spec, "again") == want, "recompute gives other bits")
     trained(folder, artifact, spec, "begun", "--checkpoint", folder / "c", "--launches", 3)
-    expect(trained(folder, artifact, spec, "ended", "--checkpoint", folder / "c", "--resume") == want, "a resumed run gives other bits")
+    expect(trained(folder, artifact, spec, "ended", "--checkpoint", folder / "c", "--resume") == want,
+           "a resumed run gives other bits")
 
 
 def test_bits_depend_on_no_number_of_ranks(folder):
@@ -180,14 +191,16 @@ def test_bits_depend_on_no_number_of_ranks(folder):
     spec = spec_of(folder, some_windows(random.Random(9)))
     artifact = compiled(folder, "step", micro=1, accumulate=4, dropout=0.1, lanes=2)
     want = trained(folder, artifact, spec, "one")
-    ranks.mpirun(2, [harness.BIN / "gacc-exec", artifact, "--data", spec, "--save", folder / "two", "--updates", 4, "--device", "cpu"])
+    ranks.mpirun(2, [harness.BIN / "gacc-exec", artifact, "--data", spec, "--save", folder / "two", "--updates", 4,
+                     "--device", "cpu"])
     expect((folder / "two").read_bytes() == want, "two ranks give other bits")
 
 
 def test_what_belongs_to_no_document_counts_nothing(folder):
     tokens, _ = document(random.Random(1), WINDOW)
     artifact = compiled(folder, "step")
-    done = run("gacc-exec", artifact, "--data", spec_of(folder, [(tokens, tokens[1:] + [0], [-1] * WINDOW)]), "--save", folder / "after", code=1)
+    done = run("gacc-exec", artifact, "--data", spec_of(folder, [(tokens, tokens[1:] + [0], [-1] * WINDOW)]), "--save",
+               folder / "after", code=1)
     harness.one_error(done, "nothing was counted")
     expect(not (folder / "after").exists(), "weights were written")
 
@@ -208,7 +221,8 @@ def test_a_token_ends_documents_of_a_stream(folder):
     artifact = compiled(folder, "step", micro=2)
     by_end = trained(folder, artifact, f"tokens:{folder / 't.bin'},end={end}", "stream")
     expect(by_end == trained(folder, artifact, spec_of(folder, windows), "arrays"), "end= gives other documents")
-    for spec, *words in ((f"tokens:{folder / 't.bin'}", "documents", "end=ID"), (f"tokens:{folder / 't.bin'},end=x", "end=x"),
+    for spec, *words in ((f"tokens:{folder / 't.bin'}", "documents", "end=ID"),
+                         (f"tokens:{folder / 't.bin'},end=x", "end=x"),
                          (f"tokens:{folder / 't.bin'},end=30", "30")):
         harness.one_error(run("gacc-exec", artifact, "--data", spec, "--updates", 1, code=1), *words)
 
@@ -219,24 +233,32 @@ def test_a_packed_model_goes_on_with_a_text(folder):
     plain, packed = compiled(folder, "plain", packed=False), compiled(folder, "packed")
     run("gacc-exec", plain, "--init-only", "--save", weights)
     for device, tokens in (("cpu", WINDOW + 9), ("emulate", 4)):
-        texts = [subprocess.run([harness.BIN / "gacc-exec", artifact, "--load", weights, "--generate", str(tokens), "--device", device,
-                                 "--prompt", "\x01\x02"], capture_output=True, check=True).stdout for artifact in (plain, packed)]
+        texts = [subprocess.run([harness.BIN / "gacc-exec", artifact, "--load", weights, "--generate", str(tokens),
+                                 "--device", device,
+                                 "--prompt", "\x01\x02"], capture_output=True, check=True).stdout
+                                 for artifact in (plain, packed)]
         expect(texts[0] == texts[1] and len(texts[0]) == tokens, texts)
 
 
 def test_the_plan_says_how_far_a_text_goes_position_by_position(folder):
-    """Twelve frozen layers, whose keys and values are more than the peak; behind that place a token takes a whole window."""
+    """Twelve frozen layers, whose keys and values are more than the peak; behind that place a token takes a whole
+    window."""
     weights, texts = folder / "w.safetensors", []
     for packed in (False, True):
         artifact, model = compiled(folder, "m", packed=packed), folder / "m.toml"
-        head, layer = (model.read_text().index(f'[[layers]]\ntype = "{kind}"\nname = "{name}"') for kind, name in (("linear", "head"), ("attention", "b")))
+        head, layer = (model.read_text().index(f'[[layers]]\ntype = "{kind}"\nname = "{name}"') for kind,
+                       name in (("linear", "head"), ("attention", "b")))
         text = model.read_text()
-        text = text[:layer] + "".join(text[layer:head].replace('name = "b"', f'name = "b{i}"') for i in range(12)) + text[head:]
-        model.write_text(re.sub('(type = "(embedding|position_embedding|attention)"\n)', r"\1trainable = false\n", text))
-        said = re.search(r"  texts +of up to (\d+) positions one by one, for which the peak has room", run("gaccc", model, "--plan", "-o", artifact).stdout)
+        text = text[:layer] + "".join(text[layer:head].replace('name = "b"', f'name = "b{i}"')
+                                      for i in range(12)) + text[head:]
+        model.write_text(re.sub('(type = "(embedding|position_embedding|attention)"\n)', r"\1trainable = false\n",
+                                text))
+        said = re.search(r"  texts +of up to (\d+) positions one by one, for which the peak has room",
+                         run("gaccc", model, "--plan", "-o", artifact).stdout)
         expect(said and 1 < int(said[1]) < WINDOW, f"{packed}: {said}")
         run("gacc-exec", artifact, "--init-only", "--save", weights, "--seed", 1)
-        texts.append(subprocess.run([harness.BIN / "gacc-exec", artifact, "--load", weights, "--generate", str(int(said[1]) + 5), "--device", "cpu",
+        texts.append(subprocess.run([harness.BIN / "gacc-exec", artifact, "--load", weights, "--generate",
+                                     str(int(said[1]) + 5), "--device", "cpu",
                                      "--prompt", "\x01\x02"], capture_output=True, check=True).stdout)
     expect(texts[0].startswith(texts[1]) or texts[1].startswith(texts[0]), texts)
 

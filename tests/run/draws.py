@@ -21,7 +21,8 @@ def drawn(folder, rows, init, device="cpu", seed=0):
 def distance(values, cumulative):
     """Kolmogorov's and Smirnov's statistic, times the square root of the number of values."""
     values, n = sorted(values), len(values)
-    return math.sqrt(n) * max(max(abs(cumulative(x) - i / n), abs(cumulative(x) - (i + 1) / n)) for i, x in enumerate(values))
+    return math.sqrt(n) * max(max(abs(cumulative(x) - i / n), abs(cumulative(x) - (i + 1) / n)) for i,
+                              x in enumerate(values))
 
 
 def test_normal_numbers(folder):
@@ -36,7 +37,8 @@ def test_normal_numbers(folder):
     for bound in (2, 3, 4):  # the tails on both sides
         share = 1 - cumulative(bound)
         for count in (sum(x > bound for x in values), sum(x < -bound for x in values)):
-            expect(abs(count - n * share) < 4 * (n * share) ** 0.5 + 1, f"{count} beyond {bound}, {n * share:.1f} expected")
+            expect(abs(count - n * share) < 4 * (n * share) ** 0.5 + 1,
+                   f"{count} beyond {bound}, {n * share:.1f} expected")
 
 
 def test_uniform_numbers(folder):

@@ -29,11 +29,14 @@ def prepare(folder):
 
 
 def gradients(folder, model, spec, micro_batch, accumulate, *options, device="cpu", updates=1, **settings):
-    """Returns the gradients of the last window, by parameter. The artifact stays in the folder: attends4x6.ptx of attends.toml at 4 x 6."""
-    artifact = harness.compile_model(model, folder / f"{model.stem}{micro_batch}x{accumulate}.ptx", train__micro_batch=micro_batch,
+    """Returns the gradients of the last window, by parameter. The artifact stays in the folder: attends4x6.ptx of
+    attends.toml at 4 x 6."""
+    artifact = harness.compile_model(model, folder / f"{model.stem}{micro_batch}x{accumulate}.ptx",
+                                     train__micro_batch=micro_batch,
                                      train__accumulate=accumulate, **settings)
     dump = folder / "grads.safetensors"
-    run("gacc-exec", artifact, "--data", spec, "--no-shuffle", "--device", device, "--updates", updates, "--dump-grads", dump, *options)
+    run("gacc-exec", artifact, "--data", spec, "--no-shuffle", "--device", device, "--updates", updates, "--dump-grads",
+        dump, *options)
     return harness.read_safetensors(dump)
 
 
@@ -79,7 +82,8 @@ def test_resume(folder):
     straight = masks(folder, model, spec, 4, 6, updates=2)
     for device in ("cpu", "emulate"):
         checkpoint = ["--checkpoint", folder / device]
-        run("gacc-exec", folder / "masks4x6.ptx", "--data", spec, "--no-shuffle", "--device", device, *checkpoint, "--launches", 8)
+        run("gacc-exec", folder / "masks4x6.ptx", "--data", spec, "--no-shuffle", "--device", device, *checkpoint,
+            "--launches", 8)
         resumed = masks(folder, model, spec, 4, 6, *checkpoint, "--resume", device=device, updates=2)
         expect(resumed == straight, f"{device}: after --resume other elements are dropped")
 
@@ -87,7 +91,8 @@ def test_resume(folder):
 def test_tails(folder):
     """Samples that tail = "drop" leaves out are counted, launched or not: 2 windows of 10 a pass, 4 samples left."""
     model, spec = prepare(folder)
-    runs = [masks(folder, model, spec, m, k, updates=4, train__tail="drop") for m, k in ((10, 1), (5, 2), (2, 5), (1, 10))]
+    runs = [masks(folder, model, spec, m, k, updates=4, train__tail="drop") for m,
+            k in ((10, 1), (5, 2), (2, 5), (1, 10))]
     expect(all(r == runs[0] for r in runs), "the masks of the second epoch depend on the split")
 
 
@@ -102,7 +107,8 @@ def test_eval(folder):
         losses.append([e["loss"] for e in map(json.loads, log.read_text().splitlines()) if e["event"] == "eval"])
     expect(losses[0] == losses[1], f"evaluated with dropout {losses[0]}, without {losses[1]}")
     plain = masks(folder, model, spec, 4, 6, updates=3)
-    expect(masks(folder, model, spec, 4, 6, "--eval", spec, "--eval-every", 1, updates=3) == plain, "an evaluation moves the masks")
+    expect(masks(folder, model, spec, 4, 6, "--eval", spec, "--eval-every", 1, updates=3) == plain,
+           "an evaluation moves the masks")
 
 
 ATTENTION = model_text(
@@ -114,7 +120,8 @@ def attention_data(folder):
     model = folder / "attends.toml"
     model.write_text(ATTENTION)
     numbers = random.Random(3)
-    arrays = {name: (array.array("f", [numbers.uniform(-1, 1) for _ in range(N * 9 * 16)]), [N, 9, 16]) for name in "xy"}
+    arrays = {name: (array.array("f", [numbers.uniform(-1, 1) for _ in range(N * 9 * 16)]), [N, 9, 16])
+              for name in "xy"}
     return model, harness.write_arrays(folder, arrays)
 
 
@@ -124,7 +131,8 @@ def near(found, wanted, within, what):
 
 
 def other_masks_are_far(folder, model, spec, whole, **settings):
-    """Measures what the bounds of the tests below must stay under: the second window has the same samples, weights and rate 0."""
+    """Measures what the bounds of the tests below must stay under: the second window has the same samples, weights
+    and rate 0."""
     far, _ = harness.far_apart(gradients(folder, model, spec, N, 1, updates=2, **settings), whole)
     expect(far > 0.1, f"with other masks gradients are only {far:.1e} apart")
 
@@ -159,8 +167,9 @@ CONVOLVES = harness.classifier("convolves", [2, 4, 5], 3, (
 
 
 def test_behind_convolutions(folder):
-    """A kernel that adds the channels' bias walks an image in other rows than its shape has: masks are those of the elements all
-    the same, in every split, in the backward pass (or recompute would change bits), and on the emulator."""
+    """A kernel that adds the channels' bias walks an image in other rows than its shape has: masks are those of the
+    elements all the same, in every split, in the backward pass (or recompute would change bits), and on the
+    emulator."""
     model = folder / "convolves.toml"
     model.write_text(CONVOLVES)
     spec = harness.make_data(model, N, folder)

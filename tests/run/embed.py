@@ -41,7 +41,8 @@ def test_by_pkg_config(folder):
     if harness.sanitized():
         harness.skip("a sanitized library needs its runtime in the program")
     tree = installed(folder)
-    found = {"PKG_CONFIG_PATH": ":".join(str(path.parent) for path in tree.rglob("gacc.pc")), "PATH": os.environ["PATH"]}
+    found = {"PKG_CONFIG_PATH": ":".join(str(path.parent) for path in tree.rglob("gacc.pc")),
+             "PATH": os.environ["PATH"]}
     words = execute("pkg-config", "--cflags", "--libs", "gacc", env=found).stdout.split()
     library = next(path.parent for path in tree.rglob("libgacc.so"))
     strict = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror"]
@@ -49,7 +50,8 @@ def test_by_pkg_config(folder):
     trains(folder / "embed", "cpu", env={"HOME": str(folder)})
     expect(len(SOURCE.read_text().splitlines()) <= 60, "embed.c has more than 60 lines")
     for standard in ("c89", "c99", "c11"):
-        execute("cc", f"-std={standard}", *strict[1:], "-fsyntax-only", "-x", "c", "-", *words, input="#include <gacc.h>\nint x;\n")
+        execute("cc", f"-std={standard}", *strict[1:], "-fsyntax-only", "-x", "c", "-", *words,
+                input="#include <gacc.h>\nint x;\n")
     execute("c++", "-std=c++11", *strict[1:], "-fsyntax-only", "-x", "c++", "-", *words, input="#include <gacc.h>\n")
 
 
@@ -71,8 +73,11 @@ def test_under_valgrind(folder):
         harness.skip("no valgrind here")
     if harness.sanitized():
         harness.skip("a sanitized library does not run under valgrind")
-    execute("cc", "-g", SOURCE, f"-I{harness.ROOT / 'library'}", f"-L{harness.BIN}", "-lgacc", f"-Wl,-rpath,{harness.BIN}", "-o", folder / "embed")
-    (folder / "known").write_text("{\n  glibc keeps what it notes of a dlopen\n  Memcheck:Leak\n  fun:malloc\n  ...\n  fun:_dl_map_object_deps\n}\n")
+    execute("cc", "-g", SOURCE, f"-I{harness.ROOT / 'library'}", f"-L{harness.BIN}", "-lgacc",
+            f"-Wl,-rpath,{harness.BIN}", "-o", folder / "embed")
+    (folder / "known").write_text(
+        "{\n  glibc keeps what it notes of a dlopen\n  Memcheck:Leak\n  fun:malloc\n  ...\n  fun:_dl_map_object_deps\n"
+        "}\n")
     trains("valgrind", "-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite",
            f"--suppressions={folder / 'known'}", folder / "embed", "cpu")
 
@@ -81,7 +86,8 @@ def test_under_address_sanitizer(folder):
     """Its allocator is the whole process's, the library's too: nothing is freed twice or lost, with either device."""
     if harness.sanitized():
         harness.skip("a sanitized library needs its runtime in the program")
-    command = ["cc", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover", SOURCE, f"-I{harness.ROOT / 'library'}", f"-L{harness.BIN}",
+    command = ["cc", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover", SOURCE,
+               f"-I{harness.ROOT / 'library'}", f"-L{harness.BIN}",
                "-lgacc", f"-Wl,-rpath,{harness.BIN}", "-o", folder / "embed"]
     (folder / "none.c").write_text("int main(void) { return 0; }\n")
     if subprocess.run([*command[:4], folder / "none.c", "-o", folder / "none"], capture_output=True).returncode != 0:
@@ -102,7 +108,8 @@ def test_the_library_is_lean(folder):
     library = harness.BIN / "libgacc.so"
     names = execute("nm", "-D", "--defined-only", "--with-symbol-versions", library).stdout.split("\n")
     functions = [line.split()[2] for line in names if " T " in line]
-    declared = re.findall(r"^(?:gacc_error|const char\*|int64_t|void) (gacc_\w+)\(", (harness.ROOT / "library/gacc.h").read_text(), re.M)
+    declared = re.findall(r"^(?:gacc_error|const char\*|int64_t|void) (gacc_\w+)\(",
+                          (harness.ROOT / "library/gacc.h").read_text(), re.M)
     expect(sorted(functions) == sorted(f"{name}@@GACC_0" for name in declared), f"{functions} are not {declared}")
     expect(len(functions) <= 30, f"{len(functions)} functions")
     expect(not [line for line in names if line and " T " not in line and " A GACC_0" not in line], "\n".join(names))

@@ -1,5 +1,5 @@
-"""Rows and logits far from zero, where a mean or a logarithm is rounded by more than they vary: norms of constant rows are 0,
-and gradients keep their digits. On the CPU and in the emulator, against Python's doubles."""
+"""Rows and logits far from zero, where a mean or a logarithm is rounded by more than they vary: norms of constant
+rows are 0, and gradients keep their digits. On the CPU and in the emulator, against Python's doubles."""
 import array
 import json
 import math
@@ -20,7 +20,8 @@ def model(text, folder, **settings):
 def normalised(kind, width):
     """x [width] and a target of the same shape around a norm over all of it."""
     shape, groups = (f"[{width}, 1, 1]", "groups = 1") if kind == "group_norm" else (f"[{width}]", "")
-    return (f'[inputs.x]\nshape = {shape}\n[inputs.y]\nshape = {shape}\n[[layers]]\ntype = "{kind}"\nname = "norm"\n{groups}\n'
+    return (f'[inputs.x]\nshape = {shape}\n[inputs.y]\nshape = {shape}\n[[layers]]\ntype = "{kind}"\nname = "norm"\n'
+            f'{groups}\n'
             '[loss]\ntype = "mse"\ntarget = "y"\n')
 
 
@@ -60,7 +61,8 @@ def test_channels_that_are_constant_are_zero(folder):
     artifact = model(text, folder)
     values = constants()[:7]
     samples = {"x": [c for c in values for _ in range(25)], "y": [0.0] * 175}
-    data = harness.write_arrays(folder, {name: (array.array("f", sample * 8), [8, 7, 5, 5]) for name, sample in samples.items()})
+    data = harness.write_arrays(folder, {name: (array.array("f", sample * 8), [8, 7, 5, 5]) for name,
+                                         sample in samples.items()})
     for device in ("cpu", "emulate"):
         run("gacc-exec", artifact, "--data", data, "--device", device, "--log", folder / "log.jsonl")
         loss = harness.updates_of(folder / "log.jsonl")[0]["loss"]
@@ -89,7 +91,8 @@ def test_noise_far_from_zero(folder):
                     bias = harness.read_safetensors(grads)["norm.bias"][1]  # of the mean of y^2: 2 y / width
                     worst = max(abs(g * width / 2 - w) for g, w in zip(bias, wanted))
                     allowed = abs(centre) * 2 ** -24 * rstd + 2e-6
-                    expect(worst <= allowed, f"{kind}, width {width}, {centre} + noise on {device}: {worst} off, {allowed} allowed")
+                    expect(worst <= allowed,
+                           f"{kind}, width {width}, {centre} + noise on {device}: {worst} off, {allowed} allowed")
 
 
 def table_data(folder, rows, y=None):
@@ -116,7 +119,8 @@ def table_gradient(folder, artifact, table, data, device, **others):
 def test_cross_entropy_far_from_zero(folder):
     rows, classes = 8, 10
     draw = random.Random(3)
-    text = (f'[inputs.token]\ndtype = "i32"\n[inputs.y]\ndtype = "i32"\n[[layers]]\ntype = "embedding"\nname = "table"\n'
+    text = (f'[inputs.token]\ndtype = "i32"\n[inputs.y]\ndtype = "i32"\n[[layers]]\ntype = "embedding"\nname = '
+            f'"table"\n'
             f'vocab = {rows}\nfeatures = {classes}\n')
     loss = '[loss]\ntype = "cross_entropy"\ntarget = "y"\n[train]\nmicro_batch = 8'
     plain = [draw.gauss(0, 1) for _ in range(rows * classes)]
@@ -133,14 +137,17 @@ def test_cross_entropy_far_from_zero(folder):
                 found = table_gradient(folder, artifact, table, data, device)
                 distance = math.sqrt(sum((a - b) ** 2 for f, w in zip(found, wanted) for a, b in zip(f, w)))
                 relative = distance / math.sqrt(sum(b * b for w in wanted for b in w))
-                expect(relative < 5e-7, f"{between or 'logits'} at {offset} on {device}: the gradient is {relative} off")
+                expect(relative < 5e-7,
+                       f"{between or 'logits'} at {offset} on {device}: the gradient is {relative} off")
 
 
 def test_gradient_through_a_norm_of_constants(folder):
     """The gradient leaves a constant row times 1 / sqrt(eps)."""
     width, rows = 12, 8
-    text = (f'[inputs.token]\ndtype = "i32"\n[inputs.y]\nshape = [{width}]\n[[layers]]\ntype = "embedding"\nname = "table"\n'
-            f'vocab = {rows}\nfeatures = {width}\n[[layers]]\ntype = "layer_norm"\nname = "norm"\n[loss]\ntype = "mse"\ntarget = "y"\n'
+    text = (f'[inputs.token]\ndtype = "i32"\n[inputs.y]\nshape = [{width}]\n[[layers]]\ntype = "embedding"\nname = '
+            f'"table"\n'
+            f'vocab = {rows}\nfeatures = {width}\n[[layers]]\ntype = "layer_norm"\nname = "norm"\n[loss]\ntype = '
+            f'"mse"\ntarget = "y"\n'
             '[train]\nmicro_batch = 8')
     artifact = model(text, folder)
     draw = random.Random(4)

@@ -1,4 +1,5 @@
-"""--save FOLDER/, --save-best FOLDER/, --save-best-adapter: whole folders of published models, from the one that was loaded."""
+"""--save FOLDER/, --save-best FOLDER/, --save-best-adapter: whole folders of published models, from the one that was
+loaded."""
 import json
 import shutil
 import subprocess
@@ -7,11 +8,15 @@ import disk
 import harness
 from harness import expect, run
 
-LLAMA = dict(model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
-             num_attention_heads=4, num_key_value_heads=2, hidden_act="silu", rms_norm_eps=1e-5, max_position_embeddings=32,
+LLAMA = dict(model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=64, hidden_size=16,
+             intermediate_size=24, num_hidden_layers=2,
+             num_attention_heads=4, num_key_value_heads=2, hidden_act="silu", rms_norm_eps=1e-5,
+             max_position_embeddings=32,
              tie_word_embeddings=False, dtype="bfloat16", bos_token_id=1, eos_token_id=2)
-GPT2 = dict(model_type="gpt2", architectures=["GPT2LMHeadModel"], vocab_size=48, n_embd=16, n_head=2, n_layer=2, n_positions=16, resid_pdrop=0.0,
-            embd_pdrop=0.0, attn_pdrop=0.0, activation_function="gelu_new", torch_dtype="float16", bos_token_id=1, eos_token_id=2)
+GPT2 = dict(model_type="gpt2", architectures=["GPT2LMHeadModel"], vocab_size=48, n_embd=16, n_head=2, n_layer=2,
+            n_positions=16, resid_pdrop=0.0,
+            embd_pdrop=0.0, attn_pdrop=0.0, activation_function="gelu_new", torch_dtype="float16", bos_token_id=1,
+            eos_token_id=2)
 BESIDE = {"tokenizer.json": "{}", "tokenizer_config.json": '{"eos_token": "</s>"}', "special_tokens_map.json": "{}",
           "generation_config.json": '{"eos_token_id": 2}', "chat_template.jinja": "{{ messages }}"}
 FAST = ["--device", "cpu", "--threads", 1, "--quiet"]
@@ -27,13 +32,15 @@ def base_of(folder, config=LLAMA, name="base", seed=1, **changes):
         (base / file).write_text(text)
     (base / "README.md").write_text("not of the model")
     artifact = compiled(base, folder / f"{name}.ptx")
-    run("gacc-exec", artifact, "--init-only", "--seed", seed, "--save", base / "model.safetensors", "--save-as", "published", *FAST)
+    run("gacc-exec", artifact, "--init-only", "--seed", seed, "--save", base / "model.safetensors", "--save-as",
+        "published", *FAST)
     return base, artifact
 
 
 def compiled(base, artifact, *words):
     """In f32, whatever the folder's own type is."""
-    run("gaccc", base, "--set", "precision.compute=f32", "--context", 16, "--set", "train.micro_batch=2", "--set", "train.accumulate=2", "--set", "optimizer.lr=1e-2", *words, "-o", artifact)
+    run("gaccc", base, "--set", "precision.compute=f32", "--context", 16, "--set", "train.micro_batch=2", "--set",
+        "train.accumulate=2", "--set", "optimizer.lr=1e-2", *words, "-o", artifact)
     return artifact
 
 
@@ -59,14 +66,16 @@ def stored_types(file):
 
 
 def nothing_else(folder):
-    expect(not [path for path in folder.iterdir() if path.name.startswith(".gacc")], f"left behind: {list(folder.iterdir())}")
+    expect(not [path for path in folder.iterdir() if path.name.startswith(".gacc")],
+           f"left behind: {list(folder.iterdir())}")
 
 
 def test_a_saved_folder_is_the_loaded_one_with_other_weights(folder):
     for config, key, in_f32 in (LLAMA, "dtype", "float32"), (GPT2, "torch_dtype", "float32"):
         base, artifact = base_of(folder, config, config["model_type"])
         before, out, own = files(base), folder / f"{base.name}-out", folder / "own"
-        run("gacc-exec", artifact, "--data", tokens(folder), "--load", base, "--updates", 3, "--save", f"{out}/", "--save-as", "published", *FAST)
+        run("gacc-exec", artifact, "--data", tokens(folder), "--load", base, "--updates", 3, "--save", f"{out}/",
+            "--save-as", "published", *FAST)
         run("gacc-exec", artifact, "--data", tokens(folder), "--load", base, "--updates", 3, "--save", own, *FAST)
         expect(sorted(files(out)) == FILES, f"{sorted(files(out))}")
         expect(files(base) == before, "the loaded folder is another one")
@@ -74,14 +83,17 @@ def test_a_saved_folder_is_the_loaded_one_with_other_weights(folder):
             expect(files(out)[name] == before[name], f"{name} is another one")
         told = json.loads((out / "config.json").read_text())
         expect(list(told) == list(config) and told == config | {key: in_f32}, told)
-        expect(predicted(folder, artifact, "--load", out) == predicted(folder, artifact, "--load", own) != predicted(folder, artifact, "--load", base),
+        expect(predicted(folder, artifact, "--load", out) == predicted(folder, artifact, "--load",
+                                                                       own) != predicted(folder, artifact, "--load", base),
                "another model")
-        read = [run("gaccc", where, "--set", "model.name=m", "--set", "precision.compute=f32", "--emit", "toml", "-o", "-").stdout for where in (base, out)]
+        read = [run("gaccc", where, "--set", "model.name=m", "--set", "precision.compute=f32", "--emit", "toml", "-o",
+                    "-").stdout for where in (base, out)]
         expect(read[0] == read[1], "the folder is another model")
         for kind, stored, called in ("bf16", "BF16", "bfloat16"), ("f16", "F16", "float16"), ("f32", "F32", "float32"):
             # Over the folder that is there, and in place of what was loaded.
             run("gacc-exec", artifact, "--init-only", "--load", out, "--save", out, "--save-type", kind, *FAST)
-            expect(stored_types(out / "model.safetensors") == {stored} and json.loads((out / "config.json").read_text())[key] == called, kind)
+            expect(stored_types(out / "model.safetensors") == {stored}
+                   and json.loads((out / "config.json").read_text())[key] == called, kind)
             expect(sorted(files(out)) == FILES, f"{sorted(files(out))}")
             predicted(folder, artifact, "--load", out)
         nothing_else(folder)
@@ -92,13 +104,17 @@ def test_a_file_of_parameters_has_the_type_that_is_asked_for(folder):
     for kind, stored in ("bf16", "BF16"), ("f16", "F16"):
         run("gacc-exec", artifact, "--init-only", "--load", base, "--save", folder / "w", "--save-type", kind, *FAST)
         expect(stored_types(folder / "w") == {stored}, kind)
-        run("gacc-exec", artifact, "--init-only", "--load", folder / "w", "--save", folder / "again", "--save-type", kind, *FAST)
+        run("gacc-exec", artifact, "--init-only", "--load", folder / "w", "--save", folder / "again", "--save-type",
+            kind, *FAST)
         expect((folder / "w").read_bytes() == (folder / "again").read_bytes(), "rounded twice")
-    tensors = {name: (shape, list(values)) for name, (shape, values) in harness.read_safetensors(base / "model.safetensors").items()}
+    tensors = {name: (shape, list(values)) for name, (shape,
+                                                      values) in harness.read_safetensors(
+                                                          base / "model.safetensors").items()}
     tensors["model.norm.weight"][1][3] = 70000
     harness.write_safetensors(folder / "large", tensors)
     before = (folder / "w").read_bytes()
-    harness.one_error(run("gacc-exec", artifact, "--init-only", "--load", folder / "large", "--save", folder / "w", "--save-type", "f16", *FAST, code=1),
+    harness.one_error(run("gacc-exec", artifact, "--init-only", "--load", folder / "large", "--save", folder / "w",
+                          "--save-type", "f16", *FAST, code=1),
                       'tensor "norm.weight" holds 70000 at [3], which is beyond f16; f32 has room for it')
     expect((folder / "w").read_bytes() == before, "half a file")
 
@@ -123,13 +139,19 @@ def test_what_cannot_be_a_folder_is_refused_before_the_run(folder):
         (folder / name).symlink_to("nowhere")
     out = folder / "out"
     for step, more, words in (
-            *((artifact, ["--load", (folder / name).parent, "--save", f"{out}/"], [f"cannot read {folder}/{name}: No such file"]) for name in broken),
+            *((artifact, ["--load", (folder / name).parent, "--save", f"{out}/"],
+               [f"cannot read {folder}/{name}: No such file"]) for name in broken),
             (artifact, ["--save", f"{out}/"], [f"--save {out}/: ", "load the folder of the published model"]),
-            (artifact, ["--load", base / "model.safetensors", "--save", f"{out}/"], ["load the folder of the published model, not a file of weights"]),
-            (artifact, ["--load", folder / "bare", "--save", f"{out}/"], [f"{folder}/bare was loaded, and has no config.json"]),
-            (folder / "fewer.ptx", ["--load", base, "--save", f"{out}/"], [f"{base} is of another model", "it has model.layers.1.mlp.up_proj.weight, which the model leaves out"]),
-            (folder / "more.ptx", ["--load", base, "--save", f"{out}/"], [f"{base} is of another model", "it lacks model.layers.2.mlp.up_proj.weight"]),
-            (artifact, ["--load", base, "--save", f"{base}/"], [f"cannot write the folder {base}: README.md is in it, and would go with the old folder"]),
+            (artifact, ["--load", base / "model.safetensors", "--save", f"{out}/"],
+             ["load the folder of the published model, not a file of weights"]),
+            (artifact, ["--load", folder / "bare", "--save", f"{out}/"],
+             [f"{folder}/bare was loaded, and has no config.json"]),
+            (folder / "fewer.ptx", ["--load", base, "--save", f"{out}/"],
+             [f"{base} is of another model", "it has model.layers.1.mlp.up_proj.weight, which the model leaves out"]),
+            (folder / "more.ptx", ["--load", base, "--save", f"{out}/"],
+             [f"{base} is of another model", "it lacks model.layers.2.mlp.up_proj.weight"]),
+            (artifact, ["--load", base, "--save", f"{base}/"],
+             [f"cannot write the folder {base}: README.md is in it, and would go with the old folder"]),
             (artifact, ["--load", base, "--save", folder / "notes"], ["todo.txt is in it"]),
             (artifact, ["--load", base, "--save", f"{folder}/none/out/"], [f"there is no folder {folder}/none"]),
             (artifact, ["--load", base, "--save", f"{base}/config.json/"], ["it is a file"])):
@@ -137,8 +159,10 @@ def test_what_cannot_be_a_folder_is_refused_before_the_run(folder):
         expect(told.count("error:") == 1 and all(str(word) in told for word in words), told)
     expect(not out.exists() and (folder / "notes/todo.txt").read_text() == "mine", "something was written")
     out.mkdir()
-    for more, words in ((["--save", out, "--log", out / "log"], f"--save {out} is written as a whole, and --log {out}/log is in that folder"),
-                        (["--save", f"{folder}/new/", "--log", folder / "new/log"], f"--save {folder}/new cannot be a file and the folder of --log"),
+    for more, words in ((["--save", out, "--log", out / "log"],
+                         f"--save {out} is written as a whole, and --log {out}/log is in that folder"),
+                        (["--save", f"{folder}/new/", "--log", folder / "new/log"],
+                         f"--save {folder}/new cannot be a file and the folder of --log"),
                         (["--save-type", "bf16"], "--save-type needs --save or --save-best"),
                         (["--eval", data[1], "--save-best", "a", "--save-best-adapter", "b"], "take one of them"),
                         (["--save", "w", "--save-type", "f64"], "--save-type")):
@@ -148,7 +172,8 @@ def test_what_cannot_be_a_folder_is_refused_before_the_run(folder):
 
 
 def test_positions_and_vocabulary_are_the_models(folder):
-    """A window beyond the folder's positions, of rotary ones that are not scaled, and a config.json that has another vocabulary."""
+    """A window beyond the folder's positions, of rotary ones that are not scaled, and a config.json that has another
+    vocabulary."""
     base, _ = base_of(folder)
     text = run("gaccc", base, "--context", 16, "--set", "precision.compute=f32", "--emit", "toml", "-o", "-").stdout
     artifact = harness.compile_text(folder, text.replace("shape = [16]", "shape = [48]"), "long")
@@ -173,7 +198,8 @@ def test_the_best_can_be_a_folder_or_an_adapter(folder):
         log = folder / "log"
         run("gacc-exec", *line, "--updates", 4, "--log", log)
         straight = files(best)
-        expect(sorted(straight) == (FILES if option == "--save-best" else ["adapter_config.json", "adapter_model.safetensors"]), sorted(straight))
+        expect(sorted(straight) == (FILES if option == "--save-best"
+                                    else ["adapter_config.json", "adapter_model.safetensors"]), sorted(straight))
         wanted = min(e["loss"] for e in harness.read_log(log) if e["event"] == "eval")
         ask = ["--load", base, "--load-adapter", best] if option != "--save-best" else ["--load", best]
         asked = run("gacc-exec", plain if more else artifact, "--eval", data, *ask, *FAST)
@@ -188,7 +214,8 @@ def test_the_best_can_be_a_folder_or_an_adapter(folder):
         run("gacc-exec", *line, "--updates", 4, *state)  # has nothing to do
         expect(files(best) == straight, "the best is put back")
         shutil.rmtree(best), shutil.rmtree(folder / "run")
-    done = run("gacc-exec", adapted, "--data", data, "--eval", data, "--load", base, "--save-best", f"{best}/", "--updates", 1, *FAST, code=1)
+    done = run("gacc-exec", adapted, "--data", data, "--eval", data, "--load", base, "--save-best", f"{best}/",
+               "--updates", 1, *FAST, code=1)
     harness.one_error(done, "the model has adapters. --merge adds them")
     expect(not best.exists(), "a folder was made")
     nothing_else(folder)
@@ -197,9 +224,11 @@ def test_the_best_can_be_a_folder_or_an_adapter(folder):
 def test_a_run_that_is_killed_leaves_a_whole_folder(folder):
     base, artifact = base_of(folder)
     data, best = tokens(folder, 40), folder / "best"
-    line = [str(harness.BIN / "gacc-exec"), artifact, "--data", data, "--eval", data + ",limit=2", "--eval-every", 1, "--load", base, "--save-best", f"{best}/", *FAST]
+    line = [str(harness.BIN / "gacc-exec"), artifact, "--data", data, "--eval", data + ",limit=2", "--eval-every", 1,
+            "--load", base, "--save-best", f"{best}/", *FAST]
     for wait in (0.4, 0.55, 0.7, 0.85, 1.0):
-        child = subprocess.Popen([*map(str, line), "--epochs", "2000"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        child = subprocess.Popen([*map(str, line), "--epochs", "2000"], stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL)
         try:
             child.wait(wait)
         except subprocess.TimeoutExpired:
@@ -245,7 +274,8 @@ def test_a_saved_folder_opens_in_transformers(folder):
         base, artifact = base_of(folder, config, config["model_type"])
         out = folder / f"{base.name}-out"
         for kind, what in ("f32", "torch.float32"), ("bf16", "torch.bfloat16"), ("f16", "torch.float16"):
-            run("gacc-exec", artifact, "--data", tokens(folder), "--load", base, "--updates", 3, "--save", f"{out}/", "--save-as", "published", "--save-type", kind, *FAST)
+            run("gacc-exec", artifact, "--data", tokens(folder), "--load", base, "--updates", 3, "--save", f"{out}/",
+                "--save-as", "published", "--save-type", kind, *FAST)
             predicted(folder, artifact, "--load", out)
             far = far_from_transformers(python, folder, what, out)
             print(f"{base.name}, {kind}: {far:.1e}")
@@ -256,20 +286,25 @@ def test_an_adapter_opens_in_peft_by_itself(folder):
     """It names the folder that it was trained on, from wherever it is opened."""
     base, _ = base_of(folder, dtype="float32")
     artifact = compiled(base, folder / "lora.ptx", "--lora", 2)
-    run("gacc-exec", artifact, "--data", tokens(folder), "--load", "base", "--updates", 3, "--save-adapter", "adapter", *FAST, cwd=folder)
+    run("gacc-exec", artifact, "--data", tokens(folder), "--load", "base", "--updates", 3, "--save-adapter", "adapter",
+        *FAST, cwd=folder)
     told = json.loads((folder / "adapter/adapter_config.json").read_text())
     expect(told["base_model_name_or_path"] == str(base.resolve()), told)
-    run("gacc-exec", artifact, "--init-only", "--load", base / "model.safetensors", "--save-adapter", folder / "other", *FAST)
+    run("gacc-exec", artifact, "--init-only", "--load", base / "model.safetensors", "--save-adapter", folder / "other",
+        *FAST)
     before = files(folder / "other")
-    for path, most, words in ((base, 1 << 20, "the folder holds a model, of which the adapter would become a part: name another"),
+    for path, most, words in ((base, 1 << 20,
+                               "the folder holds a model, of which the adapter would become a part: name another"),
                               (folder / "none", 200, "none/adapter_config.json: File too large"),
                               (folder / "none", 1000, "none/adapter_model.safetensors: File too large"),
                               (folder / "other", 1000, "other/adapter_model.safetensors: File too large")):
-        done = run("gacc-exec", artifact, "--init-only", "--load", base, "--save-adapter", path, *FAST, code=1, **disk.files_of(most))
+        done = run("gacc-exec", artifact, "--init-only", "--load", base, "--save-adapter", path, *FAST, code=1,
+                   **disk.files_of(most))
         harness.one_error(done, words)
         expect(not (folder / "none").exists() and files(folder / "other") == before, f"{path}: half an adapter")
     nothing_else(folder)
-    expect(json.loads((folder / "other/adapter_config.json").read_text())["base_model_name_or_path"] is None, "a file is no base")
+    expect(json.loads((folder / "other/adapter_config.json").read_text())["base_model_name_or_path"] is None,
+           "a file is no base")
     python = harness.peer("peft", "transformers")
     predicted(folder, artifact, "--load", base, "--load-adapter", folder / "adapter")
     far = far_from_transformers(python, folder, "adapter", folder / "adapter")

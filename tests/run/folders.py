@@ -1,10 +1,12 @@
-"""Published models by their folder: gaccc FOLDER, --emit toml, --context, --lora, --families, and folders that are none."""
+"""Published models by their folder: gaccc FOLDER, --emit toml, --context, --lora, --families, and folders that are
+none."""
 import json
 import subprocess
 
 import harness
 
-SMALL = dict(model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=64, hidden_size=16, intermediate_size=24,
+SMALL = dict(model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=64, hidden_size=16,
+             intermediate_size=24,
              num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, hidden_act="silu", rms_norm_eps=1e-5,
              max_position_embeddings=32, tie_word_embeddings=False)
 
@@ -48,9 +50,11 @@ def test_a_folder_computes_in_the_type_of_its_numbers(folder):
             (dict(torch_dtype="float64"), [], "f32", 'torch_dtype is "float64"'),
             (dict(), [], "f32", "there is no torch_dtype"),
             (dict(torch_dtype=None), [], "f32", "there is no torch_dtype"),
-            (dict(torch_dtype="bfloat16"), ["--target", "sm_75"], "f16", 'torch_dtype is "bfloat16", which sm_75 does not multiply'),
+            (dict(torch_dtype="bfloat16"), ["--target", "sm_75"], "f16",
+             'torch_dtype is "bfloat16", which sm_75 does not multiply'),
             (dict(torch_dtype="bfloat16"), ["--target", "sm_90"], "bf16", 'torch_dtype is "bfloat16"'),
-            (dict(torch_dtype="bfloat16"), ["--set", "precision.compute=f32"], "f32", 'as set; torch_dtype is "bfloat16"'),
+            (dict(torch_dtype="bfloat16"), ["--set", "precision.compute=f32"], "f32",
+             'as set; torch_dtype is "bfloat16"'),
             (dict(torch_dtype="bfloat16"), ["--lora", 2], "bf16", 'torch_dtype is "bfloat16"')]):
         model = folder_of(folder, f"m{number}", **said)
         name = f"m{number}"
@@ -72,18 +76,24 @@ def test_a_folder_that_is_none_says_what_it_is(folder):
     (folder / "adapter").mkdir()
     (folder / "adapter/adapter_config.json").write_text("{}")
     (folder_of(folder, "half") / "config.json").write_text('{"model_type": "llama", "hid')
-    for name, expected in [("empty", "there is no config.json"), ("adapter", "it is an adapter"), ("half", "it is no JSON"),
+    for name, expected in [("empty", "there is no config.json"), ("adapter", "it is an adapter"),
+                           ("half", "it is no JSON"),
                            ("gone/config.json", "No such file")]:
         done = gaccc(folder / name, "-o", folder / "step.ptx")
         assert done.returncode == 1 and expected in done.stderr, done.stderr
     for number, (change, expected) in enumerate([
-            (dict(model_type="lama"), 'error: no family has the `model_type` "lama"; did you mean "llama"?'), (dict(model_type=...), "error: it has no `model_type`"),
-            (dict(brand_new=1), "error: `brand_new` = 1:"), (dict(hidden_act="relu2"), 'error: `hidden_act` = "relu2"'), (dict(vocab_size=...), "error: there is no `vocab_size`"),
-            (dict(rms_norm_eps=-1), "rms_norm_eps: error: `eps` must be above 0, not -1 [out-of-range]\n"), (dict(num_hidden_layers=0), "num_hidden_layers: error: `repeat` must"),
-            (dict(rope_scaling=dict(type="linear", factor=0.5)), "rope_scaling.factor: error: `rope.scaling.factor` must be at least 1, not 0.5")]):
+            (dict(model_type="lama"), 'error: no family has the `model_type` "lama"; did you mean "llama"?'),
+            (dict(model_type=...), "error: it has no `model_type`"),
+            (dict(brand_new=1), "error: `brand_new` = 1:"), (dict(hidden_act="relu2"), 'error: `hidden_act` = "relu2"'),
+            (dict(vocab_size=...), "error: there is no `vocab_size`"),
+            (dict(rms_norm_eps=-1), "rms_norm_eps: error: `eps` must be above 0, not -1 [out-of-range]\n"),
+            (dict(num_hidden_layers=0), "num_hidden_layers: error: `repeat` must"),
+            (dict(rope_scaling=dict(type="linear", factor=0.5)),
+             "rope_scaling.factor: error: `rope.scaling.factor` must be at least 1, not 0.5")]):
         wrong = folder_of(folder, f"wrong{number}", **change)
         done = gaccc(wrong, "-o", folder / "step.ptx")
-        assert done.returncode == 1 and done.stderr.startswith(f"{wrong}/config.json: {expected}") and done.stderr.count("\n") == 1, done.stderr
+        assert done.returncode == 1 and done.stderr.startswith(
+            f"{wrong}/config.json: {expected}") and done.stderr.count("\n") == 1, done.stderr
     assert not (folder / "step.ptx").exists()
 
 
@@ -91,7 +101,8 @@ def test_what_does_not_go_together_is_a_wrong_command(folder):
     model = folder_of(folder, "small")
     toml = folder / "model.toml"
     toml.write_text(gaccc(model, "--emit", "toml", "-o", "-").stdout)
-    for words in [[toml, "--emit", "toml"], [toml, "--context", 8], [toml, "--families", folder], [model, "--emit", "toml", "--plan"],
+    for words in [[toml, "--emit", "toml"], [toml, "--context", 8], [toml, "--families", folder],
+                  [model, "--emit", "toml", "--plan"],
                   [model, "--context", 0], [model, "--lora", "x"]]:
         assert gaccc(*words).returncode == 2, words
 
@@ -108,7 +119,8 @@ def test_a_family_of_ones_own(folder):
     (families := folder / "families").mkdir()
     assert gaccc(model, "--families", families, "--summary").returncode == 1
     theirs = gaccc(folder_of(folder, "theirs"), "--summary", "-o", folder / "theirs.ptx").stdout
-    harness.run("gacc-exec", folder / "theirs.ptx", "--init-only", "--save", model / "model.safetensors", "--save-as", "published")
+    harness.run("gacc-exec", folder / "theirs.ptx", "--init-only", "--save", model / "model.safetensors", "--save-as",
+                "published")
     llama = (harness.ROOT / "frontend/families/llama.toml").read_text().replace('match = ["llama"]', 'match = ["mine"]')
     for text in llama, 'match = ["mine"]\nbase = "llama"\n':
         (families / "mine.toml").write_text(text)
@@ -119,28 +131,34 @@ def test_a_family_of_ones_own(folder):
     done = gaccc(model, "--families", families, "--summary")
     assert done.returncode == 1 and "mine.toml:2: error: there is no other family `lama`" in done.stderr, done.stderr
     (model / "config.json").write_text(json.dumps(SMALL | dict(model_type="other")))
-    harness.one_error(harness.run("gacc-exec", folder / "mine.ptx", "--init-only", "--load", model, code=1), 'model_type is "other", "mine" in the model')
+    harness.one_error(harness.run("gacc-exec", folder / "mine.ptx", "--init-only", "--load", model, code=1),
+                      'model_type is "other", "mine" in the model')
 
 
 def test_weights_and_tokens_that_do_not_fit_are_told(folder):
-    """Weights of another size, an index that lies, half a file, tokens beyond the vocabulary: an error each, with file and name."""
+    """Weights of another size, an index that lies, half a file, tokens beyond the vocabulary: an error each, with
+    file and name."""
     model, wide = folder_of(folder, "small"), folder_of(folder, "wide", hidden_size=32)
     for path in model, wide:
         assert gaccc(path, "--context", 8, "-o", f"{path}.ptx").returncode == 0
-        harness.run("gacc-exec", f"{path}.ptx", "--init-only", "--save", path / "model.safetensors", "--save-as", "published", "--device", "cpu")
+        harness.run("gacc-exec", f"{path}.ptx", "--init-only", "--save", path / "model.safetensors", "--save-as",
+                    "published", "--device", "cpu")
     artifact = f"{model}.ptx"
 
     def refused(*words, **options):
         spec = f"tokens:{folder}/tokens.bin"
-        (folder / "tokens.bin").write_bytes(b"".join(token.to_bytes(2, "little") for token in options.get("tokens", range(33))))
-        done = harness.run("gacc-exec", artifact, "--load", model, "--data", spec, "--save", folder / "out", "--device", "cpu", code=1)
+        (folder / "tokens.bin").write_bytes(b"".join(token.to_bytes(2, "little")
+                                                     for token in options.get("tokens", range(33))))
+        done = harness.run("gacc-exec", artifact, "--load", model, "--data", spec, "--save", folder / "out", "--device",
+                           "cpu", code=1)
         harness.one_error(done, *words)
         assert not (folder / "out").exists()
 
     refused("token", "64", tokens=[*range(32), 64])
     good = (model / "model.safetensors").read_bytes()
     (model / "model.safetensors").write_bytes((wide / "model.safetensors").read_bytes())
-    refused("small/model.safetensors does not fit the model", "embed.weight (model.embed_tokens.weight) is [64, 32] in the file, [64, 16] in the model")
+    refused("small/model.safetensors does not fit the model",
+            "embed.weight (model.embed_tokens.weight) is [64, 32] in the file, [64, 16] in the model")
     (model / "model.safetensors").write_bytes(good[:len(good) // 2])
     refused("small/model.safetensors")
     (model / "model.safetensors").rename(model / "part.safetensors")
@@ -155,9 +173,11 @@ def test_weights_and_tokens_that_do_not_fit_are_told(folder):
     refused("has neither model.safetensors")
 
 
-NEOX = dict(model_type="gpt_neox", architectures=["GPTNeoXForCausalLM"], vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+NEOX = dict(model_type="gpt_neox", architectures=["GPTNeoXForCausalLM"], vocab_size=64, hidden_size=16,
+            intermediate_size=24, num_hidden_layers=2,
             num_attention_heads=2, max_position_embeddings=32)
-PHI3 = dict(model_type="phi3", architectures=["Phi3ForCausalLM"], num_key_value_heads=4, original_max_position_embeddings=8)
+PHI3 = dict(model_type="phi3", architectures=["Phi3ForCausalLM"], num_key_value_heads=4,
+            original_max_position_embeddings=8)
 MISTRAL = dict(model_type="mistral", architectures=["MistralForCausalLM"])
 LONGROPE = dict(type="longrope", short_factor=[1.0, 1.5], long_factor=[1.0, 4.0])
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=8)
@@ -166,15 +186,22 @@ YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=8)
 def test_a_key_that_a_loaded_folder_lacks_stands_for_its_default(folder):
     """Compiled with a value and loaded without it, or the other way round: an error with the key and both values."""
     for number, (base, compiled, loaded, words) in enumerate([
-            (SMALL, dict(rope_scaling=dict(type="linear", factor=2.0)), {}, ["rope_scaling is missing, linear in the model"]),
+            (SMALL, dict(rope_scaling=dict(type="linear", factor=2.0)), {},
+             ["rope_scaling is missing, linear in the model"]),
             (SMALL, dict(rope_scaling=YARN), dict(rope_scaling=None), ["rope_scaling is missing, yarn in the model"]),
             (SMALL, {}, dict(rope_scaling=YARN), ["rope_scaling", "not scaled"]),
-            (SMALL, dict(rope_scaling=YARN | dict(attention_factor=1.25)), dict(rope_scaling=YARN), ["attention_factor is missing, 1.25 in the model"]),
-            (SMALL, dict(rope_scaling=YARN | dict(beta_fast=16.0)), dict(rope_scaling=YARN), ["beta_fast is missing, which is 32, 16"]),
-            (SMALL, dict(rope_scaling=YARN), dict(rope_scaling=YARN | dict(beta_fast=16.0)), ["rope_scaling.beta_fast is 16.0, 32"]),
-            (SMALL, dict(rope_theta=77.0), dict(rope_parameters=dict(rope_type="default")), ["rope_theta is missing, which is 10000, 77"]),
-            (SMALL, {}, dict(rope_parameters=dict(rope_type="default", rope_theta=77.0)), ["rope_parameters.rope_theta is 77.0, 10000"]),
-            (SMALL | PHI3, dict(partial_rotary_factor=0.5), {}, ["partial_rotary_factor is missing, which is 1.0, 0.5 in the model"]),
+            (SMALL, dict(rope_scaling=YARN | dict(attention_factor=1.25)), dict(rope_scaling=YARN),
+             ["attention_factor is missing, 1.25 in the model"]),
+            (SMALL, dict(rope_scaling=YARN | dict(beta_fast=16.0)), dict(rope_scaling=YARN),
+             ["beta_fast is missing, which is 32, 16"]),
+            (SMALL, dict(rope_scaling=YARN), dict(rope_scaling=YARN | dict(beta_fast=16.0)),
+             ["rope_scaling.beta_fast is 16.0, 32"]),
+            (SMALL, dict(rope_theta=77.0), dict(rope_parameters=dict(rope_type="default")),
+             ["rope_theta is missing, which is 10000, 77"]),
+            (SMALL, {}, dict(rope_parameters=dict(rope_type="default", rope_theta=77.0)),
+             ["rope_parameters.rope_theta is 77.0, 10000"]),
+            (SMALL | PHI3, dict(partial_rotary_factor=0.5), {},
+             ["partial_rotary_factor is missing, which is 1.0, 0.5 in the model"]),
             (SMALL | PHI3, {}, dict(partial_rotary_factor=0.5), ["partial_rotary_factor is 0.5, 1 in the model"]),
             (SMALL | PHI3, dict(rope_scaling=LONGROPE), dict(rope_scaling=LONGROPE, max_position_embeddings=64),
              ["max_position_embeddings is 64", "8.0", "4 in the model"]),
@@ -182,7 +209,8 @@ def test_a_key_that_a_loaded_folder_lacks_stands_for_its_default(folder):
             (SMALL | MISTRAL, dict(sliding_window=None), dict(sliding_window=6), ["sliding_window is 6"]),
             (NEOX, dict(rotary_pct=0.5), {}, ["rotary_pct is missing, which is 0.25, 0.5 in the model"]),
             (NEOX, dict(rotary_emb_base=77), {}, ["rotary_emb_base is missing, which is 10000, 77 in the model"]),
-            (NEOX, dict(use_parallel_residual=False), {}, ["use_parallel_residual is missing, which is true, false in the model"]),
+            (NEOX, dict(use_parallel_residual=False), {},
+             ["use_parallel_residual is missing, which is true, false in the model"]),
             (NEOX, {}, dict(use_parallel_residual=False), ["use_parallel_residual is false, true in the model"])]):
         model, other = folder / f"m{number}", folder / f"o{number}"
         for path, changes in (model, compiled), (other, loaded):
@@ -204,15 +232,20 @@ def test_a_config_means_what_transformers_takes_it_for(folder):
         return done.stdout
 
     # Of both spellings of the positions the older one counts, as a whole.
-    both = emitted("both", rope_scaling=dict(type="default"), rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=500000.0))
+    both = emitted("both", rope_scaling=dict(type="default"),
+                   rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=500000.0))
     assert "rope = { theta = 10000.0 }" in both and "linear" not in both, both
-    assert "theta = 77.0" in emitted("older", rope_scaling=dict(type="default", rope_theta=77.0), rope_parameters=dict(rope_type="default", rope_theta=5.0))
+    assert "theta = 77.0" in emitted("older", rope_scaling=dict(type="default", rope_theta=77.0),
+                                     rope_parameters=dict(rope_type="default", rope_theta=5.0))
     # Phi3's class takes 32000 for a padding that is not there.
     phi3 = PHI3 | dict(vocab_size=32064)
-    assert "padding = 32000" in emitted("phi3", **phi3) and "padding" not in emitted("phi3-null", **phi3, pad_token_id=None)
+    assert "padding = 32000" in emitted("phi3",
+                                        **phi3) and "padding" not in emitted("phi3-null", **phi3, pad_token_id=None)
     # What config.to_dict() writes of every model.
-    neutral = dict(is_encoder_decoder=False, add_cross_attention=False, tie_encoder_decoder=False, pruned_heads={}, bad_words_ids=None, output_scores=False,
-                   return_dict_in_generate=False, forced_bos_token_id=None, remove_invalid_values=False, encoder_no_repeat_ngram_size=0, tf_legacy_loss=False)
+    neutral = dict(is_encoder_decoder=False, add_cross_attention=False, tie_encoder_decoder=False, pruned_heads={},
+                   bad_words_ids=None, output_scores=False,
+                   return_dict_in_generate=False, forced_bos_token_id=None, remove_invalid_values=False,
+                   encoder_no_repeat_ngram_size=0, tf_legacy_loss=False)
     assert emitted("common", **neutral).replace('"common"', '"plain"') == emitted("plain")
     for key in "is_encoder_decoder", "tie_encoder_decoder":
         done = gaccc(folder_of(folder, key, **{key: True}), "--emit", "toml", "-o", "-")
@@ -231,7 +264,8 @@ def test_documents_of_longrope_need_a_window_of_one_table(folder):
 EXAMPLES = {
     "gpt2_hf": ["gpt2.json", "--set", "model.name=gpt2-hf"],
     "llama_hf": ["smollm2-135m.json", "--context", 512, "--set", "model.name=llama-hf"],
-    "llama_lora": ["smollm2-135m.json", "--context", 512, "--lora", 8, "--set", "model.name=llama-lora", "--set", "precision.compute=bf16", "--memory", "1GiB"],
+    "llama_lora": ["smollm2-135m.json", "--context", 512, "--lora", 8, "--set", "model.name=llama-lora", "--set",
+                   "precision.compute=bf16", "--memory", "1GiB"],
 }
 
 

@@ -1,5 +1,5 @@
-"""PyTorch modules as models: the forward, one update and the parameters are PyTorch's, and what cannot be said is refused
-with the line of Python."""
+"""PyTorch modules as models: the forward, one update and the parameters are PyTorch's, and what cannot be said is
+refused with the line of Python."""
 import contextlib
 import copy
 import io
@@ -22,7 +22,8 @@ def as_pytorch(*names):
     """The forward and an update by AdamW; tests/parity/torch_modules.py has the other modules and optimizers."""
     for name in names:
         module, inputs, loss, target = made(name)
-        run = session(gacc.from_torch(module, inputs, loss=loss, target="y", optimizer={"type": "adamw", "lr": 1e-3, "eps": 1e-2}))
+        run = session(gacc.from_torch(module, inputs, loss=loss, target="y",
+                                      optimizer={"type": "adamw", "lr": 1e-3, "eps": 1e-2}))
         with torch.no_grad():
             wanted = module.eval()(*inputs.values())
         off = ((torch.as_tensor(run.predict(inputs)) - wanted).abs().max() / wanted.abs().max().clamp(min=1)).item()
@@ -33,7 +34,8 @@ def as_pytorch(*names):
         ours = run.parameters()
         module.load_state_dict(ours, strict=True)
         worst, where = apart(ours, after)
-        expect(abs(window.loss - value) <= 1e-5 * max(1, abs(value)), f"{name}: the loss is {window.loss}, PyTorch's {value}")
+        expect(abs(window.loss - value) <= 1e-5 * max(1, abs(value)),
+               f"{name}: the loss is {window.loss}, PyTorch's {value}")
         expect(worst <= 1e-6, f"{name}: after one update {where} is {worst:.1e} off")
         print(f"{name}: forward {off:.0e}, update {worst:.0e}", flush=True)
 
@@ -50,11 +52,13 @@ def test_a_batch_norm_of_two_calls_moves_its_statistics_twice(_):
     """In the order of the calls, in every launch of a window, and where lanes are joined."""
     as_pytorch("siamese")
     module, inputs, loss, target = made("siamese")
-    wanted, parts = copy.deepcopy(module).train(), [({n: x[i:i + 1] for n, x in inputs.items()}, target[i:i + 1]) for i in range(4)]
+    wanted, parts = copy.deepcopy(module).train(), [({n: x[i:i + 1] for n, x in inputs.items()}, target[i:i + 1])
+                                                    for i in range(4)]
     for given, _ in parts:
         wanted(*given.values())
     for lanes in (1, 4):
-        run = session(gacc.from_torch(module, inputs, loss=loss, target="y", optimizer=SGD, train={"micro_batch": 1, "accumulate": 4, "lanes": lanes}))
+        run = session(gacc.from_torch(module, inputs, loss=loss, target="y", optimizer=SGD,
+                                      train={"micro_batch": 1, "accumulate": 4, "lanes": lanes}))
         for given, y in parts:
             run.step(given, y=y)
         run.update()
@@ -75,19 +79,22 @@ def test_a_module_is_trained_and_written_back(_):
     net = nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 2))
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=16)
     losses = []
-    run = gacc.train(module=net, loader=loader, loss="cross_entropy", target="y", optimizer={"type": "adam", "lr": 1e-2}, metrics=["accuracy"],
+    run = gacc.train(module=net, loader=loader, loss="cross_entropy", target="y",
+                     optimizer={"type": "adam", "lr": 1e-2}, metrics=["accuracy"],
                      epochs=20, seed=1, device="cpu", threads=1, on_update=lambda _, window: losses.append(window.loss))
     expect(losses[-1] < 0.75 * losses[0], f"the loss went from {losses[0]} to {losses[-1]}")
     with torch.no_grad():
         accuracy = (net.eval()(x).argmax(1) == y).float().mean().item()
-    expect(abs(run.evaluate(input=x, y=y).metrics["accuracy"] - accuracy) < 1e-6, "the module has other weights than the session")
+    expect(abs(run.evaluate(input=x, y=y).metrics["accuracy"] - accuracy) < 1e-6,
+           "the module has other weights than the session")
 
 
 def test_classes_may_be_on_axis_1(_):
     """An example of the target says so; where both axes fit it is the last one."""
     torch.manual_seed(2)
     net, x, y = nn.Conv2d(3, 5, 3, padding=1), torch.randn(4, 3, 6, 7), torch.randint(0, 5, (4, 6, 7))
-    run = session(gacc.from_torch(net, {"input": x, "y": y}, loss="cross_entropy", target="y", optimizer={"type": "sgd", "lr": 1.0}))
+    run = session(gacc.from_torch(net, {"input": x, "y": y}, loss="cross_entropy", target="y",
+                                  optimizer={"type": "sgd", "lr": 1.0}))
     with torch.no_grad():
         expect(np.allclose(run.predict(input=x), net(x).permute(0, 2, 3, 1).numpy(), atol=1e-5), "classes are not last")
     run.step(input=x, y=y)
@@ -95,8 +102,10 @@ def test_classes_may_be_on_axis_1(_):
     loss = F.cross_entropy(net(x), y)
     loss.backward()
     worst, where = apart(run.parameters(), {n: p.detach() - p.grad for n, p in net.named_parameters()})
-    expect(abs(window.loss - loss.item()) < 1e-5 and worst < 1e-6, f"{window.loss}, {loss.item()}; {where} is {worst:.1e} off")
-    square = gacc.from_torch(nn.Linear(5, 5), {"input": torch.randn(2, 5, 5), "y": torch.zeros(2, 5).long()}, loss="cross_entropy", target="y", optimizer="sgd")
+    expect(abs(window.loss - loss.item()) < 1e-5 and worst < 1e-6,
+           f"{window.loss}, {loss.item()}; {where} is {worst:.1e} off")
+    square = gacc.from_torch(nn.Linear(5, 5), {"input": torch.randn(2, 5, 5), "y": torch.zeros(2, 5).long()},
+                             loss="cross_entropy", target="y", optimizer="sgd")
     expect(list(square.output_shape) == [5, 5] and list(square.inputs["y"].shape) == [5], f"{square.inputs}")
 
 
@@ -117,7 +126,8 @@ def test_the_state_is_the_module_s(_):
             return self.head(self.norm(y.transpose(1, 2)).transpose(1, 2))
     torch.manual_seed(0)
     net, tokens = Net(), torch.randint(0, 11, (4, 5))
-    step = gacc.from_torch(net, {"tokens": tokens}, loss="cross_entropy", target="next", optimizer={"type": "sgd", "lr": 0.1})
+    step = gacc.from_torch(net, {"tokens": tokens}, loss="cross_entropy", target="next",
+                           optimizer={"type": "sgd", "lr": 0.1})
     expect("head.weight" not in step.source and "unused" not in step.source and not hasattr(net, "last"), step.source)
     run = session(step)
     expect(run.parameters()._metadata == net.state_dict()._metadata, "the versions of the modules are lost")
@@ -128,7 +138,8 @@ def test_the_state_is_the_module_s(_):
     after = run.parameters()
     net.load_state_dict(after, strict=True)
     same = {n for n in before if torch.equal(before[n], after[n])}
-    expect(same == {"frozen.weight", "frozen.bias", "unused.weight", "unused.bias", "scale", "norm.num_batches_tracked"}, f"what stayed: {same}")
+    expect(same == {"frozen.weight", "frozen.bias", "unused.weight", "unused.bias", "scale",
+                    "norm.num_batches_tracked"}, f"what stayed: {same}")
     expect(torch.equal(after["head.weight"], after["embed.weight"]), "the tie is lost")
     run.load(before)
     expect(all(torch.equal(before[n], x) for n, x in run.parameters().items()), "load gave other values")
@@ -152,7 +163,8 @@ def one_update(name, net, inputs, y):
     window = run.update()
     value, after = updated(net, inputs, "mse", y)
     worst, where = apart(run.parameters(), after)
-    expect(abs(window.loss - value) <= 1e-5 * max(1, value) and worst <= 1e-6, f"{name}: loss {window.loss} and {value}, {where} {worst:.1e} off")
+    expect(abs(window.loss - value) <= 1e-5 * max(1, value) and worst <= 1e-6,
+           f"{name}: loss {window.loss} and {value}, {where} {worst:.1e} off")
 
 
 def learns_as_pytorch(name, function, net=None):
@@ -175,10 +187,13 @@ def test_refusals_name_the_line(_):
     class Inner(One):
         def forward(self, x):
             return torch.special.i0(x * self.weight)
-    inside = () if torch.__version__.startswith("2.4.") else ("module `1`", "Inner")  # that one's export forgets it of i0
-    error = refused(None, "i0", "from_torch.py", "return torch.special.i0(x", *inside, module=nn.Sequential(nn.Linear(4, 4), Inner(None)))
+    inside = () if torch.__version__.startswith("2.4.") else ("module `1`",
+                                                              "Inner")  # that one's export forgets it of i0
+    error = refused(None, "i0", "from_torch.py", "return torch.special.i0(x", *inside,
+                    module=nn.Sequential(nn.Linear(4, 4), Inner(None)))
     expect(error.file == __file__ and error.line is not None, f"{error.file}:{error.line}")
-    for function in (lambda x: x - x.mean(0), lambda x: x - x.mean(), lambda x: x - x.max(), lambda x: x.flip(0), lambda x: x @ x.T):
+    for function in (lambda x: x - x.mean(0), lambda x: x - x.mean(), lambda x: x - x.max(), lambda x: x.flip(0),
+                     lambda x: x @ x.T):
         refused(function, "batch", "from_torch.py")
     refused(lambda x: x.reshape(2, -1), "")
     refused(lambda x: x[x[:, 0] > 0], "")
@@ -187,7 +202,8 @@ def test_refusals_name_the_line(_):
     refused(lambda x: {"a": x, "b": x * 2, "cache": object()}, "2 tensors", "output= one of 'a', 'b'")
     refused(lambda x: object(), "gives object")
     refused(lambda x: (x * 2).long(), "floats")
-    for function in (lambda x: x / x.shape[0], lambda x: x + x.size(0), lambda x: torch.where(x > 0.1 * x.shape[0], x, 0), lambda x: x * x.numel() ** -0.5,
+    for function in (lambda x: x / x.shape[0], lambda x: x + x.size(0),
+                     lambda x: torch.where(x > 0.1 * x.shape[0], x, 0), lambda x: x * x.numel() ** -0.5,
                      lambda x: torch.add(x, x, alpha=x.shape[0])):
         refused(function, "the number of samples", "from_torch.py")
     class Item(One):
@@ -196,24 +212,29 @@ def test_refusals_name_the_line(_):
     refused(None, ".item(): give the tensor itself", module=Item(None))
     refused(lambda x: x + torch.randn_like(x), "is an input")
     refused(lambda x: x.repeat(1, 100).topk(3)[0], "it orders 400 numbers, and gacc at most 256", "max, min and argmax")
-    refused(lambda x: F.conv_transpose3d(x.view(-1, 1, 2, 2, 1), torch.ones(1, 1, 1, 1, 1)), "its images have 3 axes", "with that axis among the channels", "from_torch.py")
+    refused(lambda x: F.conv_transpose3d(x.view(-1, 1, 2, 2, 1), torch.ones(1, 1, 1, 1, 1)), "its images have 3 axes",
+            "with that axis among the channels", "from_torch.py")
     reading = One(lambda x: norm(x) - norm.running_mean)
     reading.norm = norm = nn.BatchNorm1d(4)
     refused(None, "in training a forward does not read them", module=reading)
-    refused(None, "scale_grad_by_freq", module=nn.Sequential(nn.Embedding(9, 4, scale_grad_by_freq=True)), x=torch.randint(0, 9, (4, 2)))
-    refused(None, "`0` (BatchNorm1d) has momentum=None", "such as 0.1", module=nn.Sequential(nn.BatchNorm1d(4, momentum=None)))
+    refused(None, "scale_grad_by_freq", module=nn.Sequential(nn.Embedding(9, 4, scale_grad_by_freq=True)),
+            x=torch.randint(0, 9, (4, 2)))
+    refused(None, "`0` (BatchNorm1d) has momentum=None", "such as 0.1",
+            module=nn.Sequential(nn.BatchNorm1d(4, momentum=None)))
     nothing = One(lambda x: x)
     nothing.requires_grad_(False)
     refused(None, "no trainable parameter", module=nothing)
     raises(gacc.Error, "sgd")(
-        lambda: gacc.from_torch(One(lambda x: x), {"x": torch.randn(4, 4)}, loss="mse", target="y", optimizer={"type": "sdg"}))
+        lambda: gacc.from_torch(One(lambda x: x), {"x": torch.randn(4, 4)}, loss="mse", target="y",
+                                optimizer={"type": "sdg"}))
 
 
 def test_operations(_):
     """One update of small functions: broadcasts, views with the batch elsewhere, gathers by constants."""
     a = torch.randn(3, 4)
     functions = {
-        "middle": lambda x: (x.view(-1, 2, 6).unsqueeze(2) * a[:, None, :2].transpose(0, 1).reshape(2, 3, 1)).flatten(1),
+        "middle": lambda x: (x.view(-1, 2, 6).unsqueeze(2) * a[:, None,
+                                                               :2].transpose(0, 1).reshape(2, 3, 1)).flatten(1),
         "pairs": lambda x: (x.view(-1, 3, 4)[:, :, None] - x.view(-1, 3, 4)[:, None]).abs().sum(-1),
         "batch behind": lambda x: x.view(-1, 3, 4).permute(1, 0, 2).reshape(3, -1, 2, 2).permute(1, 2, 0, 3).flatten(1),
         "strides": lambda x: torch.stack([-x[:, 1::2], x[:, ::2]], -1).flatten(1),
@@ -221,59 +242,94 @@ def test_operations(_):
         "gather": lambda x: x[:, torch.tensor([0, 5, 2, 2, 11])],
         "powers": lambda x: (x.abs() + 1) ** 1.5 + x ** 3 + (x.abs() + 0.5) ** -0.5,
         "clamps": lambda x: x.clamp(-0.5, 0.5) + F.relu6(x * 3) + F.hardswish(x),
-        "functions": lambda x: torch.erf(x) + F.elu(x) + F.mish(x) + F.softplus(x) + F.logsigmoid(x) + F.celu(x, 0.7) + F.gelu(x, approximate="tanh"),
+        "functions": lambda x: torch.erf(x) + F.elu(x) + F.mish(x) + F.softplus(x) + F.logsigmoid(x) + F.celu(x, 0.7)
+        + F.gelu(x, approximate="tanh"),
         "siren": lambda x: torch.sin(30 * (x.view(-1, 3, 4) @ a.T)),
-        "times": lambda x: torch.cat([f(x.abs()[:, :2, None] * 1000 * torch.exp(-1.5 * torch.arange(6))) for f in (torch.sin, torch.cos)], -1),
+        "times": lambda x: torch.cat([f(x.abs()[:, :2, None] * 1000 * torch.exp(-1.5 * torch.arange(6)))
+                                      for f in (torch.sin, torch.cos)], -1),
         "where": lambda x: torch.where(x > 0.1, x * 2, torch.minimum(x, x * x)),
-        "norms": lambda x: F.normalize(x.view(-1, 3, 4), dim=-1) + x.view(-1, 3, 4).var(1, keepdim=True) + x.view(-1, 3, 4).std(-1, keepdim=True),
-        "sums": lambda x: torch.logsumexp(x.view(-1, 3, 4), 1) + x.view(-1, 3, 4).cumsum(1)[:, -1] + x.view(-1, 3, 4).amin(1),
-        "written": lambda x: torch.slice_scatter(x, x[:, :3] * 2, 1, 4, 7) + torch.slice_scatter(x, x[:, :3], 1, 9) * torch.slice_scatter(x, x[:, 3:5], 1, 0, 2),
+        "norms": lambda x: F.normalize(x.view(-1, 3, 4), dim=-1) + x.view(-1, 3, 4).var(1, keepdim=True)
+        + x.view(-1, 3, 4).std(-1, keepdim=True),
+        "sums": lambda x: torch.logsumexp(x.view(-1, 3, 4), 1) + x.view(-1, 3, 4).cumsum(1)[:, -1]
+        + x.view(-1, 3, 4).amin(1),
+        "written": lambda x: torch.slice_scatter(x, x[:, :3] * 2, 1, 4, 7)
+        + torch.slice_scatter(x, x[:, :3], 1, 9) * torch.slice_scatter(x, x[:, 3:5], 1, 0, 2),
         "ones": lambda x: torch.cat([x[:, :1], torch.zeros(x.shape[0], 2), torch.ones_like(x[:, :1])], 1),
-        "images": lambda x: F.interpolate(F.avg_pool2d(F.pad(x.view(-1, 1, 3, 4), (1, 1, 1, 0), value=0.5), 2, 2), scale_factor=2, mode="bilinear"),
-        "pads": lambda x: F.avg_pool2d(x.view(-1, 1, 3, 4), 3, 1, 1, count_include_pad=False) + F.max_pool2d(x.view(-1, 1, 3, 4), 2, 1, 1)[..., 1:, 1:],
-        "windows beyond the end": lambda x: F.max_pool1d(x.view(-1, 1, 12), 3, 2, 1, ceil_mode=True)[:, :, None] + F.max_pool2d(x.view(-1, 1, 2, 6), 3, 2, 1, ceil_mode=True)[:, :, :, -1:],
+        "images": lambda x: F.interpolate(F.avg_pool2d(F.pad(x.view(-1, 1, 3, 4), (1, 1, 1, 0), value=0.5), 2, 2),
+                                          scale_factor=2, mode="bilinear"),
+        "pads": lambda x: F.avg_pool2d(x.view(-1, 1, 3, 4), 3, 1, 1, count_include_pad=False)
+        + F.max_pool2d(x.view(-1, 1, 3, 4), 2, 1, 1)[..., 1:, 1:],
+        "windows beyond the end": lambda x: F.max_pool1d(x.view(-1, 1, 12), 3, 2, 1, ceil_mode=True)[:, :, None]
+        + F.max_pool2d(x.view(-1, 1, 2, 6), 3, 2, 1, ceil_mode=True)[:, :, :, -1:],
         "adaptive": lambda x: F.adaptive_avg_pool2d(x.view(-1, 1, 3, 4), (2, 3)),
         "shuffle": lambda x: F.pixel_shuffle(x.view(-1, 4, 1, 3), 2),
         "wholes": lambda x: x * torch.tensor([1.0, 2.0, 4.0] * 4).mean() - a.max() + a.min(),
         "parts of a sum": lambda x: torch.addmm(x[:, :4], x, torch.ones(12, 4), beta=0.5, alpha=2),
         "left": lambda x: a.T @ x.view(-1, 3, 4),
-        "groups": lambda x: F.group_norm(x.view(-1, 4, 3), 2) + F.instance_norm(x.view(-1, 4, 3)) + F.layer_norm(x.view(-1, 4, 3), (4, 3)),
-        "mask": lambda x: F.scaled_dot_product_attention(*[x.view(-1, 1, 6, 2)] * 3, attn_mask=torch.ones(6, 6).tril().bool()),
-        "causal": lambda x: F.scaled_dot_product_attention(*[x.view(-1, 1, 6, 2)] * 3, is_causal=True) + F.scaled_dot_product_attention(
+        "groups": lambda x: F.group_norm(x.view(-1, 4, 3), 2) + F.instance_norm(x.view(-1, 4, 3))
+        + F.layer_norm(x.view(-1, 4, 3), (4, 3)),
+        "mask": lambda x: F.scaled_dot_product_attention(*[x.view(-1, 1, 6, 2)] * 3,
+                                                         attn_mask=torch.ones(6, 6).tril().bool()),
+        "causal": lambda x: F.scaled_dot_product_attention(*[x.view(-1, 1, 6, 2)] * 3, is_causal=True)
+        + F.scaled_dot_product_attention(
             x.view(-1, 1, 6, 2), *[x.view(-1, 1, 6, 2)[:, :, :4]] * 2, is_causal=True),
-        "repeated": lambda x: (x.view(-1, 3, 4).repeat(1, 2, 1)[:, 1:5] * x[:, None, :4].expand(-1, 4, -1)[:, :, 1:3].sum(-1, True)).flip(1),
-        "in front": lambda x: torch.stack([x, x.tanh()], 0).sum(0) + torch.stack([x[:, :6], x[:, 6:]]).amax(0).repeat(1, 2),
-        "numbers alone": lambda x: torch.where(x > 0, x, -9.0 * torch.ones_like(x)) + x.view(-1, 3, 4).matmul(torch.eye(4)).flatten(1),
-        "signs": lambda x: torch.sign(x) * x + x * (x > 1).any(-1, keepdim=True) + x * ((x > 1).all(1, keepdim=True) ^ (x < 0)) + F.one_hot(x.argmin(-1), 12),
+        "repeated": lambda x: (x.view(-1, 3, 4).repeat(1, 2,
+                                                       1)[:, 1:5] * x[:, None,
+                                                                      :4].expand(-1, 4, -1)[:, :, 1:3].sum(-1, True)).flip(1),
+        "in front": lambda x: torch.stack([x, x.tanh()], 0).sum(0)
+        + torch.stack([x[:, :6], x[:, 6:]]).amax(0).repeat(1, 2),
+        "numbers alone": lambda x: torch.where(x > 0, x, -9.0 * torch.ones_like(x))
+        + x.view(-1, 3, 4).matmul(torch.eye(4)).flatten(1),
+        "signs": lambda x: torch.sign(x) * x + x * (x > 1).any(-1, keepdim=True)
+        + x * ((x > 1).all(1, keepdim=True) ^ (x < 0)) + F.one_hot(x.argmin(-1), 12),
         "bases": lambda x: 2 ** x + torch.log2(x.abs() + 1) - torch.log10(x.abs() + 1) + torch.nan_to_num(x),
-        "moments": lambda x: torch.cat(torch.var_mean(x.view(-1, 3, 4), -1), -1) + torch.cat([torch.linalg.vector_norm(x, p, -1, True) for p in (0.5, 1, 2, 3, float("inf"), -float("inf"))], 1),
-        "norms of zeros": lambda x: F.normalize((x * 0).view(-1, 3, 4), dim=-1) + x.view(-1, 3, 4) + (x * 0).std(1)[:, None, None] + (x * 0).norm(dim=1)[:, None, None],
+        "moments": lambda x: torch.cat(torch.var_mean(x.view(-1, 3, 4), -1), -1)
+        + torch.cat([torch.linalg.vector_norm(x, p, -1, True) for p in (0.5, 1, 2, 3, float("inf"), -float("inf"))], 1),
+        "norms of zeros": lambda x: F.normalize((x * 0).view(-1, 3, 4), dim=-1) + x.view(-1, 3, 4)
+        + (x * 0).std(1)[:, None, None] + (x * 0).norm(dim=1)[:, None, None],
         "empty parts": lambda x: torch.cat([x[:, 3:3], x, x[:, 12:]], 1) * x[torch.arange(x.shape[0]), 2][:, None],
         "elu of zeros": lambda x: F.elu(x * 0) + F.selu(x * 0),
         "limits": lambda x: (x * 0).clamp(0, 1) + (x * 0 + 1).clamp(max=1) + x,
-        "gather by data": lambda x: x.gather(1, (x[:, :7].abs() * 3).long()) + x.view(-1, 3, 4).gather(1, (x.view(-1, 3, 4)[:, :2] > 0).long()).flatten(1)[:, :7],
+        "gather by data": lambda x: x.gather(1, (x[:, :7].abs() * 3).long())
+        + x.view(-1, 3, 4).gather(1, (x.view(-1, 3, 4)[:, :2] > 0).long()).flatten(1)[:, :7],
         "gather beside infinity": lambda x: x.masked_fill(x > 5, float("-inf")).gather(1, (x > 0).long()[:, :3]),
         "gather by samples": lambda x: torch.cat([x.view(-1, 3, 4)[torch.arange(x.shape[0]), (x[:, 0] > 0).long() - 1],
             x.view(-1, 3, 4)[torch.arange(x.shape[0])[:, None], :, (x[:, :2] > 0).long()].flatten(1)], 1),
         "largest few": lambda x: torch.cat([*x.topk(3), x.view(-1, 3, 4).topk(2, 1, largest=False)[0].flatten(1)], 1),
         "sorted": lambda x: x.sort(descending=True)[0] + (x * 2).round().sort(stable=True)[1] + x.argsort(),
-        "rounded": lambda x: x * ((x * 4).round() + (x.detach() * 0 + torch.tensor([-1.5, -0.5, 0.5, 1.5] * 3)).round() + torch.floor(x * 3) - torch.ceil(-x)) + torch.frac(x * 1e9),
-        "distances": lambda x: torch.cdist(x.view(-1, 3, 4), x.view(-1, 3, 4)[:, :2]).flatten(1) + torch.cdist(x.view(-1, 6, 2), torch.eye(2), p=1).flatten(1)[:, :6],
-        "products of many": lambda x: x.cumprod(1) + (x * (x > 0)).view(-1, 3, 4).prod(1).repeat(1, 3) + x.view(-1, 3, 4).cumprod(1).flatten(1),
-        "sums of exponents": lambda x: x.logcumsumexp(1) + (x * 0).logcumsumexp(1) + x.masked_fill(torch.arange(12) % 5 == 0, float("-inf")).logcumsumexp(1).clamp(-9),
-        "remainders": lambda x: x.remainder(0.7) + torch.fmod(x, -0.7) + (x * 2).remainder(-x.abs() - 1) + (x.detach() // 0.3) + torch.tan(x * 0.3),
-        "the largest and its place": lambda x: x.max(1, True)[0] * x.max(1)[1][:, None] + torch.eye(12)[2:][x.argmax(1).clamp(0, 9)] + x.min(1)[1][:, None],
-        "scattered": lambda x: x.scatter(1, (x[:, :3] * 3).int().abs().long(), 0.5) + torch.zeros_like(x).scatter_add(1, (x * 3).abs().long(), x)
-            + x.scatter(1, (x[:, :5] * 0).long() + torch.arange(3, 8), x[:, :5] * 2) * torch.where((x > 0).any(1), 2, 3)[:, None],
-        "einsum": lambda x: torch.einsum("bij,jk,bik->bk", x.view(-1, 3, 4), a.T @ a, x.view(-1, 3, 4).tanh()) + torch.einsum("bii->b", x.view(-1, 3, 4)[..., 1:])[:, None] + torch.einsum("qj,bij->biq", a, x.view(-1, 3, 4)).sum(1).repeat(1, 2)[:, :4],
-        "a factor for each row": lambda x: torch.einsum("nbij,jik->nbik", torch.stack([x, -x]).view(2, -1, 3, 4), a.expand(5, 3, 4).permute(2, 1, 0)).sum((0, 2)),
-        **({} if torch.__version__.startswith("2.4.") else {"heads as samples": lambda x: x.reshape(-1, 4)[:].tanh().view(-1, 12)}),
+        "rounded": lambda x: x * ((x * 4).round() + (x.detach() * 0 + torch.tensor([-1.5, -0.5, 0.5, 1.5] * 3)).round()
+                                  + torch.floor(x * 3) - torch.ceil(-x)) + torch.frac(x * 1e9),
+        "distances": lambda x: torch.cdist(x.view(-1, 3, 4), x.view(-1, 3, 4)[:, :2]).flatten(1)
+        + torch.cdist(x.view(-1, 6, 2), torch.eye(2), p=1).flatten(1)[:, :6],
+        "products of many": lambda x: x.cumprod(1) + (x * (x > 0)).view(-1, 3, 4).prod(1).repeat(1, 3)
+        + x.view(-1, 3, 4).cumprod(1).flatten(1),
+        "sums of exponents": lambda x: x.logcumsumexp(1) + (x * 0).logcumsumexp(1)
+        + x.masked_fill(torch.arange(12) % 5 == 0, float("-inf")).logcumsumexp(1).clamp(-9),
+        "remainders": lambda x: x.remainder(0.7) + torch.fmod(x, -0.7) + (x * 2).remainder(-x.abs() - 1)
+        + (x.detach() // 0.3) + torch.tan(x * 0.3),
+        "the largest and its place": lambda x: x.max(1, True)[0] * x.max(1)[1][:, None]
+        + torch.eye(12)[2:][x.argmax(1).clamp(0, 9)] + x.min(1)[1][:, None],
+        "scattered": lambda x: x.scatter(1, (x[:, :3] * 3).int().abs().long(), 0.5)
+        + torch.zeros_like(x).scatter_add(1, (x * 3).abs().long(), x)
+            + x.scatter(1, (x[:, :5] * 0).long() + torch.arange(3, 8),
+                        x[:, :5] * 2) * torch.where((x > 0).any(1), 2, 3)[:, None],
+        "einsum": lambda x: torch.einsum("bij,jk,bik->bk", x.view(-1, 3, 4), a.T @ a, x.view(-1, 3, 4).tanh())
+        + torch.einsum("bii->b", x.view(-1, 3, 4)[..., 1:])[:, None]
+        + torch.einsum("qj,bij->biq", a, x.view(-1, 3, 4)).sum(1).repeat(1, 2)[:, :4],
+        "a factor for each row": lambda x: torch.einsum("nbij,jik->nbik", torch.stack([x, -x]).view(2, -1, 3, 4),
+                                                        a.expand(5, 3, 4).permute(2, 1, 0)).sum((0, 2)),
+        **({} if torch.__version__.startswith("2.4.")
+           else {"heads as samples": lambda x: x.reshape(-1, 4)[:].tanh().view(-1, 12)}),
         "every second": lambda x: (lambda y: (y[:, ::2].copy_(x[:, 1::2]), y[:, 1::2].mul_(3), y)[2])(x.clone()),
-        "volumes": lambda x: F.local_response_norm(x.view(-1, 6, 1, 2), 3, 0.5) + F.avg_pool3d(x.view(-1, 1, 2, 2, 3), (2, 1, 2), 1, (1, 0, 1), count_include_pad=False).sum((1, 2, 3, 4))[:, None, None, None],
-        "bilinear": lambda x: F.bilinear(x.view(-1, 3, 4), x.view(-1, 3, 4).tanh(), torch.linspace(-1, 1, 32).view(2, 4, 4)),
+        "volumes": lambda x: F.local_response_norm(x.view(-1, 6, 1, 2), 3, 0.5)
+        + F.avg_pool3d(x.view(-1, 1, 2, 2, 3), (2, 1, 2), 1, (1, 0, 1),
+                       count_include_pad=False).sum((1, 2, 3, 4))[:, None, None, None],
+        "bilinear": lambda x: F.bilinear(x.view(-1, 3, 4), x.view(-1, 3, 4).tanh(),
+                                         torch.linspace(-1, 1, 32).view(2, 4, 4)),
         "windows": lambda x: torch.cat([x.unfold(1, 4, 2).flatten(1), x.view(-1, 3, 4).unfold(1, 2, 1).flatten(1)], 1),
         "one number": lambda x: x[:, None].cumsum(1)[:, 0] + x[:, :1] @ torch.tensor([[2.0]]),
-        "largest of parts": lambda x: F.adaptive_max_pool1d(x.view(-1, 2, 6), 3) + F.adaptive_max_pool2d(x.view(-1, 2, 2, 3), 1).flatten(2),
+        "largest of parts": lambda x: F.adaptive_max_pool1d(x.view(-1, 2, 6), 3)
+        + F.adaptive_max_pool2d(x.view(-1, 2, 2, 3), 1).flatten(2),
     }
     for name, function in functions.items():
         learns_as_pytorch(name, function)
@@ -281,19 +337,39 @@ def test_operations(_):
 
 def test_operations_that_others_say(_):
     functions = {
-        "arcs": lambda x: torch.atan(x * 3) + torch.atan2(x, x.flip(1)) + torch.atan2(x.abs() * 0, -x.abs()) + torch.asin(x.tanh()) - torch.acos(x.tanh() * 0.9),
-        "hyperbolic": lambda x: torch.cosh(x) + torch.asinh(x * 9) + torch.atanh(x.tanh() * 0.9) + torch.exp2(x) + torch.logaddexp(x, -x),
-        "digits of small numbers": lambda x: (torch.log1p(x * 1e-5) + torch.expm1(x * 1e-5) + F.elu(x * 1e-5)) * 1e5 - F.logsigmoid(x.abs() + 15) * 1e7,
-        "in the middle": lambda x: x.median(1, True)[0] + x.kthvalue(3, 1)[0][:, None] + x.quantile(0.3, 1, True) * x.quantile(torch.tensor([0.1, 0.9]), -1).sum(0)[:, None] + torch.bucketize(x, torch.linspace(-1, 1, 5)),
-        "at places": lambda x: x.index_copy(1, torch.tensor([0, 3]), x[:, 5:7] * 2) + x.index_add(1, torch.tensor([0, 3, 0]), x[:, 5:8]) + x.index_fill(1, torch.tensor([2, -3]), 2.0)
-            + (lambda y, m: (y.__setitem__((slice(None), m), x[:, :6]), y.view(-1, 3, 4).__setitem__((slice(None), 1, m[:4]), 0.5), y)[2])(x * 1, torch.arange(12) % 2 == 0),
-        "overlaps": lambda x: F.fold(x.view(-1, 4, 3), (2, 4), 2) + F.fold(x.view(-1, 6, 2), (3, 2), (3, 2), padding=(0, 1), stride=2)[:, :, :2, :1] + F.avg_pool1d(x.view(-1, 1, 12), 5, 3, ceil_mode=True)[:, :, None],
-        "samples of an image": lambda x: sum(F.grid_sample(x.view(-1, 1, 3, 4), x.view(-1, 3, 2, 2), padding_mode=p, align_corners=c) for p in ("zeros", "border") for c in (True, False)),
-        "quotients of whole numbers": lambda x: x * sum(f(w, n) for w in [(x * 20).int()] for n in (-3, 7, (x > 0) * 2 + 3) for f in (torch.floor_divide, torch.remainder, torch.fmod, lambda a, b: torch.div(a, b, rounding_mode="trunc"))) * 0.1
+        "arcs": lambda x: torch.atan(x * 3) + torch.atan2(x, x.flip(1)) + torch.atan2(x.abs() * 0, -x.abs())
+        + torch.asin(x.tanh()) - torch.acos(x.tanh() * 0.9),
+        "hyperbolic": lambda x: torch.cosh(x) + torch.asinh(x * 9) + torch.atanh(x.tanh() * 0.9) + torch.exp2(x)
+        + torch.logaddexp(x, -x),
+        "digits of small numbers": lambda x: (torch.log1p(x * 1e-5) + torch.expm1(x * 1e-5)
+                                              + F.elu(x * 1e-5)) * 1e5 - F.logsigmoid(x.abs() + 15) * 1e7,
+        "in the middle": lambda x: x.median(1, True)[0] + x.kthvalue(3, 1)[0][:, None]
+        + x.quantile(0.3, 1, True) * x.quantile(torch.tensor([0.1, 0.9]), -1).sum(0)[:, None]
+        + torch.bucketize(x, torch.linspace(-1, 1, 5)),
+        "at places": lambda x: x.index_copy(1, torch.tensor([0, 3]), x[:, 5:7] * 2)
+        + x.index_add(1, torch.tensor([0, 3, 0]), x[:, 5:8]) + x.index_fill(1, torch.tensor([2, -3]), 2.0)
+            + (lambda y, m: (y.__setitem__((slice(None), m), x[:, :6]),
+                             y.view(-1, 3, 4).__setitem__((slice(None), 1, m[:4]), 0.5),
+                             y)[2])(x * 1, torch.arange(12) % 2 == 0),
+        "overlaps": lambda x: F.fold(x.view(-1, 4, 3), (2, 4), 2)
+        + F.fold(x.view(-1, 6, 2), (3, 2), (3, 2), padding=(0, 1), stride=2)[:, :, :2, :1]
+        + F.avg_pool1d(x.view(-1, 1, 12), 5, 3, ceil_mode=True)[:, :, None],
+        "samples of an image": lambda x: sum(F.grid_sample(x.view(-1, 1, 3, 4), x.view(-1, 3, 2, 2), padding_mode=p,
+                                                           align_corners=c) for p in ("zeros", "border")
+                                                           for c in (True, False)),
+        "quotients of whole numbers": lambda x: x * sum(f(w, n) for w in [(x * 20).int()]
+                                                        for n in (-3, 7, (x > 0) * 2 + 3)
+                                                        for f in (torch.floor_divide, torch.remainder, torch.fmod,
+                                                                  lambda a,
+                                                                  b: torch.div(a, b, rounding_mode="trunc"))) * 0.1
             + (torch.arange(12) + (x > 0)) * 178956953 % 1000003 * 1e-6,
-        "rotary, by complex numbers": lambda x: torch.view_as_real(torch.view_as_complex(x.view(-1, 2, 3, 2)) * torch.polar(torch.ones(4, 3), torch.outer(torch.arange(4.0), torch.linspace(0.1, 1, 3)))[:2].view(1, 2, 3)).flatten(1)
+        "rotary, by complex numbers": lambda x: torch.view_as_real(
+            torch.view_as_complex(x.view(-1, 2, 3, 2)) * torch.polar(torch.ones(4, 3),
+                                                                     torch.outer(torch.arange(4.0), torch.linspace(0.1, 1, 3)))[:2].view(1, 2, 3)).flatten(1)
             + torch.view_as_real(torch.complex(x[:, :6], x[:, 6:]) * torch.polar(x[:, :6].exp(), x[:, 6:])).flatten(1),
-        "convolutions of volumes": lambda x: F.conv3d(x.view(-1, 2, 3, 2, 1), torch.linspace(-1, 1, 32).view(4, 1, 2, 2, 2), torch.ones(4), (2, 1, 1), 1, (2, 1, 1), 2),
+        "convolutions of volumes": lambda x: F.conv3d(x.view(-1, 2, 3, 2, 1),
+                                                      torch.linspace(-1, 1, 32).view(4, 1, 2, 2, 2), torch.ones(4),
+                                                      (2, 1, 1), 1, (2, 1, 1), 2),
     }
     for name, function in functions.items():
         learns_as_pytorch(name, function)
@@ -308,10 +384,14 @@ def test_frames_of_a_sample(_):
 
         def forward(self, x):
             x = (x * self.weight).view(-1, 3, 4)
-            return self.parts(x.reshape(-1, 4, 1, 1).expand(-1, 4, 2, 3) if self.wide else x.flatten(0, 1)).reshape(x.shape[0], 3, -1)
-    image = (nn.Conv2d(4, 6, 2, groups=2), nn.BatchNorm2d(6), nn.ConvTranspose2d(6, 4, 2, bias=False), nn.GroupNorm(2, 4), nn.MaxPool2d((1, 3)),
+            return self.parts(x.reshape(-1, 4, 1, 1).expand(-1, 4, 2, 3) if self.wide
+                              else x.flatten(0, 1)).reshape(x.shape[0], 3, -1)
+    image = (nn.Conv2d(4, 6, 2, groups=2), nn.BatchNorm2d(6), nn.ConvTranspose2d(6, 4, 2, bias=False),
+             nn.GroupNorm(2, 4), nn.MaxPool2d((1, 3)),
              nn.InstanceNorm2d(4, affine=True), nn.AdaptiveAvgPool2d(1))
-    for name, wide, parts in (("images", True, image), ("rows", False, (nn.BatchNorm1d(4), nn.Unflatten(1, (2, 2)), nn.Conv1d(2, 3, 2), nn.BatchNorm1d(3)))):
+    for name, wide, parts in (("images", True, image), ("rows", False,
+                                                        (nn.BatchNorm1d(4), nn.Unflatten(1, (2, 2)), nn.Conv1d(2, 3, 2),
+                                                         nn.BatchNorm1d(3)))):
         net = Frames(*parts)
         net.wide, net.function = wide, None
         learns_as_pytorch(name, lambda x, net=net: copy.deepcopy(net)(x), net)
@@ -322,7 +402,8 @@ def test_masks_of_a_transformer(_):
     class Decoder(nn.Module):
         def __init__(self):
             super().__init__()
-            self.layers, self.head = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, 0.0, batch_first=True), 2), nn.Linear(8, 3)
+            self.layers, self.head = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, 0.0, batch_first=True),
+                                                           2), nn.Linear(8, 3)
 
         def forward(self, **given):
             x = given["x"]
@@ -343,8 +424,10 @@ def test_masks_of_segments_by_the_samples_numbers(_):
     """As transformers makes them. A lower triangle becomes gacc's causal attention, with each head of keys once."""
     class Net(One):
         def forward(self, x):
-            rows, columns, samples = torch.arange(6)[:, None], torch.arange(6), torch.arange(x.shape[0])[:, None, None, None]
-            segments = (torch.arange(6).expand(x.shape[0], -1).diff(dim=1, prepend=torch.zeros(x.shape[0], 1)) > self.function).cumsum(1)
+            rows, columns, samples = torch.arange(6)[:, None], torch.arange(6), torch.arange(x.shape[0])[
+                :, None, None, None]
+            segments = (torch.arange(6).expand(x.shape[0], -1).diff(dim=1,
+                                                                    prepend=torch.zeros(x.shape[0], 1)) > self.function).cumsum(1)
             mask = (columns <= rows) & ~(segments[samples, rows] != segments[samples, columns])
             q = (x * self.weight).view(-1, 6, 2, 1).transpose(1, 2)
             k, v = (y[:, :, None].expand(-1, -1, 2, -1, -1).flatten(1, 2) for y in ((q + 1)[:, :1], q[:, 1:].tanh()))
@@ -386,8 +469,11 @@ def test_gradients_end_where_pytorch_ends_them(_):
         y[y < -0.5] = 0.1
         z[z[..., 0] > 1] = z.new_tensor([1.0, 2.0, 3.0, 4.0])
         return y + z.flatten(1)
-    functions = {"masked": masked, "asked": lambda x: x * (2 if torch.is_grad_enabled() else 3), "detach": lambda x: x * x.detach().tanh() + torch.detach(x) * 0.1, "data": lambda x: x * x.data, "no_grad": no_grad, "written": written,
-                 "checkpoint": lambda x: checkpoint(torch.tanh, x, use_reentrant=True) + checkpoint(torch.exp, x, use_reentrant=False),
+    functions = {"masked": masked, "asked": lambda x: x * (2 if torch.is_grad_enabled() else 3),
+                 "detach": lambda x: x * x.detach().tanh() + torch.detach(x) * 0.1, "data": lambda x: x * x.data,
+                 "no_grad": no_grad, "written": written,
+                 "checkpoint": lambda x: checkpoint(torch.tanh, x, use_reentrant=True)
+                 + checkpoint(torch.exp, x, use_reentrant=False),
                  "straight through": lambda x: x + ((x > 0) * 2.0 - x).detach()}
     for name, function in functions.items():
         learns_as_pytorch(name, function)
@@ -397,12 +483,15 @@ def test_gradients_end_where_pytorch_ends_them(_):
         backward = staticmethod(lambda _, dy: dy)
     refused(lambda x: Own.apply(x), "`Own`", "gradient of its own", "from_torch.py")
     refused(lambda x: (x * 2).detach_() * x, "in place", "from_torch.py")
-    for write in (lambda y: y.data.clamp_(0), lambda y: y.detach().view(-1, 2, 2)[:, 0].mul_(2), lambda y: y.data.__setitem__(0, 0.5), torch.no_grad()(lambda y: y.mul_(2))):
-        refused(lambda x: (lambda y: (write(y), y * x)[1])(x * 2), "into a tensor that has a gradient", "clone()", "from_torch.py")
+    for write in (lambda y: y.data.clamp_(0), lambda y: y.detach().view(-1, 2, 2)[:, 0].mul_(2),
+                  lambda y: y.data.__setitem__(0, 0.5), torch.no_grad()(lambda y: y.mul_(2))):
+        refused(lambda x: (lambda y: (write(y), y * x)[1])(x * 2), "into a tensor that has a gradient", "clone()",
+                "from_torch.py")
     refused(lambda x: (lambda y: (setattr(y, "data", x.detach()), y)[1])(x * 2), "x.data = y", "from_torch.py")
     net = One(lambda x: x.detach())
     refused(None, "no trainable parameter", module=net)
-    refused(lambda x: torch.autograd.grad(x.exp().sum(), x, create_graph=True)[0], "a gradient in the forward", "from_torch.py")
+    refused(lambda x: torch.autograd.grad(x.exp().sum(), x, create_graph=True)[0], "a gradient in the forward",
+            "from_torch.py")
     net, x = One(functions["asked"]).eval(), torch.randn(4, 4)
     with torch.no_grad():
         got = session(gacc.from_torch(net, {"x": x}, loss="mse", target="y", optimizer="sgd")).predict(x=x)
@@ -438,10 +527,13 @@ def test_samples_are_dropped_whole_and_in_place(_):
 def test_truths_are_0_and_1(_):
     def function(x):
         whole, other = (x * 3).int(), (x * 2).int()
-        truths = [(x * 0.3).bool(), whole.bool(), torch.logical_and(whole, other), torch.logical_or(whole, x), torch.logical_not(whole),
-                  (whole.bool() & (x > 0)) | ~(x < 0.5), whole.bool() + other.bool(), torch.full_like(x, 0.5).bool(), torch.full_like(x, 0.5, dtype=torch.bool),
+        truths = [(x * 0.3).bool(), whole.bool(), torch.logical_and(whole, other), torch.logical_or(whole, x),
+                  torch.logical_not(whole),
+                  (whole.bool() & (x > 0)) | ~(x < 0.5), whole.bool() + other.bool(), torch.full_like(x, 0.5).bool(),
+                  torch.full_like(x, 0.5, dtype=torch.bool),
                   torch.where(whole.bool(), x > 0, other.bool())]
-        return torch.cat([x * truth + truth for truth in truths], 1) + torch.cat([whole.bool(), other.bool()], 1).sum(1, True)
+        return torch.cat([x * truth + truth for truth in truths],
+                         1) + torch.cat([whole.bool(), other.bool()], 1).sum(1, True)
     learns_as_pytorch("truths", function)
 
     class Masked(One):
@@ -453,15 +545,21 @@ def test_truths_are_0_and_1(_):
         wanted = net(x, flags)
     for given in (flags, flags.int() * 2):  # a bool is what is not 0
         expect(torch.equal(torch.as_tensor(run.predict(x=x, flags=given)), wanted), "the flags are not 0 and 1")
-    for function in (lambda x: (x * 3).int() & (x * 2).int(), lambda x: (x * 3).int() | (x * 2).int(), lambda x: ~(x * 3).int()):
+    for function in (lambda x: (x * 3).int() & (x * 2).int(), lambda x: (x * 3).int() | (x * 2).int(),
+                     lambda x: ~(x * 3).int()):
         refused(function, "bitwise_", "torch.bool", "x != 0", "from_torch.py")
 
 
 def test_thresholds_scales_and_powers(_):
-    learns_as_pytorch("softplus", lambda x: F.softplus(x * 3, threshold=2) + F.softplus(x, beta=2, threshold=1) + F.softplus(x * 200))
-    learns_as_pytorch("scales", lambda x: F.interpolate(x.view(-1, 1, 3, 4), scale_factor=1.7).flatten(1) * F.interpolate(x.view(-1, 1, 3, 4), size=(5, 6)).flatten(1))
-    learns_as_pytorch("bilinear", lambda x: F.interpolate(x.view(-1, 1, 3, 4), scale_factor=1.2, mode="bilinear") + F.interpolate(x.view(-1, 3, 4), size=4)[:, None])
-    learns_as_pytorch("powers", lambda x: x ** 0 + x ** torch.tensor(2.0) + x ** torch.tensor([3.0]) + (x * 0.3) ** 65 + (x * 0) ** torch.tensor(0)
+    learns_as_pytorch("softplus", lambda x: F.softplus(x * 3, threshold=2) + F.softplus(x, beta=2, threshold=1)
+                      + F.softplus(x * 200))
+    learns_as_pytorch("scales", lambda x: F.interpolate(x.view(-1, 1, 3, 4),
+                                                        scale_factor=1.7).flatten(1) * F.interpolate(
+                                                            x.view(-1, 1, 3, 4), size=(5, 6)).flatten(1))
+    learns_as_pytorch("bilinear", lambda x: F.interpolate(x.view(-1, 1, 3, 4), scale_factor=1.2, mode="bilinear")
+                      + F.interpolate(x.view(-1, 3, 4), size=4)[:, None])
+    learns_as_pytorch("powers", lambda x: x ** 0 + x ** torch.tensor(2.0) + x ** torch.tensor([3.0]) + (x * 0.3) ** 65
+                      + (x * 0) ** torch.tensor(0)
                       + (x.abs() + 1) ** torch.tensor([0.3, 1.7, -0.6] * 4))
     refused(lambda x: x ** torch.arange(4), "whole numbers", "x ** 2", "from_torch.py")
     refused(lambda x: x ** torch.tensor([1.5, 2.0, 0.5, 2.5]), "whole numbers")
@@ -472,10 +570,13 @@ def test_thresholds_scales_and_powers(_):
 def test_what_export_cannot_follow_names_the_line(_):
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
-        for function, words in ((lambda x: x if x.sum() > 0 else -x, "depends on data"), (lambda x: x * int(x[0, 0]), "depends on data"),
-                                (lambda x: x @ torch.ones(5, 5), "same reduction dim"), (lambda x: x.foo(), "no attribute 'foo'")):
+        for function, words in ((lambda x: x if x.sum() > 0 else -x, "depends on data"),
+                                (lambda x: x * int(x[0, 0]), "depends on data"),
+                                (lambda x: x @ torch.ones(5, 5), "same reduction dim"),
+                                (lambda x: x.foo(), "no attribute 'foo'")):
             error = refused(None, words, "module `0` (One)", "from_torch.py", module=nn.Sequential(One(function)))
-            expect(error.file == __file__ and error.line == function.__code__.co_firstlineno, f"{error.file}:{error.line}: {error}")
+            expect(error.file == __file__ and error.line == function.__code__.co_firstlineno,
+                   f"{error.file}:{error.line}: {error}")
     expect(said.getvalue() == "", f"PyTorch said beside it:\n{said.getvalue()}")
 
 
@@ -490,13 +591,20 @@ def test_wrong_arguments_are_told(_):
     error_of(gacc.Error, nn.Bilinear(4, 4, 2), {"a": x}, "the forward takes input1, input2, and there are a")
     for name, given, such in (("loss", F.mse_loss, "cross_entropy"), ("optimizer", torch.optim.Adam, "adamw")):
         raises(TypeError, f"{name} is", "a dict", f'by name, such as "{such}"')(
-            lambda: gacc.from_torch(nn.Linear(4, 4), {"input": x}, **({"loss": "mse", "target": "y", "optimizer": "sgd"} | {name: given})))
-    for loader, words in ([None], "not None"), ([1], "not 1"), ([()], "no samples"), ([], "the loader has no batch"), ([(x,)], "the forward takes input, and there are no inputs"):
-        raises((gacc.Error, TypeError, ValueError), words)(lambda: gacc.train(module=nn.Linear(4, 4), loader=loader, loss="mse", target="y", optimizer="sgd"))
+            lambda: gacc.from_torch(nn.Linear(4, 4), {"input": x},
+                                    **({"loss": "mse", "target": "y", "optimizer": "sgd"} | {name: given})))
+    for loader, words in ([None], "not None"), ([1], "not 1"), ([()],
+                                                                "no samples"), ([], "the loader has no batch"), (
+                                                                    [(x,)],
+                                                                    "the forward takes input, and there are no inputs"):
+        raises((gacc.Error, TypeError, ValueError),
+               words)(lambda: gacc.train(module=nn.Linear(4, 4), loader=loader, loss="mse", target="y",
+                                         optimizer="sgd"))
     for dtype in (torch.float64, torch.float16, torch.int16, torch.uint8, torch.complex64):
         error_of(gacc.Error, nn.Linear(4, 4), {"input": x.to(dtype)}, "`input`", str(dtype).split(".")[1], "float32")
     for dtype in (torch.float64, torch.float16, torch.bfloat16):
-        error_of(gacc.Error, nn.Linear(4, 4).to(dtype), {"input": x}, "`weight`", str(dtype).split(".")[1], "module.float()")
+        error_of(gacc.Error, nn.Linear(4, 4).to(dtype), {"input": x}, "`weight`", str(dtype).split(".")[1],
+                 "module.float()")
 
 
 def test_whole_numbers_are_inputs(_):
@@ -510,7 +618,8 @@ def test_whole_numbers_are_inputs(_):
         def forward(self, x):
             return (x.clamp(0.5, 1.5) + F.pad(x, (1, -1), value=4)) * self.weight
     net, given = Before(None), whole.clamp(max=7)
-    got = torch.as_tensor(session(gacc.from_torch(net, {"x": given}, loss="mse", target="y", optimizer="sgd")).predict(x=given))
+    got = torch.as_tensor(session(gacc.from_torch(net, {"x": given}, loss="mse", target="y",
+                                                  optimizer="sgd")).predict(x=given))
     expect(torch.equal(got, net(given).detach()), f"{got[0]}, PyTorch: {net(given)[0]}")
 
 
@@ -545,7 +654,8 @@ def test_a_module_on_a_card_is_copied(_):
     run.step(x=x, y=x)
     run.update()
     net.load_state_dict(run.parameters())
-    expect(isinstance(net.weight, There) and np.allclose(run.predict(x=x), (x * net.weight.detach()).numpy()), "the parameters went elsewhere")
+    expect(isinstance(net.weight, There) and np.allclose(run.predict(x=x), (x * net.weight.detach()).numpy()),
+           "the parameters went elsewhere")
 
 
 def test_what_is_not_there_names_the_line(_):
@@ -557,9 +667,11 @@ def test_what_is_not_there_names_the_line(_):
     place = "from_torch.py"
     refused(None, "side by side", place, **deep(lambda x: x[:, torch.tensor([0, 1]), :, torch.tensor([0, 1])]))
     refused(None, "mask.nonzero()", place, **deep(lambda x: x[..., torch.tensor([True, False, True, True])]))
-    refused(lambda x: x[:, (x[:, 0] > 0).long()], "by numbers that are data", "gather or x[torch.arange(len(x)), i]", place)
+    refused(lambda x: x[:, (x[:, 0] > 0).long()], "by numbers that are data", "gather or x[torch.arange(len(x)), i]",
+            place)
     refused(lambda x: F.max_pool1d(x[:, None], 2, return_indices=True)[1] * 1.0, "no result 1", place)
-    refused(lambda x: x.index_put(((x[:, 0] > 0).long(),), torch.ones(4)), "index_put", "torch.where(mask, a, b)", place)
+    refused(lambda x: x.index_put(((x[:, 0] > 0).long(),), torch.ones(4)), "index_put", "torch.where(mask, a, b)",
+            place)
     refused(lambda x: x[:, 2:2], "no element", place)
     refused(lambda x: x + x.argmax(), "argmax(-1)", place)
     refused(lambda x: x.var(1, correction=4), "4 elements less 4", place)
@@ -618,7 +730,8 @@ def test_rows_of_a_tensor_are_those_of_a_table(_):
     t, net = torch.tensor([0, 6, 3, 3]), Net()
     one_update("rows", net, {"t": t}, torch.randn(4, 2, 3))
     for mode in "sum", "mean", "max":
-        one_update(mode, nn.Sequential(nn.EmbeddingBag(9, 4, mode=mode, padding_idx=0)), {"input": torch.tensor([[0, 1, 8], [2, 2, 0]])}, torch.randn(2, 4))
+        one_update(mode, nn.Sequential(nn.EmbeddingBag(9, 4, mode=mode, padding_idx=0)),
+                   {"input": torch.tensor([[0, 1, 8], [2, 2, 0]])}, torch.randn(2, 4))
     run = session(gacc.from_torch(net, {"t": t}, loss="mse", target="y", optimizer=SGD))
     raises(gacc.Error, '"t"', "it takes 0 to 6")(lambda: run.predict(t=t + 1))
 
@@ -639,10 +752,12 @@ def test_positions_are_counted_without_the_padding(_):
     one_update("positions", net, {"tokens": tokens}, y)
     half = session(gacc.from_torch(net, {"tokens": tokens}, loss="mse", target="y", optimizer=SGD, precision="bf16"))
     with torch.no_grad():
-        expect(torch.allclose(torch.as_tensor(half.predict(tokens=tokens)), net(tokens), rtol=2 ** -7, atol=1e-3), "bf16 takes other rows")
+        expect(torch.allclose(torch.as_tensor(half.predict(tokens=tokens)), net(tokens), rtol=2 ** -7, atol=1e-3),
+               "bf16 takes other rows")
     class Offsets(Tables):  # columns that share a table, and are hashed into it
         def forward(self, columns):
-            return self.tables[0]((columns + torch.tensor([0, 5])).clamp(0, 8)) * self.tables[0]((columns * 7919 - 13) % 9)
+            return self.tables[0]((columns
+                                   + torch.tensor([0, 5])).clamp(0, 8)) * self.tables[0]((columns * 7919 - 13) % 9)
     one_update("offsets", Offsets(9), {"columns": torch.tensor([[4, 2], [3, 3]])}, torch.randn(2, 2, 4))
     refused(None, "may lie beyond the table", "cumsum(1)", "clamp(0, 300)", x=tokens, module=nn.Sequential(Net(301)))
 
@@ -669,16 +784,19 @@ def test_a_saved_step_has_its_values_beside_it(folder):
     there.load(folder / "net.safetensors")
     expect(np.array_equal(there.predict(input=x), session(step).predict(input=x)), "the file has other values")
     np.savez(folder / "data.npz", input=x.numpy(), y=y.int().numpy())
-    harness.run("gacc-exec", folder / "net.ptx", "--device", "cpu", "--data", f"npz:{folder / 'data.npz'}", "--load", folder / "net.safetensors",
+    harness.run("gacc-exec", folder / "net.ptx", "--device", "cpu", "--data", f"npz:{folder / 'data.npz'}", "--load",
+                folder / "net.safetensors",
                 "--predict", folder / "out.npy")
     with torch.no_grad():
-        expect(np.allclose(np.load(folder / "out.npy"), net.eval()(x).numpy(), atol=1e-5), "gacc-exec --load has other values")
+        expect(np.allclose(np.load(folder / "out.npy"), net.eval()(x).numpy(), atol=1e-5),
+               "gacc-exec --load has other values")
     raises(ValueError, "another name")(lambda: step.save(folder / "values.safetensors"))
 
 
 def test_one_target_is_said_once(_):
     for loss, target in (({"type": "mse", "target": "a"}, "a"), ({"type": "mse", "target": "a"}, None)):
-        expect("a" in gacc.from_torch(nn.Linear(2, 2), {"input": torch.randn(4, 2)}, loss=loss, target=target, optimizer="sgd").inputs, f"{loss}, {target}")
+        expect("a" in gacc.from_torch(nn.Linear(2, 2), {"input": torch.randn(4, 2)}, loss=loss, target=target,
+                                      optimizer="sgd").inputs, f"{loss}, {target}")
     net, inputs, loss = nn.Linear(2, 2), {"input": torch.randn(4, 2)}, {"type": "mse", "target": "a"}
     raises(ValueError, "'a'", "'b'")(lambda: gacc.from_torch(net, inputs, loss=loss, target="b", optimizer="sgd"))
 

@@ -56,17 +56,21 @@ def test_the_vector_of_the_padding_gets_no_gradient(folder):
     """Except the head's, where that is tied."""
     def gradient(name, model, **settings):
         artifact = build(folder, name, model, "", **settings)
-        run("gacc-exec", artifact, "--data", adapted.data(folder), "--updates", 1, "--dump-grads", folder / name, "--device", "cpu", "--no-shuffle")
+        run("gacc-exec", artifact, "--data", adapted.data(folder), "--updates", 1, "--dump-grads", folder / name,
+            "--device", "cpu", "--no-shuffle")
         (rows, width), values = harness.read_safetensors(folder / name)["embed.weight"]
         return [values[i * width:(i + 1) * width] for i in range(rows)]
     plain, padded = gradient("plain", MODEL), gradient("padded", MODEL, layers__embed__padding=3)
-    expect(any(plain[3]) and not any(padded[3]) and plain[:3] + plain[4:] == padded[:3] + padded[4:], f"{plain[3]}\n{padded[3]}")
+    expect(any(plain[3]) and not any(padded[3]) and plain[:3] + plain[4:] == padded[:3] + padded[4:],
+           f"{plain[3]}\n{padded[3]}")
     expect(any(gradient("tied", TIED, layers__embed__padding=3)[3]), "the head's gradient is lost")
-    harness.one_error(run("gaccc", folder / "plain.toml", "--set", "layers.embed.padding=29", code=1), "`padding` is 29", "has 29 vectors")
+    harness.one_error(run("gaccc", folder / "plain.toml", "--set", "layers.embed.padding=29", code=1),
+                      "`padding` is 29", "has 29 vectors")
 
 
 def test_numbers_are_those_of_ggml(folder):
-    """The blocks that `init` writes, on the CPU and by PTX, are what a load of the same numbers writes; embeddings are in q8_0, vectors as they were."""
+    """The blocks that `init` writes, on the CPU and by PTX, are what a load of the same numbers writes; embeddings
+    are in q8_0, vectors as they were."""
     whole = initial(folder, build(folder, "plain"))
     shutil.copy(folder / "initial", folder / "whole")
     for kind in TYPES:
@@ -74,28 +78,34 @@ def test_numbers_are_those_of_ggml(folder):
         kept = initial(folder, artifact)
         for name, (shape, values) in whole.items():
             used = "q8_0" if name == "embed.weight" else kind
-            wanted = values if not is_matrix(name) else [x for i in range(0, len(values), 32) for x in numbers(used, values[i:i + 32])]
+            wanted = values if not is_matrix(name) else [x for i in range(0, len(values), 32)
+                                                         for x in numbers(used, values[i:i + 32])]
             far = [i for i, (a, b) in enumerate(zip(kept[name][1], wanted, strict=True)) if a != b]
             expect(not far, f"{kind}: {name} at {far[:5]}: {[(kept[name][1][i], wanted[i]) for i in far[:5]]}")
         for device in ("cpu", "emulate"):
-            expect(initial(folder, artifact, "--load", folder / "whole", device=device) == kept, f"{kind}: loaded on {device}")
+            expect(initial(folder, artifact, "--load", folder / "whole", device=device) == kept,
+                   f"{kind}: loaded on {device}")
         expect(initial(folder, artifact, device="emulate") == kept, f"{kind}: by PTX")
         shutil.copy(folder / "initial", folder / "kept")
-        expect(initial(folder, artifact, "--load", folder / "kept") == kept, f"{kind}: saved numbers are others when they are loaded")
+        expect(initial(folder, artifact, "--load", folder / "kept") == kept,
+               f"{kind}: saved numbers are others when they are loaded")
 
 
 def resumed(folder, artifact, checkpoint, *ends, device="cpu"):
     """Returns the parameters of a run that stops at each of the ends and goes on from its checkpoint."""
     for end in ends:
-        run("gacc-exec", artifact, "--data", adapted.data(folder), *end, "--checkpoint", checkpoint, "--resume", "--device", device,
+        run("gacc-exec", artifact, "--data", adapted.data(folder), *end, "--checkpoint", checkpoint, "--resume",
+            "--device", device,
             "--save", folder / "resumed")
     return harness.read_safetensors(folder / "resumed")
 
 
 def trained(folder, artifact, *more, device="cpu", updates=3, limit=""):
-    run("gacc-exec", artifact, "--data", adapted.data(folder) + limit, "--eval", adapted.data(folder), "--updates", updates, "--save", folder / "out",
+    run("gacc-exec", artifact, "--data", adapted.data(folder) + limit, "--eval", adapted.data(folder), "--updates",
+        updates, "--save", folder / "out",
         "--log", folder / "log", "--device", device, *more)
-    log = [{k: v for k, v in e.items() if k in ("loss", "update", "kind", "grad_norm")} for e in harness.read_log(folder / "log")]
+    log = [{k: v for k, v in e.items() if k in ("loss", "update", "kind", "grad_norm")}
+           for e in harness.read_log(folder / "log")]
     return harness.read_safetensors(folder / "out"), [entry for entry in log if "loss" in entry]
 
 
@@ -119,20 +129,24 @@ def test_the_function_of_the_quantised_numbers_is_trained(folder):
 
 
 def test_bits(folder):
-    """Threads, what is made again, checkpoints and lanes change no bit, in the emulator too; it is as near as its rounding."""
+    """Threads, what is made again, checkpoints and lanes change no bit, in the emulator too; it is as near as its
+    rounding."""
     for compute, kind in (("f32", "q4_1"), ("bf16", "q8_0"), ("f16", "q4_0")):
         how = dict(precision__compute=compute, precision__frozen=kind)
         artifact = build(folder, "one", TIED, **how)
         one = trained(folder, artifact, "--threads", 1)
         expect(trained(folder, artifact, "--threads", 3) == one, f"{kind}: threads")
         for policy in ("all", "sqrt"):
-            expect(trained(folder, build(folder, policy, TIED, recompute__policy=policy, **how)) == one, f"{kind}: recompute {policy}")
+            expect(trained(folder, build(folder, policy, TIED, recompute__policy=policy, **how)) == one,
+                   f"{kind}: recompute {policy}")
         ends = [("--launches", 5), ("--launches", 9), ("--updates", 3)]
         expect(resumed(folder, artifact, folder / f"run-{kind}", *ends) == one[0], f"{kind}: resumed")
         emulated = trained(folder, artifact, device="emulate", updates=1)[0]
-        expect(trained(folder, folder / "all.ptx", device="emulate", updates=1)[0] == emulated, f"{kind}: recompute in the emulator")
+        expect(trained(folder, folder / "all.ptx", device="emulate", updates=1)[0] == emulated,
+               f"{kind}: recompute in the emulator")
         ends = [("--launches", 1), ("--updates", 1)]
-        expect(resumed(folder, artifact, folder / f"emulated-{kind}", *ends, device="emulate") == emulated, f"{kind}: resumed in the emulator")
+        expect(resumed(folder, artifact, folder / f"emulated-{kind}", *ends, device="emulate") == emulated,
+               f"{kind}: resumed in the emulator")
         on_cpu = trained(folder, artifact, updates=1)[0]
         worst, who = harness.far_apart(emulated, on_cpu)
         expect(worst < (1e-4 if compute == "f32" else 5e-2), f"{kind}: {who} is {worst} apart in the emulator")
@@ -142,7 +156,8 @@ def test_ranks(folder):
     """Two of them, with and without shares of the optimizer's state, end with the bytes of one."""
     ranks.need_mpi()
     build(folder, "m", TIED)
-    how = dict(model=folder / "m.toml", spec=adapted.data(folder), limits=("--updates", 3), train__lanes=4, train__accumulate=4, precision__frozen="q4_1",
+    how = dict(model=folder / "m.toml", spec=adapted.data(folder), limits=("--updates", 3), train__lanes=4,
+               train__accumulate=4, precision__frozen="q4_1",
                precision__compute="bf16")
     case = ranks.Case(folder, **how)
     one = case.train(1)
@@ -159,7 +174,8 @@ def test_ragged_micro_batches_are_one_batch(folder):
     for device in ("cpu", "emulate"):
         dumps = []
         for artifact in artifacts:
-            run("gacc-exec", artifact, "--data", adapted.data(folder) + ",limit=7", "--no-shuffle", "--updates", 1, "--load-adapter", folder / "adapter",
+            run("gacc-exec", artifact, "--data", adapted.data(folder) + ",limit=7", "--no-shuffle", "--updates", 1,
+                "--load-adapter", folder / "adapter",
                 "--dump-grads", folder / "grads", "--device", device)
             dumps.append(harness.read_safetensors(folder / "grads"))
         worst, who = harness.far_apart(*dumps)
@@ -187,7 +203,8 @@ def test_bytes(folder):
                     vectors += count
             found = harness.plan_of(folder / "odd.toml", **how)
             rest = found["frozen"]["bytes"] - matrices  # f32, some with a half copy
-            expect(4 * vectors <= rest <= (4 if compute == "f32" else 6) * vectors, f"{compute}, {kind}: {found['frozen']}, {matrices}, {vectors}")
+            expect(4 * vectors <= rest <= (4 if compute == "f32" else 6) * vectors,
+                   f"{compute}, {kind}: {found['frozen']}, {matrices}, {vectors}")
             said = run("gaccc", folder / "odd.toml", "--set", f"precision.frozen={kind}", "--plan").stdout
             expect("rows of 2 tensors are no whole blocks" in said, said)
 
@@ -200,7 +217,8 @@ def test_weights_that_blocks_cannot_hold_are_refused(folder):
         shape, values = bad["head.weight"]
         bad["head.weight"] = (shape, [*values[:40], value, *values[41:]])
         harness.write_safetensors(folder / "bad", bad)
-        done = run("gacc-exec", artifact, "--init-only", "--load", folder / "bad", "--save", folder / "out", "--device", "cpu", "--quiet", code=1)
+        done = run("gacc-exec", artifact, "--init-only", "--load", folder / "bad", "--save", folder / "out", "--device",
+                   "cpu", "--quiet", code=1)
         harness.one_error(done, "head.weight", word)
 
 
@@ -208,13 +226,16 @@ def test_predictions_in_parts(folder):
     """The parts of a large output read the head out of its blocks."""
     wide = MODEL.replace("shape = [10]", "shape = [64]").replace("29", "512")
     whole = build(folder, "whole", wide, precision__frozen="q4_0", train__micro_batch=1, train__accumulate=1)
-    parts = build(folder, "parts", wide, precision__frozen="q4_0", train__micro_batch=1, train__accumulate=1, loss__chunks=16, recompute__policy="all")
-    expect(harness.plan_of(folder / "parts.toml", precision__frozen="q4_0", train__micro_batch=1, train__accumulate=1, loss__chunks=16,
+    parts = build(folder, "parts", wide, precision__frozen="q4_0", train__micro_batch=1, train__accumulate=1,
+                  loss__chunks=16, recompute__policy="all")
+    expect(harness.plan_of(folder / "parts.toml", precision__frozen="q4_0", train__micro_batch=1, train__accumulate=1,
+                           loss__chunks=16,
                 recompute__policy="all")["predict"].get("parts", 1) > 1, "not in parts")
     outputs = []
     initial(folder, whole)
     for artifact in (whole, parts):
-        run("gacc-exec", artifact, "--data", adapted.data(folder, "tokens"), "--load", folder / "initial", "--predict", folder / "out.npy", "--device", "cpu")
+        run("gacc-exec", artifact, "--data", adapted.data(folder, "tokens"), "--load", folder / "initial", "--predict",
+            folder / "out.npy", "--device", "cpu")
         outputs.append((folder / "out.npy").read_bytes())
     expect(outputs[0] == outputs[1], "other predictions")
 

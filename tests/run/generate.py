@@ -10,8 +10,10 @@ from harness import expect, raises, run
 harness.begin_package("numpy", "tokenizers")
 import gacc  # noqa: E402
 
-CONFIG = dict(model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=260, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-              num_attention_heads=4, num_key_value_heads=2, hidden_act="silu", rms_norm_eps=1e-5, max_position_embeddings=64, tie_word_embeddings=True)
+CONFIG = dict(model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=260, hidden_size=32,
+              intermediate_size=48, num_hidden_layers=2,
+              num_attention_heads=4, num_key_value_heads=2, hidden_act="silu", rms_norm_eps=1e-5,
+              max_position_embeddings=64, tie_word_embeddings=True)
 TEXT = "to be or not to be, that is the quéstion.\n"
 FAST = ["--device", "cpu", "--threads", 1]
 
@@ -29,12 +31,15 @@ def trained(folder):
     (base / "config.json").write_text(json.dumps(CONFIG))
     (folder / "text.txt").write_text(TEXT * 40)
     environment = dict(os.environ, PYTHONPATH=str(harness.ROOT / "python"))
-    subprocess.run([sys.executable, "-m", "gacc.tokens", base, folder / "text.txt", "-o", folder / "tokens.bin"], check=True, env=environment, capture_output=True)
+    subprocess.run([sys.executable, "-m", "gacc.tokens", base, folder / "text.txt", "-o", folder / "tokens.bin"],
+                   check=True, env=environment, capture_output=True)
     artifact = folder / "step.ptx"
-    run("gaccc", base, "--context", 32, "--set", "train.micro_batch=4", "--set", "train.accumulate=1", "--set", "optimizer.lr=1e-2",
+    run("gaccc", base, "--context", 32, "--set", "train.micro_batch=4", "--set", "train.accumulate=1", "--set",
+        "optimizer.lr=1e-2",
         "--set", "schedule.warmup=0", "-o", artifact)
     run("gacc-exec", artifact, "--init-only", "--save", base / "model.safetensors", "--save-as", "published", *FAST)
-    run("gacc-exec", artifact, "--data", f"tokens:{folder}/tokens.bin", "--load", base, "--updates", 400, "--save", f"{folder}/tuned/", *FAST)
+    run("gacc-exec", artifact, "--data", f"tokens:{folder}/tokens.bin", "--load", base, "--updates", 400, "--save",
+        f"{folder}/tuned/", *FAST)
     return folder / "tuned", artifact
 
 
@@ -53,21 +58,28 @@ def test_words_are_those_of_the_numbers(folder):
     ids = known.encode(prompt).ids
     drawn = ["--temperature", 0.7, "--top-k", 20, "--seed", 5]
     for more in ["--temperature", 0], drawn:
-        numbers = run("gacc-exec", artifact, "--load", tuned, "--generate", 50, "--prompt", " ".join(map(str, ids)), *more, *FAST).stdout.split()
+        numbers = run("gacc-exec", artifact, "--load", tuned, "--generate", 50, "--prompt", " ".join(map(str, ids)),
+                      *more, *FAST).stdout.split()
         wanted = known.decode([*ids, *map(int, numbers)])[len(prompt):]
         expect(words(artifact, prompt, "--load", tuned, "--tokens", 50, *more, *FAST) == wanted + "\n", wanted)
-        expect(words(artifact, prompt, "--load", tuned / "model.safetensors", "--tokenizer", tuned, "--tokens", 50, *more, *FAST) == wanted + "\n", wanted)
-    said = known.decode([*ids, *map(int, run("gacc-exec", artifact, "--load", tuned, "--generate", 50, "--prompt", " ".join(map(str, ids)),
+        expect(words(artifact, prompt, "--load", tuned / "model.safetensors", "--tokenizer", tuned, "--tokens", 50,
+                     *more, *FAST) == wanted + "\n", wanted)
+    said = known.decode([*ids, *map(int, run("gacc-exec", artifact, "--load", tuned, "--generate", 50, "--prompt",
+                                             " ".join(map(str, ids)),
                                              "--temperature", 0, *FAST).stdout.split())])[len(prompt):]
     expect(said.startswith(" to be, that is the quéstion."), f"it has not learnt the text: {said!r}")
-    expect(words(artifact, prompt, "--load", tuned, "--stop", "is the", "--temperature", 0, *FAST) == " to be, that \n", "a text that ends it")
+    expect(words(artifact, prompt, "--load", tuned, "--stop", "is the", "--temperature", 0, *FAST) == " to be, that \n",
+           "a text that ends it")
     run_ = gacc.Session(gacc.open(artifact), "cpu", threads=1, updates=1)
     run_.load(tuned)
     expect(run_.generate(prompt, 50, tokenizer=tuned, temperature=0) == said, "the session's")
-    expect(run_.generate(prompt, 50, tokenizer=tuned, temperature=0, stop="question") == said, "a stop that does not come")
-    expect(run_.generate(prompt, 29, tokenizer=tuned, temperature=0, stop="quéstion") == " to be, that is the ", "with a letter of two bytes")
+    expect(run_.generate(prompt, 50, tokenizer=tuned, temperature=0, stop="question") == said,
+           "a stop that does not come")
+    expect(run_.generate(prompt, 29, tokenizer=tuned, temperature=0, stop="quéstion") == " to be, that is the ",
+           "with a letter of two bytes")
     expect(run_.generate(prompt, 0, tokenizer=tuned) == "", "no tokens")
-    expect(run_.generate(prompt, 40, tokenizer=tuned, temperature=0.7, seed=5) == run_.generate(prompt, 40, tokenizer=tuned, temperature=0.7, seed=5), "the seed")
+    expect(run_.generate(prompt, 40, tokenizer=tuned, temperature=0.7,
+                         seed=5) == run_.generate(prompt, 40, tokenizer=tuned, temperature=0.7, seed=5), "the seed")
 
 
 def test_words_are_those_of_transformers(folder):
@@ -117,7 +129,8 @@ def test_prompts_and_options_stand_in_any_order(folder):
     lines = words(artifact, "--prompts", folder / "prompts", *fast)
     expect(lines.splitlines() == [text.replace("\\", "\\\\").replace("\n", "\\n") for text in alone], lines)
     (folder / "empty").write_text("to be\n\n")
-    for told, line in (("nowhere: there is no such file", ["to be", "--load", "nowhere"]), ("empty:2: is empty", ["--prompts", folder / "empty"]),
+    for told, line in (("nowhere: there is no such file", ["to be", "--load", "nowhere"]),
+                       ("empty:2: is empty", ["--prompts", folder / "empty"]),
                        ("none: No such file", ["--prompts", folder / "none"])):
         said = words(artifact, *fast, *line, code=1)
         expect(told in said, said)
@@ -125,7 +138,8 @@ def test_prompts_and_options_stand_in_any_order(folder):
     run_.load(tuned)
     known = tokenizers.Tokenizer.from_file(str(tuned / "tokenizer.json"))
     for tokenizer in tuned, known:  # also an object
-        expect(run_.generate(["to be", "or not", "to \\ be\nor"], 6, tokenizer=tokenizer, temperature=0) == alone, "a text for each prompt")
+        expect(run_.generate(["to be", "or not", "to \\ be\nor"], 6, tokenizer=tokenizer, temperature=0) == alone,
+               "a text for each prompt")
     for tokenizer, told in ((7, "has encode and decode, not 7"), (None, "--tokenizer FOLDER")):
         raises(gacc.Error, told)(lambda: run_.generate("to be", 6, tokenizer=tokenizer))
     if harness.has_modules(sys.executable, "transformers"):
@@ -137,7 +151,8 @@ def test_prompts_and_options_stand_in_any_order(folder):
 def test_what_cannot_speak_is_told(folder):
     tuned, artifact = trained(folder)
     step = gacc.open(artifact)
-    for words_, more in (("has no tokenizer.json", ["--tokenizer", folder]), ("the prompt has no tokens", ["--tokenizer", tuned]),
+    for words_, more in (("has no tokenizer.json", ["--tokenizer", folder]),
+                         ("the prompt has no tokens", ["--tokenizer", tuned]),
                          ("a tokenizer makes words of them", []), ("--load FILE", ["--tokenizer", tuned])):
         prompt = "" if "no tokens" in words_ else "to be"
         load = [] if words_ == "--load FILE" else ["--load", tuned / "model.safetensors"]
@@ -150,14 +165,16 @@ def test_what_cannot_speak_is_told(folder):
     said = gacc.Session(small, "cpu", threads=1, seed=1).generate("RO", 5, temperature=0)
     small.save(folder / "small.ptx")
     run("gacc-exec", folder / "small.ptx", "--init-only", "--seed", 1, "--save", folder / "w", *FAST)
-    line = [str(harness.BIN / "gacc-exec"), folder / "small.ptx", "--load", folder / "w", "--generate", "5", "--prompt", "RO", "--temperature", "0", "--quiet", *FAST]
+    line = [str(harness.BIN / "gacc-exec"), folder / "small.ptx", "--load", folder / "w", "--generate", "5", "--prompt",
+            "RO", "--temperature", "0", "--quiet", *FAST]
     expect(said == subprocess.run([*map(str, line)], capture_output=True).stdout.decode(errors="replace"), said)
     expect(isinstance(step.output_shape, tuple), "of tokens")
     # The words of a model without tokens, and of one that knows fewer bytes.
     (folder / "fewer").mkdir()
     (folder / "fewer/config.json").write_text(json.dumps(CONFIG | {"vocab_size": 200}))
     for model, told in ((harness.example("mnist_mlp"), "the model has no tokens: its output is [10] a sample"),
-                                  (folder / "fewer", "'日' has the byte 230, and the model's tokens are the bytes 0 to 199")):
+                                  (folder / "fewer",
+                                   "'日' has the byte 230, and the model's tokens are the bytes 0 to 199")):
         small = gacc.compile(model, set={"train.micro_batch": 1, "train.accumulate": 1})
         raises(gacc.Error, told)(lambda: gacc.Session(small, "cpu", threads=1, seed=1).generate("日", 5))
 

@@ -1,4 +1,5 @@
-"""GGUFs for tests: writes them, reads their tensors, and converts small folders of published models, as llama.cpp does."""
+"""GGUFs for tests: writes them, reads their tensors, and converts small folders of published models, as llama.cpp
+does."""
 import array
 import json
 import struct
@@ -84,7 +85,10 @@ def write(path, metadata, tensors, alignment=32):
     head += b"".join(text(key) + struct.pack("<I", kind) + value(kind, what) for key, kind, what in metadata)
     data = b""
     for name, (kind, shape, numbers) in tensors.items():
-        head += text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *reversed(shape)) + struct.pack("<IQ", kind, len(data))
+        head += text(name) + struct.pack("<I",
+                                         len(shape)) + struct.pack(f"<{len(shape)}Q",
+                                                                   *reversed(shape)) + struct.pack(
+                                                                       "<IQ", kind, len(data))
         data += pack(kind, numbers)
         data += bytes(-len(data) % alignment)
     path.write_bytes(head + bytes(-len(head) % alignment) + data)
@@ -138,7 +142,8 @@ def read(path):
 # ---------------------------------------------------------------- small folders, as llama.cpp converts them
 def interleaved(rows, head):
     """Row i of a head's second half behind row i of its first."""
-    return [row for at in range(0, len(rows), head) for i in range(head // 2) for row in (rows[at + i], rows[at + head // 2 + i])]
+    return [row for at in range(0, len(rows), head) for i in range(head // 2)
+            for row in (rows[at + i], rows[at + head // 2 + i])]
 
 
 def rows_of(shape, numbers):
@@ -146,12 +151,16 @@ def rows_of(shape, numbers):
     return [numbers[i:i + width] for i in range(0, len(numbers), width)]
 
 
-LLAMA = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+LLAMA = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+         "self_attn.o_proj": "attn_output",
          "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "self_attn.qkv_proj": "attn_qkv",
-         "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate_up_proj": "ffn_up",
+         "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+         "mlp.gate_up_proj": "ffn_up",
          "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
-GPT2 = {"ln_1": "attn_norm", "ln_2": "ffn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
-OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "transformer.wte": "token_embd",
+GPT2 = {"ln_1": "attn_norm", "ln_2": "ffn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output",
+        "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
+OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+         "transformer.wte": "token_embd",
          "transformer.wpe": "position_embd", "transformer.ln_f": "output_norm"}
 
 
@@ -167,11 +176,13 @@ def convert(folder, path, kinds=lambda name, shape: F32, extra=()):
     """The GGUF of a folder. `kinds` gives each tensor its type."""
     config = json.loads((folder / "config.json").read_text())
     family = config["model_type"]
-    of = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_positions": "max_position_embeddings"}
+    of = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+          "n_positions": "max_position_embeddings"}
     config |= {theirs: config[ours] for ours, theirs in of.items() if ours in config}
     heads, width = config["num_attention_heads"], config["hidden_size"]
     head = config.get("head_dim") or width // heads
-    metadata = [("general.architecture", TEXT, family), ("general.type", TEXT, "model"), ("general.name", TEXT, "small"),
+    metadata = [("general.architecture", TEXT, family), ("general.type", TEXT, "model"),
+                ("general.name", TEXT, "small"),
                 ("tokenizer.ggml.tokens", ARRAY, (TEXT, ["a", "b", ""]))]
     metadata += [(f"{family}.{key}", kind, what) for key, kind, what in [
         ("block_count", U32, config["num_hidden_layers"]), ("context_length", U32, config["max_position_embeddings"]),

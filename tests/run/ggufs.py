@@ -13,7 +13,8 @@ from gguf_files import BF16, F16, F32, Q4_1, Q8_0, REAL, U32
 from harness import expect, one_error, run, says
 
 WIDE = LLAMA | dict(hidden_size=32, intermediate_size=64)
-QWEN2 = {key: what for key, what in WIDE.items() if key not in ("architectures",)} | dict(model_type="qwen2", tie_word_embeddings=True)
+QWEN2 = {key: what for key, what in WIDE.items() if key not in ("architectures",
+                                                                )} | dict(model_type="qwen2", tie_word_embeddings=True)
 QWEN3 = QWEN2 | dict(model_type="qwen3", head_dim=16, tie_word_embeddings=False)
 
 
@@ -38,13 +39,15 @@ def difference(ours, theirs):
 
 
 def test_a_gguf_is_the_model_of_its_folder(folder):
-    for config in LLAMA, GPT2, QWEN2, QWEN3, WIDE | dict(tie_word_embeddings=True, num_key_value_heads=4, rope_theta=500000.0, model_type="llama"):
+    for config in LLAMA, GPT2, QWEN2, QWEN3, WIDE | dict(tie_word_embeddings=True, num_key_value_heads=4,
+                                                         rope_theta=500000.0, model_type="llama"):
         here = folder / f"{config['model_type']}{len(list(folder.iterdir()))}"
         here.mkdir()
         base, artifact, path, *_ = gguf_of(here, config)
         own = compiled(path, here / "own.ptx")
         # Dropouts are of training, and no GGUF has them. It says how wide a head is where a config.json need not.
-        told = [[line.split("   #")[0] for line in run("gaccc", model, "--emit", "toml", "--set", "model.name=m", "--set", "precision.compute=f32", "-o", "-").stdout.splitlines()
+        told = [[line.split("   #")[0] for line in run("gaccc", model, "--emit", "toml", "--set", "model.name=m",
+                                                       "--set", "precision.compute=f32", "-o", "-").stdout.splitlines()
                  if not line.startswith(("p = ", "dropout = ", "head_dim = "))] for model in (path, base)]
         expect(told[0] == told[1], [pair for pair in zip(*told) if pair[0] != pair[1]])
         want = predicted(here, artifact, "--load", base)
@@ -58,10 +61,12 @@ def test_blocks_are_the_numbers_that_they_stand_for(folder):
         here.mkdir()
         base, artifact, path, _, tensors = gguf_of(here, WIDE, kinds=matrices_in(kind))
         plain = here / "plain.gguf"
-        files.write(plain, _metadata(path), {name: (F32, shape, files.unpack(kind, files.pack(kind, numbers))) if of == kind else (of, shape, numbers)
+        files.write(plain, _metadata(path), {name: (F32, shape, files.unpack(kind, files.pack(kind, numbers)))
+                                             if of == kind else (of, shape, numbers)
                                              for name, (of, shape, numbers) in tensors.items()})
         got = predicted(here, artifact, "--load", path)
-        expect(got == predicted(here, artifact, "--load", plain) != predicted(here, artifact, "--load", base), f"type {kind}")
+        expect(got == predicted(here, artifact, "--load", plain) != predicted(here, artifact, "--load", base),
+               f"type {kind}")
     done = run("gacc-exec", artifact, "--init-only", "--load", folder / "0/base.gguf", "--device", "cpu")
     expect("base.gguf: 15 tensors of Q8_0 read as the numbers that they stand for" in done.stderr, done.stderr)
 
@@ -72,7 +77,8 @@ def _metadata(path):
 
 
 def test_scaled_positions_come_from_the_tensor_of_their_factors(folder):
-    rope = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8, rope_theta=10000.0)
+    rope = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                original_max_position_embeddings=8, rope_theta=10000.0)
     base, artifact = base_of(folder, LLAMA, rope_parameters=rope)
     factors = []
     for i in range(2):
@@ -85,7 +91,8 @@ def test_scaled_positions_come_from_the_tensor_of_their_factors(folder):
     own = compiled(folder / "base.gguf", folder / "own.ptx")
     got, want = predicted(folder, own, "--load", folder / "base.gguf"), predicted(folder, artifact, "--load", base)
     expect(difference(got, want) < 1e-6, difference(got, want))
-    done = run("gacc-exec", compiled(folder / "plain.gguf", folder / "plain.ptx"), "--init-only", "--load", folder / "base.gguf", *FAST, code=1)
+    done = run("gacc-exec", compiled(folder / "plain.gguf", folder / "plain.ptx"), "--init-only", "--load",
+               folder / "base.gguf", *FAST, code=1)
     one_error(done, 'the model has no "rope_freqs.weight" [2]')
 
 
@@ -94,16 +101,19 @@ def test_what_a_gguf_says_otherwise_is_an_error(folder):
 
     def other(name, change=lambda tensors: tensors, **said):
         at = folder / f"{name}.gguf"
-        files.write(at, [(key, kind, said.pop(key.rsplit(".", 1)[-1], what)) for key, kind, what in metadata] + list(said.get("more", ())), change(dict(tensors)))
+        files.write(at, [(key, kind, said.pop(key.rsplit(".", 1)[-1], what)) for key, kind, what in metadata]
+                    + list(said.get("more", ())), change(dict(tensors)))
         return at
 
     def compile_error(at, *words):
         one_error(run("gaccc", at, "-o", folder / "x.ptx", code=1), at.name + ": error: ", *words)
         expect(not (folder / "x.ptx").exists(), "an artifact")
 
-    compile_error(other("kind", architecture="lama"), 'no family has the `general.architecture` "lama"; did you mean "llama"?')
+    compile_error(other("kind", architecture="lama"),
+                  'no family has the `general.architecture` "lama"; did you mean "llama"?')
     compile_error(other("moe", more=[("llama.expert_count", U32, 8)]), "`expert_count` = 8 cannot be expressed")
-    compile_error(other("key", more=[("llama.logit_scale", REAL, 0.5)]), "`logit_scale` = 0.5: llama.toml does not say what that means")
+    compile_error(other("key", more=[("llama.logit_scale", REAL, 0.5)]),
+                  "`logit_scale` = 0.5: llama.toml does not say what that means")
     compile_error(other("partial", dimension_count=2), "`rope.dimension_count` = 2")
     compile_error(other("adapter", type="adapter"), 'its general.type is "adapter"; only a model is compiled')
     (folder / "cut.gguf").write_bytes(path.read_bytes()[:-100])
@@ -112,25 +122,33 @@ def test_what_a_gguf_says_otherwise_is_an_error(folder):
     def load_error(at, *words):
         one_error(run("gacc-exec", artifact, "--init-only", "--load", at, *FAST, code=1), at.name, *words)
 
-    load_error(other("eps", layer_norm_rms_epsilon=1e-6), "is of another model: rms_norm_eps is 1e-06, 1e-05 in the model")
+    load_error(other("eps", layer_norm_rms_epsilon=1e-6),
+               "is of another model: rms_norm_eps is 1e-06, 1e-05 in the model")
     load_error(other("theta", freq_base=500000.0), "rope_theta is 500000.0, 10000 in the model")
     load_error(other("heads", head_count_kv=4, head_count=8), "num_attention_heads is 8, 4 in the model")
-    load_error(other("less", lambda all: {name: each for name, each in all.items() if name != "blk.1.ffn_up.weight"}), "(blk.1.ffn_up.weight)", "is missing")
-    load_error(other("more", lambda all: all | {"blk.2.ffn_up.weight": all["blk.1.ffn_up.weight"], "x": (F32, (3,), [1, 2, 3])}),
+    load_error(other("less", lambda all: {name: each for name, each in all.items() if name != "blk.1.ffn_up.weight"}),
+               "(blk.1.ffn_up.weight)", "is missing")
+    load_error(other("more", lambda all: all | {"blk.2.ffn_up.weight": all["blk.1.ffn_up.weight"],
+                                                "x": (F32, (3,), [1, 2, 3])}),
                'the model has no "x" [3]')
-    load_error(other("nan", lambda all: all | {"output_norm.weight": (F32, (16,), [math.nan] * 16)}), "output_norm.weight", "nan")
+    load_error(other("nan", lambda all: all | {"output_norm.weight": (F32, (16,), [math.nan] * 16)}),
+               "output_norm.weight", "nan")
     harness.compile_model(harness.example("regression"), folder / "r.ptx")
-    one_error(run("gacc-exec", folder / "r.ptx", "--init-only", "--load", path, *FAST, code=1), "the model file has no [gguf]")
+    one_error(run("gacc-exec", folder / "r.ptx", "--init-only", "--load", path, *FAST, code=1),
+              "the model file has no [gguf]")
 
 
 def test_what_a_gguf_lacks_is_compared(folder):
     """Positions that its metadata do not scale, and the base of their angles, which is 10000 in llama.cpp."""
     for name, config, words in (("theta", dict(rope_theta=500000.0), "rope_theta is 10000.0, 500000 in the model"),
-                                ("scaled", dict(rope_scaling=dict(type="linear", factor=2.0)), "rope.scaling.type is missing, linear in the model")):
+                                ("scaled", dict(rope_scaling=dict(type="linear", factor=2.0)),
+                                 "rope.scaling.type is missing, linear in the model")):
         (here := folder / name).mkdir()
         base, artifact, path, metadata, tensors = gguf_of(here, LLAMA | config)
-        files.write(here / "less.gguf", [each for each in metadata if ".rope.freq" not in each[0] and ".rope.scaling" not in each[0]], tensors)
-        one_error(run("gacc-exec", artifact, "--init-only", "--load", here / "less.gguf", *FAST, code=1), "less.gguf", words)
+        files.write(here / "less.gguf", [each for each in metadata if ".rope.freq" not in each[0]
+                                         and ".rope.scaling" not in each[0]], tensors)
+        one_error(run("gacc-exec", artifact, "--init-only", "--load", here / "less.gguf", *FAST, code=1), "less.gguf",
+                  words)
 
 
 def trained(folder, artifact, *words, updates=3, **options):
@@ -139,7 +157,8 @@ def trained(folder, artifact, *words, updates=3, **options):
 
 def test_a_saved_gguf_is_its_pattern_with_other_numbers(folder):
     kinds = {"ffn_up": Q8_0, "ffn_down": F16, "attn_v": BF16}
-    base, artifact, path, *_ = gguf_of(folder, WIDE, kinds=lambda name, shape: next((kind for part, kind in kinds.items() if part in name), F32))
+    base, artifact, path, *_ = gguf_of(folder, WIDE, kinds=lambda name,
+                                       shape: next((kind for part, kind in kinds.items() if part in name), F32))
     own, out = folder / "own.safetensors", folder / "out.gguf"
     trained(folder, artifact, "--load", path, "--save", out, "--like", path)
     trained(folder, artifact, "--load", path, "--save", own)
@@ -168,24 +187,31 @@ def test_blocks_that_cannot_be_written_stay_only_where_nothing_changed(folder):
     out = folder / "out.gguf"
     done = trained(folder, artifact, "--load", path, "--save", out, "--like", path, code=1)
     says(done, "base.gguf", "blk.0.attn_q.weight is Q4_1 there and is trained here", "F32, F16, BF16 and Q8_0")
-    frozen = compiled(path, folder / "frozen.ptx", "--lora", 2, "--set", 'lora.match=["*.attn"]', "--set", "precision.frozen=compute")
-    one_error(trained(folder, frozen, "--load", path, "--save", out, "--like", path, code=1), "--merge adds them", "--save-adapter writes them alone")
+    frozen = compiled(path, folder / "frozen.ptx", "--lora", 2, "--set", 'lora.match=["*.attn"]', "--set",
+                      "precision.frozen=compute")
+    one_error(trained(folder, frozen, "--load", path, "--save", out, "--like", path, code=1), "--merge adds them",
+              "--save-adapter writes them alone")
     done = trained(folder, frozen, "--load", path, "--save", out, "--merge", "--like", path, code=1)
-    expect("blk.1.attn_output.weight is Q4_1 there and --merge changes it" in done.stderr and "ffn" not in done.stderr, done.stderr)
+    expect("blk.1.attn_output.weight is Q4_1 there and --merge changes it" in done.stderr and "ffn" not in done.stderr,
+           done.stderr)
     mixed = folder / "mixed.gguf"
     files.convert(base, mixed, lambda name, shape: Q4_1 if "ffn_" in name and len(shape) == 2 else F32)
     trained(folder, frozen, "--load", mixed, "--save", out, "--merge", "--like", mixed)
     (_, head, before), (_, head_out, after) = files.read(mixed), files.read(out)
     same = {name for name in before if before[name] == after[name]}
-    expect(head == head_out and same == {name for name in before if "attn_" not in name or "norm" in name}, sorted(same))
+    expect(head == head_out and same == {name for name in before if "attn_" not in name or "norm" in name},
+           sorted(same))
     # Another base has the same shapes.
     (folder / "other").mkdir()
     other, *_ = base_of(folder / "other", WIDE, seed=9)
     out.unlink()
-    one_error(trained(folder, frozen, "--load", other, "--save", out, "--merge", "--like", mixed, code=1), "it was not loaded from there")
+    one_error(trained(folder, frozen, "--load", other, "--save", out, "--merge", "--like", mixed, code=1),
+              "it was not loaded from there")
     expect(not out.exists() and not [path for path in folder.iterdir() if path.name.startswith(".gacc")], "half a file")
-    one_error(trained(folder, frozen, "--load", mixed, "--save", out, "--merge", code=1), "--like BASE.gguf names the file")
-    one_error(trained(folder, frozen, "--load", mixed, "--save", folder / "x.safetensors", "--merge", "--like", mixed, code=1), "is no GGUF")
+    one_error(trained(folder, frozen, "--load", mixed, "--save", out, "--merge", code=1),
+              "--like BASE.gguf names the file")
+    one_error(trained(folder, frozen, "--load", mixed, "--save", folder / "x.safetensors", "--merge", "--like", mixed,
+                      code=1), "is no GGUF")
 
 
 def test_an_adapter_of_llama_cpp_is_the_adapter(folder):
@@ -195,7 +221,8 @@ def test_an_adapter_of_llama_cpp_is_the_adapter(folder):
     trained(folder, artifact, "--load", path, "--save-adapter", adapter)
     trained(folder, artifact, "--load", path, "--save-adapter", peft)
     metadata, _, tensors = files.read(adapter)
-    expect(metadata == {"general.type": "adapter", "general.architecture": "llama", "adapter.type": "lora", "adapter.lora.alpha": 4.0}, metadata)
+    expect(metadata == {"general.type": "adapter", "general.architecture": "llama", "adapter.type": "lora",
+                        "adapter.lora.alpha": 4.0}, metadata)
     theirs = harness.read_safetensors(peft / "adapter_model.safetensors")
     expect(len(theirs) == len(tensors) == 28, len(tensors))
     for name, (shape, numbers) in theirs.items():
@@ -207,18 +234,26 @@ def test_an_adapter_of_llama_cpp_is_the_adapter(folder):
         kind, as_shape, data = tensors[ours]
         expect((kind, list(as_shape), data) == (F32, shape, files.pack(F32, sum(rows, []))), ours)
     want = predicted(folder, artifact, "--load", path, "--load-adapter", peft)
-    expect(predicted(folder, artifact, "--load", path, "--load-adapter", adapter) == want != predicted(folder, artifact, "--load", path), "another adapter")
+    expect(predicted(folder, artifact, "--load", path, "--load-adapter",
+                     adapter) == want != predicted(folder, artifact, "--load", path), "another adapter")
     # One whose factor is in B, as another program writes it.
-    files.write(folder / "b.gguf", [(key, REAL, 0.0) if key == "adapter.lora.alpha" else (key, files.TEXT, what) for key, what in metadata.items()],
-                {name: (F32, shape, [2 * x if name.endswith("_b") else x for x in files.unpack(F32, data)]) for name, (_, shape, data) in tensors.items()})
-    expect(predicted(folder, artifact, "--load", path, "--load-adapter", folder / "b.gguf") == want, "alpha of 0")
-    files.write(folder / "c.gguf", [(key, files.TEXT, "model") if key == "general.type" else (key, REAL if isinstance(what, float) else files.TEXT, what)
+    files.write(folder / "b.gguf", [(key, REAL, 0.0) if key == "adapter.lora.alpha" else (key, files.TEXT, what)
                                     for key, what in metadata.items()],
-                {name: (F32, shape, files.unpack(F32, data)) for name, (_, shape, data) in tensors.items() if "blk.0.attn_k" not in name})
-    done = run("gacc-exec", artifact, "--data", tokens(folder), "--load", path, "--load-adapter", folder / "c.gguf", "--updates", 1, *FAST, code=1)
-    says(done, 'general.type is "model"; that of an adapter is "adapter"', "blk.0.attn_k.weight.lora_a [2, 32] is missing")
+                {name: (F32, shape, [2 * x if name.endswith("_b") else x for x in files.unpack(F32, data)]) for name,
+                 (_, shape, data) in tensors.items()})
+    expect(predicted(folder, artifact, "--load", path, "--load-adapter", folder / "b.gguf") == want, "alpha of 0")
+    files.write(folder / "c.gguf", [(key, files.TEXT, "model") if key == "general.type"
+                                    else (key, REAL if isinstance(what, float) else files.TEXT, what)
+                                    for key, what in metadata.items()],
+                {name: (F32, shape, files.unpack(F32, data)) for name,
+                 (_, shape, data) in tensors.items() if "blk.0.attn_k" not in name})
+    done = run("gacc-exec", artifact, "--data", tokens(folder), "--load", path, "--load-adapter", folder / "c.gguf",
+               "--updates", 1, *FAST, code=1)
+    says(done, 'general.type is "model"; that of an adapter is "adapter"',
+         "blk.0.attn_k.weight.lora_a [2, 32] is missing")
     # A base that is no GGUF does not say what the adapter is of.
-    one_error(trained(folder, artifact, "--load", base, "--save-adapter", adapter, code=1), "--like BASE.gguf says which model it is an adapter of")
+    one_error(trained(folder, artifact, "--load", base, "--save-adapter", adapter, code=1),
+              "--like BASE.gguf says which model it is an adapter of")
     before = adapter.read_bytes()
     trained(folder, artifact, "--load", base, "--save-adapter", adapter, "--like", path)
     expect(adapter.read_bytes() == before, "the same adapter")
@@ -227,7 +262,8 @@ def test_an_adapter_of_llama_cpp_is_the_adapter(folder):
 def test_products_that_are_one_in_the_file_have_one_adapter(folder):
     config = {key: what for key, what in GPT2.items()} | dict(n_embd=32)
     base, _, path, *_ = gguf_of(folder, config)
-    artifact = compiled(base, folder / "lora.ptx", "--set", "lora.match=[\"h.*\"]", "--set", "lora.rank=2", "--set", "lora.alpha=3",
+    artifact = compiled(base, folder / "lora.ptx", "--set", "lora.match=[\"h.*\"]", "--set", "lora.rank=2", "--set",
+                        "lora.alpha=3",
                         "--set", 'lora.on=["q","v","proj"]')
     trained(folder, artifact, "--load", base, "--save-adapter", folder / "a.gguf", "--like", path, "--check", 2)
     metadata, _, tensors = files.read(folder / "a.gguf")
@@ -243,11 +279,14 @@ def test_check_says_what_the_written_files_compute(folder):
     def checks(step, *words, **options):
         done = trained(folder, step, "--load", base, *words, "--check", 3, "--log", log, **options)
         found = [line for line in map(json.loads, log.read_text().splitlines()) if line["event"] == "check"]
-        expect(all(line["samples"] == 3 and f"check: {line['file']}: 3 samples" in done.stdout for line in found), done.stdout)
+        expect(all(line["samples"] == 3 and f"check: {line['file']}: 3 samples" in done.stdout for line in found),
+               done.stdout)
         expect(json.loads(log.read_text().splitlines()[-1])["event"] == "end", "the log's end")
         return found, done
 
-    for name, words in {"own": ["--save", folder / "w"], "published": ["--save", folder / "w", "--save-as", "published"], "folder": ["--save", f"{folder}/out/"],
+    for name, words in {"own": ["--save", folder / "w"], "published": ["--save", folder / "w", "--save-as",
+                                                                       "published"],
+                                                                       "folder": ["--save", f"{folder}/out/"],
                         "gguf": ["--save", folder / "w.gguf", "--like", path]}.items():
         found, _ = checks(artifact, *words)
         expect([line["check"] for line in found] == [0] and found[0]["bound"] == 1e-6, f"{name}: {found}")
@@ -255,23 +294,30 @@ def test_check_says_what_the_written_files_compute(folder):
         found, _ = checks(step, "--save", folder / "merged", "--merge", "--save-adapter", folder / "adapter")
         expect([line["file"] for line in found] == [str(folder / "adapter"), str(folder / "merged")], found)
         expect(found[0]["check"] == 0 and 0 < found[1]["check"] < bound == found[1]["bound"], found)
-        found, _ = checks(step, "--save", folder / "m.gguf", "--merge", "--save-adapter", folder / "a.gguf", "--like", path)
+        found, _ = checks(step, "--save", folder / "m.gguf", "--merge", "--save-adapter", folder / "a.gguf", "--like",
+                          path)
         expect(len(found) == 2 and all(line["check"] < bound for line in found), found)
     found, _ = checks(artifact, "--save", folder / "w", "--save-type", "f16")
     expect(0 < found[0]["check"] < 2**-7 == found[0]["bound"], found)
-    expect("--check needs --save or --save-adapter" in trained(folder, artifact, "--check", 2, code=2).stderr, "no need")
+    expect("--check needs --save or --save-adapter" in trained(folder, artifact, "--check", 2, code=2).stderr,
+           "no need")
     # What is there is merged without a launch, and checked on the data that are named.
-    run("gacc-exec", lora, "--data", tokens(folder), "--updates", 2, "--load", base, "--save-adapter", folder / "there", *FAST)
-    merge = ["--init-only", "--load", base, "--load-adapter", folder / "there", "--save", folder / "now", "--merge", "--check", 2]
+    run("gacc-exec", lora, "--data", tokens(folder), "--updates", 2, "--load", base, "--save-adapter", folder / "there",
+        *FAST)
+    merge = ["--init-only", "--load", base, "--load-adapter", folder / "there", "--save", folder / "now", "--merge",
+             "--check", 2]
     done = run("gacc-exec", lora, *merge, "--data", tokens(folder), *FAST)
     expect(f"check: {folder}/now: 2 samples computed from it alone; largest difference " in done.stdout, done.stdout)
     expect("--check needs --data" in run("gacc-exec", lora, *merge, *FAST, code=2).stderr, "no data")
     # Of many tensors that cannot be written some are named.
     files.convert(base, folder / "q4.gguf", matrices_in(Q4_1))
-    said = trained(folder, artifact, "--load", base, "--save", folder / "m.gguf", "--like", folder / "q4.gguf", code=1).stderr.splitlines()
+    said = trained(folder, artifact, "--load", base, "--save", folder / "m.gguf", "--like", folder / "q4.gguf",
+                   code=1).stderr.splitlines()
     expect(len(said) == 10 and said[-1].startswith("  and ") and said[-1].endswith(" more tensors"), said)
     # Blocks of large numbers beside small ones say something else.
-    tensors = {name: (shape, list(numbers)) for name, (shape, numbers) in harness.read_safetensors(base / "model.safetensors").items()}
+    tensors = {name: (shape, list(numbers)) for name, (shape,
+                                                       numbers) in harness.read_safetensors(
+                                                           base / "model.safetensors").items()}
     for shape, numbers in tensors.values():
         if len(shape) == 2:
             numbers[::32] = [300 * x for x in numbers[::32]]
@@ -284,10 +330,13 @@ def test_check_says_what_the_written_files_compute(folder):
 
 def checked(python, export, artifact, data, *words):
     """The exit status of `python -m gacc.check`, and what it says."""
-    environment = os.environ | {"PYTHONPATH": str(harness.ROOT / "python"), "GACC_LIBRARY": str(harness.BIN / "libgacc.so.0"),
+    environment = os.environ | {"PYTHONPATH": str(harness.ROOT / "python"),
+                                "GACC_LIBRARY": str(harness.BIN / "libgacc.so.0"),
                                 "PATH": f"{harness.BIN}:{os.environ['PATH']}"}
-    done = subprocess.run([python, "-m", "gacc.check", export, artifact, data, *map(str, words)], capture_output=True, text=True, env=environment, timeout=300)
-    expect(done.returncode in (0, 1) and "Traceback" not in done.stderr, f"{done.returncode}: {done.stdout}{done.stderr}")
+    done = subprocess.run([python, "-m", "gacc.check", export, artifact, data, *map(str, words)], capture_output=True,
+                          text=True, env=environment, timeout=300)
+    expect(done.returncode in (0, 1) and "Traceback" not in done.stderr,
+           f"{done.returncode}: {done.stdout}{done.stderr}")
     expect((done.returncode == 1) == ("gacc.check: error: " in done.stderr), done.stderr)
     return done.returncode, done.stdout + done.stderr
 
@@ -307,7 +356,8 @@ def test_a_check_follows_the_types_and_says_what_does_not_fit(folder):
     said(base, artifact, data)
     said(folder / "half", artifact, data)
     said(folder / "half", artifact, data, *own)
-    expect("is rounding (--bound)" in said(folder / "half", artifact, data, *own, "--bound", 1e-4, code=1), "the option")
+    expect("is rounding (--bound)" in said(folder / "half", artifact, data, *own, "--bound", 1e-4, code=1),
+           "the option")
     for samples, more in (2, []), (1, ["--samples", 1]), (2, ["--samples", 3]):
         expect(f": {samples} sample" in said(base, artifact, data + ",limit=2", *more), f"{samples} samples")
     expect("limit is a whole number" in said(base, artifact, data + ",limit=x", code=1), "the limit")
@@ -347,11 +397,14 @@ def test_planted_faults_in_exports_are_found(folder):
     def folder_with(fault, change=lambda tensors: None, config_says=(), raw=lambda data: data):
         here = folder / fault.replace(" ", "_")
         shutil.copytree(folder / "out", here)
-        tensors = {name: [shape, list(numbers)] for name, (shape, numbers) in harness.read_safetensors(here / "model.safetensors").items()}
+        tensors = {name: [shape, list(numbers)] for name, (shape,
+                                                           numbers) in harness.read_safetensors(
+                                                               here / "model.safetensors").items()}
         change(tensors)
         harness.write_safetensors(here / "model.safetensors", tensors)
         (here / "model.safetensors").write_bytes(raw((here / "model.safetensors").read_bytes()))
-        (here / "config.json").write_text(json.dumps(json.loads((here / "config.json").read_text()) | dict(config_says)))
+        (here / "config.json").write_text(json.dumps(json.loads((here / "config.json").read_text())
+                                                     | dict(config_says)))
         plant(fault, here, artifact, "own", right=fault == "none")
 
     def exchange(tensors):
@@ -362,11 +415,13 @@ def test_planted_faults_in_exports_are_found(folder):
 
     def transpose(tensors):
         shape, numbers = tensors["model.layers.1.self_attn.o_proj.weight"]
-        tensors["model.layers.1.self_attn.o_proj.weight"][1] = [x for column in zip(*files.rows_of(shape, numbers)) for x in column]
+        tensors["model.layers.1.self_attn.o_proj.weight"][1] = [x for column in zip(*files.rows_of(shape, numbers))
+                                                                for x in column]
 
     def permute(tensors):
         shape, numbers = tensors["model.layers.0.self_attn.q_proj.weight"]
-        tensors["model.layers.0.self_attn.q_proj.weight"][1] = sum(files.interleaved(files.rows_of(shape, numbers), 8), [])
+        tensors["model.layers.0.self_attn.q_proj.weight"][1] = sum(files.interleaved(files.rows_of(shape, numbers), 8),
+                                                                   [])
 
     def drop(tensors):
         tensors["model.layers.0.self_attn.q_proj.bias"][1] = [0.0] * 32
@@ -382,7 +437,8 @@ def test_planted_faults_in_exports_are_found(folder):
     folder_with("a head that is tied", tie)
     folder_with("a bias that is missing", lambda tensors: tensors.pop("model.layers.0.self_attn.q_proj.bias"))
     folder_with("another theta", config_says={"rope_theta": 500000.0})
-    trained(folder, artifact, "--load", base, *large, "--save", folder / "halves", "--save-as", "published", "--save-type", "bf16")
+    trained(folder, artifact, "--load", base, *large, "--save", folder / "halves", "--save-as", "published",
+            "--save-type", "bf16")
     plant("none, in bf16", folder / "halves", artifact, "own", right=True)
     (folder / "halves").write_bytes((folder / "halves").read_bytes().replace(b'"BF16"', b'"F16" '))
     plant("f16 where bf16 was meant", folder / "halves", artifact, "own")
@@ -391,10 +447,13 @@ def test_planted_faults_in_exports_are_found(folder):
     def adapter_with(fault, change=lambda tensors: None, **said):
         here = folder / fault.replace(" ", "_")
         shutil.copytree(folder / "peft", here)
-        tensors = {name: [shape, list(numbers)] for name, (shape, numbers) in harness.read_safetensors(here / "adapter_model.safetensors").items()}
+        tensors = {name: [shape, list(numbers)] for name, (shape,
+                                                           numbers) in harness.read_safetensors(
+                                                               here / "adapter_model.safetensors").items()}
         change(tensors)
         harness.write_safetensors(here / "adapter_model.safetensors", tensors)
-        (here / "adapter_config.json").write_text(json.dumps(json.loads((here / "adapter_config.json").read_text()) | said))
+        (here / "adapter_config.json").write_text(json.dumps(json.loads((here / "adapter_config.json").read_text())
+                                                             | said))
         plant(fault, here, lora, "own_lora", right=fault == "an adapter")
 
     def double(tensors):
@@ -415,7 +474,8 @@ def test_planted_faults_in_exports_are_found(folder):
         tensors = {name: [kind, shape, files.unpack(kind, numbers)] for name, (kind, shape, numbers) in tensors.items()}
         change(tensors)
         here = folder / (fault.replace(" ", "_") + ".gguf")
-        said = [(key, files.TEXT if isinstance(what, str) else REAL if isinstance(what, float) else U32, alpha if key.endswith(".alpha") else what)
+        said = [(key, files.TEXT if isinstance(what, str) else REAL if isinstance(what, float) else U32,
+                 alpha if key.endswith(".alpha") else what)
                 for key, what in metadata.items() if not isinstance(what, list)]
         files.write(here, said, tensors)
         plant(fault, here, step, of, *words, right=fault.startswith("a GGUF"))
@@ -428,7 +488,8 @@ def test_planted_faults_in_exports_are_found(folder):
     def straighten(tensors):
         kind, shape, numbers = tensors["blk.0.attn_q.weight"]
         rows = files.rows_of(shape, numbers)
-        tensors["blk.0.attn_q.weight"][2] = sum((rows[at + 2 * i + half] for at in range(0, 32, 8) for half in (0, 1) for i in range(4)), [])
+        tensors["blk.0.attn_q.weight"][2] = sum((rows[at + 2 * i + half] for at in range(0, 32, 8) for half in (0, 1)
+                                                 for i in range(4)), [])
 
     base_words = ["--base", llama_gguf]
     gguf_with("a GGUF", "out.gguf", full, "own_llama")
@@ -436,7 +497,8 @@ def test_planted_faults_in_exports_are_found(folder):
     gguf_with("gate for up", "out.gguf", full, "own_llama", swap("blk.1.ffn_gate.weight", "blk.1.ffn_up.weight"))
     gguf_with("a GGUF of an adapter", "a.gguf", lora, "own_lora", lambda tensors: None, 4.0, *base_words)
     gguf_with("alpha in a GGUF", "a.gguf", lora, "own_lora", lambda tensors: None, 8.0, *base_words)
-    gguf_with("k for v", "a.gguf", lora, "own_lora", swap("blk.0.attn_k.weight.lora_b", "blk.0.attn_v.weight.lora_b"), 4.0, *base_words)
+    gguf_with("k for v", "a.gguf", lora, "own_lora", swap("blk.0.attn_k.weight.lora_b", "blk.0.attn_v.weight.lora_b"),
+              4.0, *base_words)
     expect(sum(found.values()) == 15, found)
     code, said = checked(python, folder / "out", artifact, data, "--by", "gacc")
     expect(code == 1 and "--of WEIGHTS names the weights that were trained" in said, said)

@@ -83,8 +83,9 @@ def peer(*modules):
 
 
 def begin_package(*modules):
-    """Makes `import gacc` the package of this tree, over the library in BIN. Where this Python lacks a module, or has an
-    older PyTorch than from_torch takes, the test begins again in one that has all of them; skips where none has."""
+    """Makes `import gacc` the package of this tree, over the library in BIN. Where this Python lacks a module, or has
+    an older PyTorch than from_torch takes, the test begins again in one that has all of them; skips where none
+    has."""
     torch = "torch" in modules
     if not all(map(importlib.util.find_spec, modules)) or torch and not has_modules(sys.executable, also=NEW_TORCH):
         others = [os.environ.get(name) for name in ("GACC_PYTHON", "GACC_PEERS_PYTHON")]
@@ -243,8 +244,8 @@ def tokens_and_next(length, vocabulary):
 
 
 def classifier(name, shape, classes, layers, train="micro_batch = 8", optimizer='type = "sgd"', seed=0):
-    """A model file as text: the input x of `shape`, `layers` and the cross-entropy with the labels y. The last layer gives
-    `classes` numbers; `layers`, one text or several, `train` and `optimizer` are TOML."""
+    """A model file as text: the input x of `shape`, `layers` and the cross-entropy with the labels y. The last layer
+    gives `classes` numbers; `layers`, one text or several, `train` and `optimizer` are TOML."""
     layers = "".join(layers)
     return f"""
 [model]

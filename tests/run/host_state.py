@@ -1,6 +1,7 @@
 """Optimizer state in the host's memory (memory.host): the bits, the checkpoints and the log are those without.
-GACC_HOST is the number of random cells, of examples, precisions and optimizers, on the CPU (4), GACC_HOST_EMULATED that in
-the emulator (1), GACC_HOST_RANKS that on ranks (1); 288 are all of them. GACC_HOST_SEED is where they begin (1)."""
+GACC_HOST is the number of random cells, of examples, precisions and optimizers, on the CPU (4), GACC_HOST_EMULATED
+that in the emulator (1), GACC_HOST_RANKS that on ranks (1); 288 are all of them. GACC_HOST_SEED is where they begin
+(1)."""
 import hashlib
 import itertools
 import json
@@ -20,22 +21,26 @@ from harness import expect, one_error, run, sets_of
 
 SEED = os.environ.get("GACC_HOST_SEED", "1")
 # Narrower, where an example takes longer than a second a step: what stands in it, and what instead.
-GPT = [("50257", "97"), ("1024", "24"), ("3072", "96"), ("768", "48"), ("heads = 12", "heads = 4"), ("repeat = 12", "repeat = 2")]
-LLAMA = [("49152", "97"), ("[512]", "[24]"), ("1536", "96"), ("576", "48"), ("heads = 9", "heads = 3"), ("kv_heads = 3", "kv_heads = 1"),
+GPT = [("50257", "97"), ("1024", "24"), ("3072", "96"), ("768", "48"), ("heads = 12", "heads = 4"),
+       ("repeat = 12", "repeat = 2")]
+LLAMA = [("49152", "97"), ("[512]", "[24]"), ("1536", "96"), ("576", "48"), ("heads = 9", "heads = 3"),
+         ("kv_heads = 3", "kv_heads = 1"),
          ("repeat = 30", "repeat = 2"), ("= 64 ", "= 16 ")]
 NARROWER = {"gpt2_124m": GPT, "gpt2_hf": GPT, "llama_hf": LLAMA, "llama_lora": LLAMA,
             "shakespeare_gpt": [("repeat = 4", "repeat = 2"), ("[64]", "[16]")],
             "mnist_resnet": [('require = "exact"', "")]}  # which refuses second_moment = "micro"
 SMALL = ["regression", "small_gradients_f16", "gpt2_124m", "llama_lora"]  # for the emulator
 MODELS = sorted(path.stem for path in harness.EXAMPLES.glob("*.toml"))
-OPTIMIZERS = {"sgd": "lr = 0.05\nmomentum = 0.9", "adam": 'lr = 1e-3\nsecond_moment = "micro"', "adam_window": 'type = "adam"\nlr = 1e-3',
+OPTIMIZERS = {"sgd": "lr = 0.05\nmomentum = 0.9", "adam": 'lr = 1e-3\nsecond_moment = "micro"',
+              "adam_window": 'type = "adam"\nlr = 1e-3',
               "adamw": 'lr = 1e-3\ndecay = "matrices"', "lion": "lr = 1e-3\nweight_decay = 0.1", "lamb": "lr = 1e-2"}
 
 
 def cells(variable, few, models=MODELS):
     """Some of the matrix, each with a generator of its own for what the matrix has not."""
     matrix = list(itertools.product(models, ["f32", "f16", "bf16"], OPTIMIZERS))
-    for cell in random.Random(f"{SEED} {variable}").sample(matrix, min(len(matrix), int(os.environ.get(variable, few)))):
+    for cell in random.Random(f"{SEED} {variable}").sample(matrix,
+                                                           min(len(matrix), int(os.environ.get(variable, few)))):
         yield *cell, random.Random(f"{SEED} {variable} {cell}")
 
 
@@ -66,12 +71,15 @@ class Case:
         for old, new in NARROWER.get(example, []):
             text = text.replace(old, new)
         keys = OPTIMIZERS[optimizer]
-        text = re.sub(r"\[optimizer\]\n(.+\n)*", "[optimizer]\n" + (keys if "type" in keys else f'type = "{optimizer}"\n{keys}') + "\n", text)
+        text = re.sub(r"\[optimizer\]\n(.+\n)*", "[optimizer]\n"
+                      + (keys if "type" in keys else f'type = "{optimizer}"\n{keys}') + "\n", text)
         self.model = folder / f"{example}.toml"
         self.model.write_text(text)
         micro = chance.choice([1, 3])
-        self.settings = {"precision__compute": precision, "train__micro_batch": micro, "train__lanes": 4 if lanes else chance.choice([1, 4]),
-                         "train__accumulate": 4, "train__tail": chance.choice(["flush", "drop", "carry"]), "train__epochs": 2 if device == "cpu" else 1,
+        self.settings = {"precision__compute": precision, "train__micro_batch": micro,
+                         "train__lanes": 4 if lanes else chance.choice([1, 4]),
+                         "train__accumulate": 4, "train__tail": chance.choice(["flush", "drop", "carry"]),
+                         "train__epochs": 2 if device == "cpu" else 1,
                          "precision__on_nonfinite": "skip", "precision__loss_scale": "none"}
         if precision == "f16":  # so high a scale that something overflows
             self.settings.update(precision__loss_scale="dynamic", precision__scale_initial=1 << 24)
@@ -91,18 +99,22 @@ class Case:
         peak = plan["bytes"]["peak"]
         least, possible = compiled_with_all(self.model, folder / "all.ptx", **self.settings)
         for _ in range(8 if possible else 0):  # as the dice say, until something lies there but not all
-            plan = compiled(self.model, folder / "some.ptx", **self.settings, memory__host=f"{chance.randrange(possible // 8, possible)}B",
+            plan = compiled(self.model, folder / "some.ptx", **self.settings,
+                            memory__host=f"{chance.randrange(possible // 8, possible)}B",
                             memory__budget=f"{chance.randrange(least, max(peak, least + 1))}B")
             if not isinstance(plan, str) and 0 < plan["bytes"]["host"] < possible:
                 self.parts.append("some")
                 break
 
     def command(self, part, name, *words):
-        return [harness.BIN / "gacc-exec", self.folder / f"{part}.ptx", "--data", self.data, "--save", f"{name}.safetensors", "--log", f"{name}.jsonl",
-                "--checkpoint", name, "--checkpoint-every", 1, "--no-shuffle", "--threads", 1, "--device", self.device, *words]
+        return [harness.BIN / "gacc-exec", self.folder / f"{part}.ptx", "--data", self.data, "--save",
+                f"{name}.safetensors", "--log", f"{name}.jsonl",
+                "--checkpoint", name, "--checkpoint-every", 1, "--no-shuffle", "--threads", 1, "--device", self.device,
+                *words]
 
     def result(self, name):
-        """SHA-256 of the weights; of the checkpoint's tensors, and the rest of it without seconds; the log without them."""
+        """SHA-256 of the weights; of the checkpoint's tensors, and the rest of it without seconds; the log without
+        them."""
         raw = (name / "checkpoint").read_bytes()
         size = 24 + struct.unpack("<Q", raw[-24:-16])[0]
         train = {k: v for k, v in json.loads(raw[-size:-24])["train"].items() if not k.startswith("seconds")}
@@ -121,7 +133,8 @@ class Case:
         """kill -9 behind some lines of the log, and each time another part of the state on the host."""
         name, log, kills = self.folder / "killed", self.folder / "killed.jsonl", 0
         while True:
-            process = subprocess.Popen([*map(str, self.command(chance.choice(self.parts), name, "--resume"))], stdout=subprocess.DEVNULL,
+            process = subprocess.Popen([*map(str, self.command(chance.choice(self.parts), name, "--resume"))],
+                                       stdout=subprocess.DEVNULL,
                                        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
             lines = chance.randint(1, 3) + (log.read_text().count("\n") if log.exists() else 0)
             while kills < 4 and process.poll() is None and (not log.exists() or log.read_text().count("\n") < lines):
@@ -144,7 +157,8 @@ def check(folder, cells, with_it):
         inside.mkdir()
         name = f"{number}: {example}, {precision}, {optimizer}"
         try:
-            case = Case(inside, example, precision, optimizer, chance, with_it is on_ranks, "cpu" if with_it else "emulate")
+            case = Case(inside, example, precision, optimizer, chance, with_it is on_ranks,
+                        "cpu" if with_it else "emulate")
             name += f", {case.settings}"
             one = case.train("none")
             for part in case.parts[1:]:
@@ -191,14 +205,16 @@ def test_ranks_have_the_same_bits(folder):
 
 def test_the_plan_says_what_is_locked_and_what_it_costs(folder):
     model, artifact = harness.example("mnist_mlp"), folder / "all.ptx"
-    settings = {"optimizer__type": "adamw", "precision__compute": "bf16", "recompute__policy": "none", "memory__host": "1GiB"}
+    settings = {"optimizer__type": "adamw", "precision__compute": "bf16", "recompute__policy": "none",
+                "memory__host": "1GiB"}
     settings["memory__budget"] = f"{compiled_with_all(model, artifact, **settings)[0]}B"
     plan = compiled(model, artifact, **settings)
     host = plan["host"]
     expect(host["bytes"] == plan["bytes"]["host"] and host["link_seconds"] == host["link_bytes"] / 12e9, f"{host}")
     said = run("gaccc", model, "--plan", "--link", "24GB/s", *sets_of(settings)).stdout
     expect(f"{1e3 * host['link_bytes'] / 24e9:.2f} ms an update at 24 GB/s" in said, said)
-    done = run("gacc-exec", artifact, "--data", harness.make_data(model, 64, folder), "--updates", 1, "--recheck", 1, "--log", folder / "log")
+    done = run("gacc-exec", artifact, "--data", harness.make_data(model, 64, folder), "--updates", 1, "--recheck", 1,
+               "--log", folder / "log")
     expect(harness.read_log(folder / "log")[0]["arena_bytes"] == plan["bytes"]["peak"], done.stderr)
     settings |= {"optimizer__type": "lamb", "train__lanes": 4, "train__ranks": 4, "memory__shard": "optimizer"}
     said = run("gaccc", model, "--plan", *sets_of(settings | {"memory__budget": "16MiB"})).stdout

@@ -19,7 +19,8 @@ def installed(folder, *components):
     """The tree of all components or of some, at another place than it was installed to."""
     for component in components or [None]:
         command = ["cmake", "--install", harness.BIN.parent, "--prefix", folder / "first", "--strip"]
-        done = subprocess.run([*command, *(["--component", component] if component else [])], capture_output=True, text=True)
+        done = subprocess.run([*command, *(["--component", component] if component else [])], capture_output=True,
+                              text=True)
         expect(done.returncode == 0, done.stderr)
     (folder / "first").rename(folder / PREFIX)
     return folder / PREFIX
@@ -27,7 +28,8 @@ def installed(folder, *components):
 
 def execute(folder, *command, code=0):
     """In an empty environment, from a folder that has nothing of gacc's."""
-    done = subprocess.run([str(word) for word in command], env={"HOME": str(folder / "home")}, cwd=folder, capture_output=True, text=True)
+    done = subprocess.run([str(word) for word in command], env={"HOME": str(folder / "home")}, cwd=folder,
+                          capture_output=True, text=True)
     expect(done.returncode == code, f"{command}: exit {done.returncode}\n{done.stdout}{done.stderr}")
     return done
 
@@ -40,7 +42,8 @@ def test_a_moved_tree_trains(folder):
     execute(folder, tree / "bin/gaccc", model, "-o", "step.ptx")
     weights = []
     for device in ("cpu", "emulate"):
-        execute(folder, tree / "bin/gacc-exec", "step.ptx", "--data", data, "--epochs", 1, "--device", device, "--save", f"{device}.w")
+        execute(folder, tree / "bin/gacc-exec", "step.ptx", "--data", data, "--epochs", 1, "--device", device, "--save",
+                f"{device}.w")
         weights.append((folder / f"{device}.w").read_bytes())
     expect(len(weights[0]) == len(weights[1]), "the devices save other tensors")
     done = execute(folder, tree / "bin/gacc-exec", "step.ptx", "--data", data, "--verify", "--device", "cpu")
@@ -59,9 +62,11 @@ def test_the_tree_is_whole(folder):
     files = {path.relative_to(tree).as_posix() for path in tree.rglob("*") if path.is_file()}
     for name in ("gaccc", "gacc-exec", "gacc-opt", "gacc-plan"):
         wanted = {f"bin/{name}", f"share/man/man1/{name}.1.gz", f"share/bash-completion/completions/{name}"}
-        expect(wanted <= files and any(file.endswith(f"/_{name}") for file in files), f"{name}: {sorted(wanted - files)}")
+        expect(wanted <= files and any(file.endswith(f"/_{name}") for file in files),
+               f"{name}: {sorted(wanted - files)}")
     doc = "share/doc/gacc/"
-    wanted = {"lib/gacc/libgacc-host.so", "lib/gacc/libgacc-emu.so", "lib/gacc/libgacc-compiler.so", "include/gacc.h", doc + "README.md", doc + "LICENSE", doc + "docs/install.md",
+    wanted = {"lib/gacc/libgacc-host.so", "lib/gacc/libgacc-emu.so", "lib/gacc/libgacc-compiler.so", "include/gacc.h",
+              doc + "README.md", doc + "LICENSE", doc + "docs/install.md",
               doc + "examples/mnist_mlp.toml"}
     expect(wanted <= files, sorted(wanted - files))
     for file in sorted(files):
@@ -93,11 +98,13 @@ def test_packages(folder):
         harness.skip("packages are made of a build without sanitizers")
     # gzip: the packages are the same inside, and made in a tenth of the time.
     done = subprocess.run(["cpack", "-G", "DEB", "-B", folder / "work", "-D", f"CPACK_OUTPUT_FILE_PREFIX={folder}",
-                           "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=gzip"], cwd=harness.BIN.parent, capture_output=True, text=True)
+                           "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=gzip"], cwd=harness.BIN.parent, capture_output=True,
+                           text=True)
     expect(done.returncode == 0, done.stdout + done.stderr)
     depends = {}
     for package in folder.glob("*.deb"):
-        name, _, needs = subprocess.run(["dpkg-deb", "--show", "--showformat", "${Package}\n${Depends}", package], check=True,
+        name, _, needs = subprocess.run(["dpkg-deb", "--show", "--showformat", "${Package}\n${Depends}", package],
+                                        check=True,
                                         capture_output=True, text=True).stdout.partition("\n")
         depends[name] = needs
     names = ["gacc", "gacc-compiler", "gacc-cpu", "libgacc-dev", "libgacc0"]
@@ -109,10 +116,12 @@ def test_packages(folder):
     expect(depends["libgacc-dev"].startswith("libgacc0 (="), str(depends))
     expect("libdnnl" in depends["gacc-cpu"] and "gacc (=" in depends["gacc-cpu"], str(depends))
     for name in ("gacc", "libgacc0"):
-        expect(not any(word in depends[name] for word in ("dnnl", "LLVM", "zstd")), f"{name} is not lean: {depends[name]}")
+        expect(not any(word in depends[name] for word in ("dnnl", "LLVM", "zstd")),
+               f"{name} is not lean: {depends[name]}")
     if not shutil.which("lintian"):
         harness.skip("no lintian here: the packages are made, and not checked")
-    done = subprocess.run(["lintian", "--allow-root", "--fail-on", "error", *folder.glob("*.deb")], capture_output=True, text=True)
+    done = subprocess.run(["lintian", "--allow-root", "--fail-on", "error", *folder.glob("*.deb")], capture_output=True,
+                          text=True)
     expect(done.returncode == 0, done.stdout + done.stderr)
 
 

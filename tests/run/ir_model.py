@@ -1,5 +1,5 @@
-"""A text of the IR in phase `model` as a model file: the same artifact as the TOML file, the same options, and errors with
-places in the text."""
+"""A text of the IR in phase `model` as a model file: the same artifact as the TOML file, the same options, and errors
+with places in the text."""
 import pathlib
 import random
 import subprocess
@@ -37,7 +37,8 @@ def code(artifact):
 
 
 def test_the_text_of_a_model_is_the_model(folder):
-    for name in ("mnist_mlp", "mnist_cnn", "adam_micro", "mnist_mlp_f16", "shakespeare_gpt", "mixer", "regression", "schedules"):
+    for name in ("mnist_mlp", "mnist_cnn", "adam_micro", "mnist_mlp_f16", "shakespeare_gpt", "mixer", "regression",
+                 "schedules"):
         toml = harness.example(name)
         run("gaccc", toml, "--emit", "ir", "--stop-after", "model", "-o", folder / "m.gir")
         plans = [run("gaccc", model, "--plan", "--json").stdout for model in (toml, folder / "m.gir")]
@@ -53,7 +54,8 @@ def test_options_override_settings(folder):
     toml = harness.example("mnist_mlp")
     run("gaccc", toml, "--emit", "ir", "--stop-after", "model", "-o", folder / "m.gir")
     sets = [["train.micro_batch=16", "train.accumulate=2"], ["optimizer.type=lion", "optimizer.lr=0.01"],
-            ["precision.compute=bf16"], ["train.require=bits"], ["train.effective_batch=128", "train.micro_batch=auto", "train.accumulate=auto"]]
+            ["precision.compute=bf16"], ["train.require=bits"],
+            ["train.effective_batch=128", "train.micro_batch=auto", "train.accumulate=auto"]]
     for some in sets:
         words = [word for each in some for word in ("--set", each)]
         if "precision" not in some[0] and "lion" not in some[0]:
@@ -77,13 +79,17 @@ train = { micro_batch = 4 }
     losses = []
     harness.write_npy(folder / "x.npy", harness.array.array("f", range(16)), [8, 2])
     harness.write_npy(folder / "y.npy", harness.array.array("f", range(24)), [8, 3])
-    harness.write_safetensors(folder / "w.toml.safetensors", {"out.weight": ([3, 2], [0.5] * 6), "out.bias": ([3], [0.0] * 3)})
+    harness.write_safetensors(folder / "w.toml.safetensors",
+                              {"out.weight": ([3, 2], [0.5] * 6), "out.bias": ([3], [0.0] * 3)})
     harness.write_safetensors(folder / "w.gir.safetensors", {"w": ([3, 2], [0.5] * 6), "b": ([3], [0.0] * 3)})
     for kind in ("toml", "gir"):
         run("gaccc", folder / f"m.{kind}", "-o", folder / "step.ptx")
-        run("gacc-exec", folder / "step.ptx", "--device", "cpu", "--threads", 1, "--data", f"npy:x={folder}/x.npy,y={folder}/y.npy",
-            "--load", folder / f"w.{kind}.safetensors", "--no-shuffle", "--log", folder / "log", "--save", folder / f"saved.{kind}.safetensors")
-        run("gacc-exec", folder / "step.ptx", "--device", "cpu", "--threads", 1, "--data", f"npy:x={folder}/x.npy,y={folder}/y.npy",
+        run("gacc-exec", folder / "step.ptx", "--device", "cpu", "--threads", 1, "--data",
+            f"npy:x={folder}/x.npy,y={folder}/y.npy",
+            "--load", folder / f"w.{kind}.safetensors", "--no-shuffle", "--log", folder / "log", "--save",
+            folder / f"saved.{kind}.safetensors")
+        run("gacc-exec", folder / "step.ptx", "--device", "cpu", "--threads", 1, "--data",
+            f"npy:x={folder}/x.npy,y={folder}/y.npy",
             "--load", folder / f"saved.{kind}.safetensors", "--predict", folder / f"p.{kind}.npy")
         losses.append([event["loss"] for event in harness.updates_of(folder / "log")])
     expect(losses[0] == losses[1] and len(losses[0]) == 2, f"the losses are {losses}")
@@ -120,8 +126,10 @@ def test_errors_have_places_in_the_text(folder):
     wrong(folder, FORWARD, "inputs", arguments=["--set", "inputs.x.shape=[3]"])
     wrong(folder, FORWARD, "segments", arguments=["--set", "recompute.policy=all"])
     wrong(folder, changed(("matmul %x, @w : f32[B,3] {tb}", "embedding %y, @w : f32[B,3,2]")), "")
-    closed = changed(("    yield output %out\n", "    %e = squared_error %out, %y : f32[B,3]\n    %loss = total_sum %e : f32[]\n"
-                      "    %ones = ones_like %e : i32[B,3]\n    %count = total_sum %ones : i32[]\n    yield loss %loss, count %count\n"))
+    closed = changed(("    yield output %out\n",
+                      "    %e = squared_error %out, %y : f32[B,3]\n    %loss = total_sum %e : f32[]\n"
+                      "    %ones = ones_like %e : i32[B,3]\n    %count = total_sum %ones : i32[]\n    yield loss "
+                      "%loss, count %count\n"))
     wrong(folder, closed, "the loss is in the text's ops", arguments=["--set", "loss.type=l1"])
     (folder / "closed.gir").write_text(closed)
     run("gaccc", folder / "closed.gir", "--plan")
@@ -152,7 +160,8 @@ def test_broken_texts_are_errors(folder):
             if draw.random() < 0.3:
                 del lines[draw.randrange(len(lines))]
         (folder / "broken.gir").write_text("\n".join(lines))
-        done = subprocess.run([str(harness.BIN / "gaccc"), str(folder / "broken.gir"), "--plan"], capture_output=True, text=True, timeout=120)
+        done = subprocess.run([str(harness.BIN / "gaccc"), str(folder / "broken.gir"), "--plan"], capture_output=True,
+                              text=True, timeout=120)
         if done.returncode not in (0, 1):
             kept = pathlib.Path("/tmp") / "gacc-broken.gir"
             kept.write_text("\n".join(lines))

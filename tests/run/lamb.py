@@ -1,5 +1,6 @@
-"""LAMB, which PyTorch does not have, by hand: the whole training of the small model of tests/parity (linear, tanh, linear,
-cross-entropy) in Python's doubles, from the formulas alone, against 10 updates of 4 seeds with a short window among them."""
+"""LAMB, which PyTorch does not have, by hand: the whole training of the small model of tests/parity (linear, tanh,
+linear, cross-entropy) in Python's doubles, from the formulas alone, against 10 updates of 4 seeds with a short window
+among them."""
 import math
 
 import harness
@@ -49,7 +50,8 @@ def by_hand(p, windows):
 
 
 def test_ten_updates_of_four_seeds(folder):
-    artifact = harness.compile_model(MODEL, folder / "m.ptx", train__micro_batch=5, train__accumulate=4, optimizer__type="lamb",
+    artifact = harness.compile_model(MODEL, folder / "m.ptx", train__micro_batch=5, train__accumulate=4,
+                                     optimizer__type="lamb",
                                      optimizer__lr=LR, optimizer__betas=f"[{BETA1}, {BETA2}]", optimizer__eps=EPS,
                                      optimizer__weight_decay=DECAY)
     for seed in (1, 2, 3, 4):
@@ -59,7 +61,8 @@ def test_ten_updates_of_four_seeds(folder):
         windows = [samples[i:i + WINDOW] for i in range(0, SAMPLES, WINDOW)] * 2
         (folder / f"{seed}").mkdir()
         words = ("--data", harness.make_data(MODEL, SAMPLES, folder / f"{seed}", seed), "--no-shuffle", "--seed", seed)
-        initial, final, log = (folder / f"{seed}" / name for name in ("initial.safetensors", "final.safetensors", "log.jsonl"))
+        initial, final, log = (folder / f"{seed}" / name for name in ("initial.safetensors", "final.safetensors",
+                                                                      "log.jsonl"))
         run("gacc-exec", artifact, *words, "--init-only", "--save", initial)
         run("gacc-exec", artifact, *words, "--load", initial, "--updates", 10, "--save", final, "--log", log)
         shapes = {name: shape for name, (shape, _) in harness.read_safetensors(initial).items()}

@@ -107,16 +107,19 @@ def test_threads_and_devices(folder):
     small = Data(folder, 27)
     runs = []
     for mode in ("graph", "persistent"):
-        artifact = harness.compile_model(small.model, folder / f"{mode}.ptx", train__accumulate=5, train__lanes=4, launch__mode=mode)
+        artifact = harness.compile_model(small.model, folder / f"{mode}.ptx", train__accumulate=5, train__lanes=4,
+                                         launch__mode=mode)
         runs.append(trained(artifact, small.part(0, 27), folder / mode, "--device", "emulate", "--epochs", 2)[0])
     expect(runs[0] == runs[1], "a graph and one kernel give other weights")
 
 
 def test_a_checkpoint_in_a_window_is_that_of_its_start(folder):
-    """Stopped after any launch and resumed: the bytes of the run without a break, over tails, dropout, moments, a plateau."""
+    """Stopped after any launch and resumed: the bytes of the run without a break, over tails, dropout, moments, a
+    plateau."""
     model = harness.example("mnist_mlp")
     spec = harness.make_data(model, 75, folder)
-    for number, settings in enumerate((dict(train__tail="carry"), dict(train__tail="drop", optimizer__second_moment="micro"),
+    for number, settings in enumerate((dict(train__tail="carry"),
+                                       dict(train__tail="drop", optimizer__second_moment="micro"),
                                        dict(train__tail="flush", train__clip_norm=0.5, precision__compute="f16"))):
         artifact = harness.compile_model(model, folder / f"{number}.ptx", train__micro_batch=8, train__accumulate=6,
                                          train__lanes=4, **settings)
@@ -134,11 +137,13 @@ def test_a_checkpoint_in_a_window_is_that_of_its_start(folder):
 
 def test_mistakes(folder):
     data = Data(folder, 8)
-    for settings, words in ((dict(lanes=3), ("train.lanes", "2 or 4")), (dict(lanes=8, accumulate=5), ("train.lanes", "lanes = 4")),
+    for settings, words in ((dict(lanes=3), ("train.lanes", "2 or 4")),
+                            (dict(lanes=8, accumulate=5), ("train.lanes", "lanes = 4")),
                             (dict(lanes=2, accumulate=4, ranks=3), ("train.ranks", "lanes = 4"))):
         sets = [w for k, v in settings.items() for w in ("--set", f"train.{k}={v}")]
         harness.one_error(run("gaccc", data.model, *sets, "-o", folder / "a.ptx", code=1), *words)
-    artifact = harness.compile_model(data.model, folder / "few.ptx", train__accumulate=4, train__lanes=4, train__ranks=4)
+    artifact = harness.compile_model(data.model, folder / "few.ptx", train__accumulate=4, train__lanes=4,
+                                     train__ranks=4)
     harness.one_error(run("gacc-exec", artifact, "--data", data.part(0, 8), code=1), "4 ranks", "train.ranks=1")
 
 
@@ -150,11 +155,13 @@ def test_the_plan_counts_the_nodes(folder):
         plan = json.loads(run("gaccc", data.model, *sets, "--plan", "--json").stdout)
         bytes_of[lanes] = plan["bytes"]["gradients"]
     for lanes, nodes in ((2, 2), (4, 3), (8, 4)):
-        expect(bytes_of[lanes] == nodes * bytes_of[1], f"{lanes} lanes: {bytes_of[lanes]} bytes of gradients, not {nodes} x {bytes_of[1]}")
+        expect(bytes_of[lanes] == nodes * bytes_of[1],
+               f"{lanes} lanes: {bytes_of[lanes]} bytes of gradients, not {nodes} x {bytes_of[1]}")
 
 
 def test_the_loss_is_cut_alike_for_any_number_of_ranks(folder):
-    """Into how many parts a large vocabulary's loss is cut decides bits: nodes of lanes and slices of moments do not."""
+    """Into how many parts a large vocabulary's loss is cut decides bits: nodes of lanes and slices of moments do
+    not."""
     model = folder / "wide.toml"
     tokens = {"shape": [400], "dtype": "i32"}
     model.write_text(model_text(
@@ -169,13 +176,15 @@ def test_the_loss_is_cut_alike_for_any_number_of_ranks(folder):
 
 
 def test_the_plan_of_ranks(folder):
-    """Returns what a rank sends, by the definition: its nodes of the others' slices, and its own slice's sum to each other."""
+    """Returns what a rank sends, by the definition: its nodes of the others' slices, and its own slice's sum to each
+    other."""
     data = Data(folder, 8)
     numbers = 6 * 5 + 5 + 5 + 1 + 2  # parameters, the loss and its count
     nodes = {1: 1, 2: 1, 3: 2, 5: 2, 8: 1}  # of the rank with most, of 8 lanes
     sets = ("--set", "train.accumulate=8", "--set", "train.lanes=8")
     for ranks, most in nodes.items():
-        plan = json.loads(run("gaccc", data.model, *sets, "--plan", "--json", "--ranks", ranks, "--link", "2KB/s").stdout)["ranks"]
+        plan = json.loads(run("gaccc", data.model, *sets, "--plan", "--json", "--ranks", ranks, "--link",
+                              "2KB/s").stdout)["ranks"]
         wanted = 4 * numbers * (most + 1) * (ranks - 1) / ranks
         expect(plan["ranks"] == ranks and plan["lanes"] == 8, str(plan))
         expect(abs(plan["reduce_bytes"] - wanted) <= 4 * ranks, f"{ranks} ranks: {plan}, not {wanted} bytes")
@@ -183,8 +192,10 @@ def test_the_plan_of_ranks(folder):
         expect(0 <= plan["share"] < 1 and (plan["share"] > 0.9) == (ranks > 1), str(plan))
     plan = json.loads(run("gaccc", data.model, *sets, "--plan", "--json", "--ranks", 2).stdout)["ranks"]
     expect(plan["reduce_seconds"] is None and plan["share"] is None, "nobody knows the link")
-    expect("ranks" not in json.loads(run("gaccc", data.model, *sets, "--plan", "--json").stdout), "nobody asked for ranks")
-    for options, word in ((["--plan", "--link", "25GB"], "25GB/s"), (["--link", "25GB/s"], "--plan"), (["--plan", "--link", "0B/s"], "25GB/s")):
+    expect("ranks" not in json.loads(run("gaccc", data.model, *sets, "--plan", "--json").stdout),
+           "nobody asked for ranks")
+    for options, word in ((["--plan", "--link", "25GB"], "25GB/s"), (["--link", "25GB/s"], "--plan"),
+                          (["--plan", "--link", "0B/s"], "25GB/s")):
         expect(word in run("gaccc", data.model, *options, code=2).stderr, f"{options}: the error names {word}")
 
 
@@ -194,14 +205,16 @@ def test_the_fewest_ranks_that_fit(folder):
     sets = ("--set", "train.accumulate=8", "--set", "train.lanes=8")
 
     def plan(ranks, memory=None, code=0):
-        done = run("gaccc", data.model, *sets, "--plan", "--json", "--ranks", ranks, *(("--memory", f"{memory}B") if memory else ()),
+        done = run("gaccc", data.model, *sets, "--plan", "--json", "--ranks", ranks,
+                   *(("--memory", f"{memory}B") if memory else ()),
                    code=code)
         return json.loads(done.stdout) if code == 0 else done
     peaks = [plan(ranks)["bytes"]["peak"] for ranks in range(1, 9)]
     expect(len(set(peaks)) == 4 and peaks == sorted(peaks, reverse=True), f"peaks {peaks}")
     for peak in set(peaks):
         got = plan("auto", peak)
-        expect(got["ranks"]["ranks"] == 1 + peaks.index(peak) and got["bytes"]["peak"] <= peak, f"{peak} bytes: {got['ranks']}")
+        expect(got["ranks"]["ranks"] == 1 + peaks.index(peak) and got["bytes"]["peak"] <= peak,
+               f"{peak} bytes: {got['ranks']}")
     harness.one_error(plan("auto", 64, code=1), "8 ranks", "needs at least")
     harness.one_error(plan("auto", code=1), "train.ranks", "memory.budget")
 

@@ -1,4 +1,5 @@
-"""The libraries and the size of gacc-exec. Start-up times are measured by scripts/bench/startup: no test depends on a clock."""
+"""The libraries and the size of gacc-exec. Start-up times are measured by scripts/bench/startup: no test depends on a
+clock."""
 import shutil
 import subprocess
 
@@ -32,12 +33,15 @@ def test_missing_plugin_is_named(folder):
     shutil.copy2(harness.BIN / "gacc-exec", folder / "gacc-exec")
     model = harness.example("regression")
     artifact, spec = harness.compile_model(model, folder / "step.ptx"), harness.make_data(model, 50, folder)
-    done = subprocess.run([folder / "gacc-exec", artifact, "--data", spec, "--device", "cpu"], capture_output=True, text=True)
+    done = subprocess.run([folder / "gacc-exec", artifact, "--data", spec, "--device", "cpu"], capture_output=True,
+                          text=True)
     harness.one_error(done, "libgacc-host.so")
     # One from before: it knows the number that is raised by hand, and has another layout of the plan.
     stale = "void *gacc_create_device(int abi, void *options) { return options == 0 || abi != 8 ? 0 : (void *)8; }"
-    if subprocess.run(["cc", "-shared", "-x", "c", "-", "-o", folder / "libgacc-host.so"], input=stale, text=True).returncode == 0:
-        done = subprocess.run([folder / "gacc-exec", artifact, "--data", spec, "--device", "cpu"], capture_output=True, text=True)
+    if subprocess.run(["cc", "-shared", "-x", "c", "-", "-o", folder / "libgacc-host.so"], input=stale,
+                      text=True).returncode == 0:
+        done = subprocess.run([folder / "gacc-exec", artifact, "--data", spec, "--device", "cpu"], capture_output=True,
+                              text=True)
         harness.one_error(done, "libgacc-host.so was built for another version of gacc: rebuild or reinstall it")
 
 

@@ -49,11 +49,13 @@ def compiled(folder, variant, name="m", **settings):
 def trained(folder, artifact, data, name, updates, *more, device="cpu"):
     """(losses, weights) of some updates in file order."""
     log, weights = folder / f"{name}.jsonl", folder / f"{name}.safetensors"
-    run("gacc-exec", artifact, "--data", data, "--no-shuffle", "--updates", updates, "--log", log, "--save", weights, "--device", device, *more)
+    run("gacc-exec", artifact, "--data", data, "--no-shuffle", "--updates", updates, "--log", log, "--save", weights,
+        "--device", device, *more)
     return [e["loss"] for e in harness.updates_of(log)], weights
 
 
-# The formulas in PyTorch, in double: losses of as many updates as there are losses, the logits before them, the likeliest tokens after.
+# The formulas in PyTorch, in double: losses of as many updates as there are losses, the logits before them, the
+# likeliest tokens after.
 REFERENCE = """
 import json, pathlib, sys, tomllib
 import numpy, torch
@@ -137,41 +139,51 @@ def test_pytorch_agrees(folder):
         model, artifact = compiled(folder, variant)
         data = harness.make_data(model, 40, folder)
         run("gacc-exec", artifact, "--data", data, "--init-only", "--save", folder / "initial", "--device", "cpu")
-        done = subprocess.run([python, "-c", REFERENCE, harness.ROOT / "tests/run", model, folder / "initial", folder, "20"],
+        done = subprocess.run([python, "-c", REFERENCE, harness.ROOT / "tests/run", model, folder / "initial", folder,
+                               "20"],
                               capture_output=True, text=True)
         expect(done.returncode == 0, done.stderr)
         wanted, text = json.loads(done.stdout)
         losses, weights = trained(folder, artifact, data, "run", 20, "--load", folder / "initial")
         far = max(abs(a - b) / b for a, b in zip(losses, wanted, strict=True))
-        run("gacc-exec", artifact, "--data", data, "--load", folder / "initial", "--predict", folder / "out.npy", "--device", "cpu")
+        run("gacc-exec", artifact, "--data", data, "--load", folder / "initial", "--predict", folder / "out.npy",
+            "--device", "cpu")
         compare = "import numpy, sys; a, b = map(numpy.load, sys.argv[1:]); print(abs(a - b).max())"
-        done = subprocess.run([python, "-c", compare, folder / "out.npy", folder / "logits.npy"], capture_output=True, text=True, check=True)
+        done = subprocess.run([python, "-c", compare, folder / "out.npy", folder / "logits.npy"], capture_output=True,
+                              text=True, check=True)
         print(f"{variant}: losses {far:.1e} apart (to {losses[-1]:.4f}), logits {float(done.stdout):.1e}")
         expect(far <= 1e-5, f"{variant}: losses {losses}, PyTorch {wanted}")
         expect(float(done.stdout) <= 1e-4, f"{variant}: logits {done.stdout}")
         # Beyond the model's length positions begin anew with the window, as they do there.
-        said = run("gacc-exec", artifact, "--load", weights, "--generate", 23, "--prompt", "\x03\x01\x04", "--temperature", 0, "--device", "cpu")
+        said = run("gacc-exec", artifact, "--load", weights, "--generate", 23, "--prompt", "\x03\x01\x04",
+                   "--temperature", 0, "--device", "cpu")
         expect(list(said.stdout.encode()) == text, f"{variant}: {list(said.stdout.encode())}, PyTorch {text}")
 
 
 def test_devices_agree(folder):
-    """The emulator runs what the CPU does, in f32 and in half types, by tensor cores where heads fit; a half is near f32."""
-    for variant, *halves in (("llama", "f16"), ("turned_side_by_side", "f16", "bf16"), ("partial",), ("windowed", "f16")):
+    """The emulator runs what the CPU does, in f32 and in half types, by tensor cores where heads fit; a half is near
+    f32."""
+    for variant, *halves in (("llama", "f16"), ("turned_side_by_side", "f16", "bf16"), ("partial",),
+                             ("windowed", "f16")):
         whole = None
         for compute in ("f32", *halves):
-            model, artifact = compiled(folder, variant, precision__compute=compute, launch__mode="graph", train__accumulate=1)
+            model, artifact = compiled(folder, variant, precision__compute=compute, launch__mode="graph",
+                                       train__accumulate=1)
             data = harness.make_data(model, 8, folder)
             runs = {}
             for device in ("cpu", "emulate"):
                 losses, _ = trained(folder, artifact, data, "run", 2, "--dump-grads", folder / device, device=device)
                 runs[device] = losses, harness.read_safetensors(folder / device)
             (losses, gradients), (others, emulated) = runs.values()
-            far, (worst, who) = max(abs(a - b) / b for a, b in zip(others, losses, strict=True)), harness.far_apart(emulated, gradients)
+            far, (worst, who) = max(abs(a - b) / b for a, b in zip(others, losses,
+                                                                   strict=True)), harness.far_apart(emulated, gradients)
             whole = whole or losses
             off = max(abs(a - b) / b for a, b in zip(losses, whole, strict=True))
-            print(f"{variant} {compute}: the emulator's losses {far:.1e} from the CPU's, gradients {worst:.1e} ({who}); {off:.1e} from f32")
+            print(f"{variant} {compute}: the emulator's losses {far:.1e} from the CPU's, gradients {worst:.1e} "
+                  f"({who}); {off:.1e} from f32")
             expect(far <= (1e-6 if compute == "f32" else 1e-3), f"{variant} {compute}: {others}, CPU {losses}")
-            # The second update is compared: Adam's first step enlarges small gradients' rounding, which is 1e-6 before it.
+            # The second update is compared: Adam's first step enlarges small gradients' rounding, which is 1e-6
+            # before it.
             expect(compute != "f32" or worst <= 3e-5, f"{variant}: gradients of {who} are {worst:.1e} apart")
             expect(off <= {"f32": 0, "f16": 2e-3, "bf16": 1e-2}[compute], f"{variant} {compute}: {losses}, f32 {whole}")
 
@@ -183,7 +195,8 @@ def test_ragged_micro_batches_are_one_batch(folder):
         for micro_batch, accumulate in ((7, 1), (2, 4)):
             model, artifact = compiled(folder, variant, train__micro_batch=micro_batch, train__accumulate=accumulate)
             data = harness.make_data(model, 7, folder)
-            run("gacc-exec", artifact, "--data", data, "--no-shuffle", "--updates", 1, "--dump-grads", folder / "grads", "--device", "cpu")
+            run("gacc-exec", artifact, "--data", data, "--no-shuffle", "--updates", 1, "--dump-grads", folder / "grads",
+                "--device", "cpu")
             dumps.append(harness.read_safetensors(folder / "grads"))
         worst, who = harness.far_apart(*dumps)
         print(f"{variant}: {worst:.1e} ({who})")
@@ -191,10 +204,13 @@ def test_ragged_micro_batches_are_one_batch(folder):
 
 
 def test_recompute_and_threads_change_no_bit(folder):
-    for variant, compute, device in (("llama", "f32", "cpu"), ("turned_side_by_side", "f16", "cpu"), ("wide_heads", "f16", "emulate"), ("windowed", "f32", "cpu"), ("windowed", "f16", "emulate")):
+    for variant, compute, device in (("llama", "f32", "cpu"), ("turned_side_by_side", "f16", "cpu"),
+                                     ("wide_heads", "f16", "emulate"), ("windowed", "f32", "cpu"),
+                                     ("windowed", "f16", "emulate")):
         kept = {}
         for policy in ("none", "all"):
-            model, artifact = compiled(folder, variant, recompute__policy=policy, precision__compute=compute, launch__mode="graph", train__accumulate=1)
+            model, artifact = compiled(folder, variant, recompute__policy=policy, precision__compute=compute,
+                                       launch__mode="graph", train__accumulate=1)
             data = harness.make_data(model, 8, folder)
             for threads in (1, 2) if device == "cpu" else (1,):
                 _, weights = trained(folder, artifact, data, "run", 2, "--threads", threads, device=device)

@@ -154,8 +154,10 @@ def test_parts_of_a_tensor(folder):
     tensors = {"model.embed.weight": tensor(V, C)}
     for i in range(2):
         p = f"model.h.{i}."
-        tensors |= {p + "heads.weight": tensor(48, C), p + "heads.bias": tensor(48), p + "joined.weight": tensor(C, 48), p + "joined.bias": tensor(48),
-                    p + "ln.weight": tensor(C), p + "ln.bias": tensor(C), p + "out.weight": tensor(C, H), f"h.{i}.out.bias": tensor(C)}
+        tensors |= {p + "heads.weight": tensor(48, C), p + "heads.bias": tensor(48), p + "joined.weight": tensor(C, 48),
+                    p + "joined.bias": tensor(48),
+                    p + "ln.weight": tensor(C), p + "ln.bias": tensor(C), p + "out.weight": tensor(C, H),
+                    f"h.{i}.out.bias": tensor(C)}
     file = folder / "w.safetensors"
     write(file, tensors)
     ours, theirs = loaded(artifact, file, folder), values_of(tensors)
@@ -164,16 +166,21 @@ def test_parts_of_a_tensor(folder):
         return sum((values[begin * width:end * width] for begin, end in runs), [])
     by_part = [(head * 24 + part * 8, head * 24 + part * 8 + 8) for part in range(3) for head in range(2)]
     for name, width in (("weight", C), ("bias", 1)):
-        expect(ours[f"h.1.attn.qkv.{name}"][1] == rows(theirs[f"model.h.1.heads.{name}"][1], width, *by_part), f"{name} head by head")
+        expect(ours[f"h.1.attn.qkv.{name}"][1] == rows(theirs[f"model.h.1.heads.{name}"][1], width, *by_part),
+               f"{name} head by head")
         whole = theirs[f"model.h.0.joined.{name}"]
         values = turned(*whole) if name == "weight" else whole[1]
         expect(ours[f"h.0.attn.proj.{name}"][1] == rows(values, width, (0, 16)), f"the first part of {name}")
         expect(ours[f"h.0.fc.{name}"][1] == rows(values, width, (16, 48)), f"the second part of {name}")
     expect(ours["h.1.out.bias"] == theirs["h.1.out.bias"], "a name without the prefix")
     expect(loaded(artifact, file, folder, "--save-as", "published") == theirs, "what came in goes out")
-    write(file, tensors | {"model.h.0.joined.weight": ("F32", [C, 47], [0] * 47 * C), "model.h.1.heads.bias": ("F32", [46], [0] * 46)})
-    refused(artifact, file, "h.0.fc.weight (model.h.0.joined.weight, part 1 of 16 + 32 rows) is [16, 47] in the file, [16, 48] in the model",
-            "h.1.attn.qkv.bias (model.h.1.heads.bias, part 0 and 1 and 2 of 8 + 8 + 8 rows, 2 times) is [46] in the file, [48] in the model")
+    write(file, tensors | {"model.h.0.joined.weight": ("F32", [C, 47], [0] * 47 * C),
+                           "model.h.1.heads.bias": ("F32", [46], [0] * 46)})
+    refused(artifact, file,
+            "h.0.fc.weight (model.h.0.joined.weight, part 1 of 16 + 32 rows) is [16, 47] in the file, [16, 48] in the "
+            "model",
+            "h.1.attn.qkv.bias (model.h.1.heads.bias, part 0 and 1 and 2 of 8 + 8 + 8 rows, 2 times) is [46] in the "
+            "file, [48] in the model")
     write(file, {n: t for n, t in tensors.items() if n != "model.h.0.joined.bias"})
     refused(artifact, file, "h.0.fc.bias (model.h.0.joined.bias, part 1 of 16 + 32 rows) [32] is missing")
     # Rows that are nobody's part cannot be written.
@@ -181,7 +188,8 @@ def test_parts_of_a_tensor(folder):
     write(file, tensors | {f"model.h.0.attn.proj.{n}": t for n, t in (("weight", tensor(C, C)), ("bias", tensor(C)))})
     partly = build(folder, table, name="partly")
     loaded(partly, file, folder)
-    done = run("gacc-exec", partly, "--init-only", "--save", folder / "no.safetensors", "--save-as", "published", "--device", "cpu", code=1)
+    done = run("gacc-exec", partly, "--init-only", "--save", folder / "no.safetensors", "--save-as", "published",
+               "--device", "cpu", code=1)
     harness.one_error(done, "part 0 of the tensor model.h.0.joined.bias (16 + 32 rows) is no parameter's here")
 
 
@@ -237,16 +245,20 @@ def test_what_does_not_fit_is_listed_whole(folder):
         t["model.rotary"] = ("F32", [2], [1, 2])
         for i in range(20):
             t[f"extra.{i}"] = ("F32", [1], [0])
-    text = refused(artifact, changed(many), 'wte.weight (model.embed.weight) [40, 16] is missing; did you mean "model.embeds.weight"?',
-                   "h.0.fc.weight (model.layers.0.fc.weight) is [32, 16] in the file, [16, 32] in the model; without load.transpose it would fit",
+    text = refused(artifact, changed(many),
+                   'wte.weight (model.embed.weight) [40, 16] is missing; did you mean "model.embeds.weight"?',
+                   "h.0.fc.weight (model.layers.0.fc.weight) is [32, 16] in the file, [16, 32] in the model; without "
+                   "load.transpose it would fit",
                    "model.layers.1.k.bias is missing", "has the type I64", 'the model has no "model.rotary" [2]',
                    'the model has no "extra.19" [1]')
     expect(len(text.splitlines()) == 27, text)
-    refused(artifact, changed(lambda t: t.update({"model.layers.0.ln.bias": ("F32", [C], [float("nan")] * C)})), "holds nan at [0]")
+    refused(artifact, changed(lambda t: t.update({"model.layers.0.ln.bias": ("F32", [C], [float("nan")] * C)})),
+            "holds nan at [0]")
     # Masks are ignored by pattern, and refused by name without it.
     write(file, elsewhere())
     plain = build(folder, TABLE.replace('ignore = ["*.mask"]\n', ""), name="plain")
-    refused(plain, file, 'the model has no "model.layers.0.attn.mask" [1, 6, 6]', 'the model has no "model.layers.1.attn.mask" [1, 6, 6]')
+    refused(plain, file, 'the model has no "model.layers.0.attn.mask" [1, 6, 6]',
+            'the model has no "model.layers.1.attn.mask" [1, 6, 6]')
     # Without a prefix the file's names still are near.
     bare = build(folder, TABLE.replace('prefix = "model."\n', ""), name="bare")
     refused(bare, file, 'did you mean "model.embed.weight"?')
@@ -306,7 +318,8 @@ def test_a_part_of_the_parameters(folder):
     for name, value in ours.items():
         expect((value == start[name]) == name.startswith("h.1."), f"{name} of the file or the start")
     write(file, {n: t for n, t in tensors.items() if n != "model.layers.1.ln.weight"})
-    expect("lacks 1 parameter, which keeps its start: h.1.ln.weight\n" in run("gacc-exec", artifact, "--load", file, "--init-only").stderr, "of one")
+    expect("lacks 1 parameter, which keeps its start: h.1.ln.weight\n" in run(
+        "gacc-exec", artifact, "--load", file, "--init-only").stderr, "of one")
     write(file, {"other": ("F32", [1], [0])})
     refused(artifact, file, "none of the model's parameters", 'the model has no "other" [1]')
 
@@ -318,7 +331,8 @@ def test_a_folder_with_a_file_and_an_index(folder):
     place.mkdir()
     one, other = elsewhere(1), elsewhere(2)
     write(place / "model.safetensors", one)
-    (place / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {name: "shard.safetensors" for name in other}}))
+    (place / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {name: "shard.safetensors" for name in other}}))
     expect(loaded(artifact, place, folder, "--save-as", "published") == values_of(one), "the shards are gone")
     write(place / "shard.safetensors", other)
     expect(loaded(artifact, place, folder, "--save-as", "published") == values_of(one), "the file comes first")
@@ -333,9 +347,11 @@ def test_a_head_of_its_own_for_a_tied_model(folder):
     done = run("gacc-exec", build(folder), "--init-only", "--load", folder / "w.safetensors", "--device", "cpu", code=1)
     harness.one_error(done, '"lm_head.weight" [40, 16]', "head is tied to wte.weight", "Without `tied`")
     # Equal numbers, constant or not, are a copy: where [load] says so by name.
-    named = build(folder, TABLE.replace("[load.rename]\n", '[load.rename]\n"head.weight" = "lm_head.weight"\n'), name="named")
+    named = build(folder, TABLE.replace("[load.rename]\n", '[load.rename]\n"head.weight" = "lm_head.weight"\n'),
+                  name="named")
     for values in ([0.5] * (V * C), tensors["model.embed.weight"][2]):
-        write(folder / "w.safetensors", elsewhere() | {name: ("F32", [V, C], values) for name in ("model.embed.weight", "model.lm_head.weight")})
+        write(folder / "w.safetensors", elsewhere() | {name: ("F32", [V, C], values)
+                                                       for name in ("model.embed.weight", "model.lm_head.weight")})
         run("gacc-exec", named, "--init-only", "--load", folder / "w.safetensors", "--device", "cpu")
 
 
@@ -345,13 +361,17 @@ ROTARY = model_text(
     layer("linear", name="f", features=16, activation="silu"),
     model={"name": "rotary"}, inputs={"x": {"shape": [12, 16]}, "y": {"shape": [12, 16]}},
     loss={"type": "mse", "target": "y"}, optimizer={"type": "sgd"})
-CONFIG = {"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "hidden_act": "silu", "rms_norm_eps": 1e-6,
-          "rope_theta": 10000.0, "rope_scaling": None, "hidden_size": 16, "torch_dtype": "bfloat16", "architectures": ["LlamaForCausalLM"],
-          "attention_bias": True, "max_position_embeddings": 64, "tie_word_embeddings": False, "transformers_version": "4.50.0", "bos_token_id": 1}
+CONFIG = {"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4,
+          "hidden_act": "silu", "rms_norm_eps": 1e-6,
+          "rope_theta": 10000.0, "rope_scaling": None, "hidden_size": 16, "torch_dtype": "bfloat16",
+          "architectures": ["LlamaForCausalLM"],
+          "attention_bias": True, "max_position_embeddings": 64, "tie_word_embeddings": False,
+          "transformers_version": "4.50.0", "bos_token_id": 1}
 
 
 def test_a_folder_s_config_is_compared(folder):
-    """Each key is the model's, is known to change nothing, or is named in the error. The file itself is loaded as it is."""
+    """Each key is the model's, is known to change nothing, or is named in the error. The file itself is loaded as it
+    is."""
     place = folder / "published"
     place.mkdir()
 
@@ -364,48 +384,81 @@ def test_a_folder_s_config_is_compared(folder):
         harness.says(done, *words)
 
     run("gacc-exec", build(), "--init-only", "--save", place / "model.safetensors", "--device", "cpu")
-    for right in ({}, {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "dtype": "float32"}, {"sliding_window": 12}, {"layer_types": ["full_attention"]},
-                  {"sliding_window": 4, "use_sliding_window": False}, {"no_rope_layers": [1, 1]}, {"final_logit_softcapping": None}, {"attention_multiplier": 0.5},
-                  {"residual_multiplier": 1.0, "logits_scaling": 1}, {"full_attn_mod": 1, "interpolate_factor": 1, "n_special": 0}, {"partial_rotary_factor": 1.0}, {"query_pre_attn_scalar": 4}, {"model_type": "qwen2", "sliding_window": 4},
-                  {"model_type": "qwen3", "sliding_window": 4, "use_sliding_window": True, "num_hidden_layers": 28}, {"sliding_window": 4, "layer_types": ["full_attention"]}):
+    for right in ({}, {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "dtype": "float32"},
+                  {"sliding_window": 12}, {"layer_types": ["full_attention"]},
+                  {"sliding_window": 4, "use_sliding_window": False}, {"no_rope_layers": [1, 1]},
+                  {"final_logit_softcapping": None}, {"attention_multiplier": 0.5},
+                  {"residual_multiplier": 1.0, "logits_scaling": 1},
+                  {"full_attn_mod": 1, "interpolate_factor": 1, "n_special": 0}, {"partial_rotary_factor": 1.0},
+                  {"query_pre_attn_scalar": 4}, {"model_type": "qwen2", "sliding_window": 4},
+                  {"model_type": "qwen3", "sliding_window": 4, "use_sliding_window": True, "num_hidden_layers": 28},
+                  {"sliding_window": 4, "layer_types": ["full_attention"]}):
         loads(right)
     loads({}, without=["num_key_value_heads"], *["num_attention_heads is 4, 2 in the model"])
-    for wrong, *words in (({"rope_theta": 500000.0}, "rope_theta is 500000", "10000 in the model"), ({"num_attention_heads": 8, "head_dim": 2}, "num_attention_heads is 8, 4", "head_dim is 2, 4"),
-                          ({"rope_parameters": {"rope_theta": 5e5}}, "rope_parameters.rope_theta"), ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling is"),
-                          ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "not scaled"), ({"rope_parameters": {"rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0}}, "rope_parameters"),
-                          ({"hidden_act": "gelu"}, 'hidden_act is "gelu"', "silu in the model"), ({"rms_norm_eps": 1e-5}, "rms_norm_eps is"), ({"sliding_window": 4}, "sliding_window is 4", "12 positions"), ({"model_type": "qwen3", "sliding_window": 4, "use_sliding_window": True, "num_hidden_layers": 29}, "sliding_window is 4"),
-                          ({"no_rope_layers": [1, 0]}, "no_rope_layers"), ({"logits_scaling": 8.0}, "logits_scaling\" is 8.0"), ({"embedding_multiplier": 12.0}, "embedding_multiplier"),
-                          ({"attention_multiplier": 0.25}, "attention_multiplier"), ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"), ({"model_type": "gemma"}, 'model_type is "gemma"'),
-                          ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"), ({"something_new": 3}, '"something_new" is 3', "[load.config]"), ({"layer_types": ["chunked_attention"]}, "layer_types")):
+    for wrong, *words in (({"rope_theta": 500000.0}, "rope_theta is 500000", "10000 in the model"),
+                          ({"num_attention_heads": 8, "head_dim": 2}, "num_attention_heads is 8, 4",
+                           "head_dim is 2, 4"),
+                          ({"rope_parameters": {"rope_theta": 5e5}}, "rope_parameters.rope_theta"),
+                          ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling is"),
+                          ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "not scaled"),
+                          ({"rope_parameters": {"rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0}},
+                           "rope_parameters"),
+                          ({"hidden_act": "gelu"}, 'hidden_act is "gelu"', "silu in the model"),
+                          ({"rms_norm_eps": 1e-5}, "rms_norm_eps is"),
+                          ({"sliding_window": 4}, "sliding_window is 4", "12 positions"),
+                          ({"model_type": "qwen3", "sliding_window": 4, "use_sliding_window": True,
+                            "num_hidden_layers": 29}, "sliding_window is 4"),
+                          ({"no_rope_layers": [1, 0]}, "no_rope_layers"),
+                          ({"logits_scaling": 8.0}, "logits_scaling\" is 8.0"),
+                          ({"embedding_multiplier": 12.0}, "embedding_multiplier"),
+                          ({"attention_multiplier": 0.25}, "attention_multiplier"),
+                          ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+                          ({"model_type": "gemma"}, 'model_type is "gemma"'),
+                          ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
+                          ({"something_new": 3}, '"something_new" is 3', "[load.config]"),
+                          ({"layer_types": ["chunked_attention"]}, "layer_types")):
         loads(wrong, str(place / "config.json"), *words)
         run("gacc-exec", folder / "r.ptx", "--init-only", "--load", place / "model.safetensors", "--device", "cpu")
     loads({}, "missing, which is 10000", artifact=build(ROTARY.replace("10000", "500000")), without=["rope_theta"])
     loads({}, artifact=build(), without=["hidden_act", "rms_norm_eps"])
-    loads({"model_type": "phi3"}, "rms_norm_eps is missing, which is 1e-05, 1e-06 in the model", without=["rms_norm_eps"])
-    loads({}, 'hidden_act is missing, which is "silu", relu in the model', artifact=build(ROTARY.replace("silu", "relu")), without=["hidden_act"])
-    loads({"model_type": "mine"}, artifact=build(ROTARY + '[load.config]\nmodel_type = "mine"\n'), without=["rms_norm_eps"])
+    loads({"model_type": "phi3"}, "rms_norm_eps is missing, which is 1e-05, 1e-06 in the model",
+          without=["rms_norm_eps"])
+    loads({}, 'hidden_act is missing, which is "silu", relu in the model',
+          artifact=build(ROTARY.replace("silu", "relu")), without=["hidden_act"])
+    loads({"model_type": "mine"}, artifact=build(ROTARY + '[load.config]\nmodel_type = "mine"\n'),
+          without=["rms_norm_eps"])
     loads({}, "not causal", artifact=build(ROTARY.replace("causal = true\n", "")))
-    scaled = build(ROTARY.replace("theta = 10000", 'theta = 10000, scaling = { type = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = 8 }'))
-    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}
+    scaled = build(ROTARY.replace("theta = 10000",
+                                  'theta = 10000, scaling = { type = "llama3", factor = 8, low_freq_factor = 1, '
+                                  'high_freq_factor = 4, original_max_position_embeddings = 8 }'))
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 8}
     loads({"rope_scaling": scaling}, artifact=scaled)
     loads({"rope_parameters": scaling | {"rope_theta": 1e4}}, artifact=scaled, without=["rope_theta", "rope_scaling"])
     loads({}, "rope_theta is missing", artifact=build(ROTARY.replace("10000", "500000")), without=["rope_theta"])
     scaled = build(ROTARY.replace("theta = 10000", 'theta = 10000, scaling = { type = "linear", factor = 8 }'))
     loads({"rope_scaling": scaling}, 'rope_scaling.rope_type is "llama3", linear in the model', artifact=scaled)
-    loads({"rope_scaling": {"type": "linear", "factor": 4.0}}, "rope_scaling.factor is 4.0, 8 in the model", artifact=scaled)
-    loads({"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}, "is scaled", artifact=scaled, without=["rope_scaling"])
-    scaled = build(ROTARY.replace("10000", '10000, scaling = { type = "longrope", factor = 4, original_max_position_embeddings = 16, short_factor = [1, 1], long_factor = [2, 2] }'))
+    loads({"rope_scaling": {"type": "linear", "factor": 4.0}}, "rope_scaling.factor is 4.0, 8 in the model",
+          artifact=scaled)
+    loads({"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}, "is scaled", artifact=scaled,
+          without=["rope_scaling"])
+    scaled = build(ROTARY.replace("10000",
+                                  '10000, scaling = { type = "longrope", factor = 4, original_max_position_embeddings '
+                                  '= 16, short_factor = [1, 1], long_factor = [2, 2] }'))
     for named in {"type": "su"}, {"type": "su", "finetuned": True}, {"type": "yarn"}:
         phi3 = {"model_type": "phi3"} if named["type"] == "yarn" else {}  # whose first files call it so
-        loads({"rope_scaling": named | {"short_factor": [1, 1], "long_factor": [2, 2]}, "original_max_position_embeddings": 16} | phi3, artifact=scaled)
+        loads({"rope_scaling": named | {"short_factor": [1, 1], "long_factor": [2, 2]},
+               "original_max_position_embeddings": 16} | phi3, artifact=scaled)
     loads({"rope_scaling": {"type": "yarn"}}, 'rope_scaling.type is "yarn", longrope in the model', artifact=scaled)
-    loads({"rope_scaling": {"type": "su"}, "original_max_position_embeddings": 32}, "original_max_position_embeddings is 32, 16 in the model", artifact=scaled)
+    loads({"rope_scaling": {"type": "su"}, "original_max_position_embeddings": 32},
+          "original_max_position_embeddings is 32, 16 in the model", artifact=scaled)
     # Keys that the model file answers for.
     own = build(ROTARY + '[load.config]\nmodel_type = "mine"\nsomething_new = 3\n')
     loads({"model_type": "mine", "something_new": 3}, artifact=own)
     loads({"model_type": "mine", "something_new": 4}, "something_new is 4, 3 in the model", artifact=own)
     (place / "config.json").write_text("[]")
-    harness.one_error(run("gacc-exec", own, "--init-only", "--load", place, "--device", "cpu", code=1), "config.json is no JSON object")
+    harness.one_error(run("gacc-exec", own, "--init-only", "--load", place, "--device", "cpu", code=1),
+                      "config.json is no JSON object")
 
 
 def test_the_table_is_checked_when_compiling(folder):
@@ -439,9 +492,12 @@ def test_frozen_copies_stay(folder):
         for name, value in saved(folder / "after.safetensors").items():
             expect((value == before[name]) == name.startswith("h.0."), f"{compute}: {name}")
         run("gacc-exec", artifact, "--data", data, "--checkpoint", folder / compute, "--updates", 1, "--device", "cpu")
-        run("gacc-exec", artifact, "--data", data, "--checkpoint", folder / compute, "--updates", 2, "--resume", "--device", "cpu")
-        whole, frozen = (json.loads(run("gaccc", folder / "step.toml", "--plan", "--json", "--set", f"precision.compute={compute}",
-                                        "--set", f"layers.h.trainable={t}").stdout)["bytes"] for t in ("true", "[false,true]"))
+        run("gacc-exec", artifact, "--data", data, "--checkpoint", folder / compute, "--updates", 2, "--resume",
+            "--device", "cpu")
+        whole, frozen = (json.loads(run("gaccc", folder / "step.toml", "--plan", "--json", "--set",
+                                        f"precision.compute={compute}",
+                                        "--set", f"layers.h.trainable={t}").stdout)["bytes"]
+                                        for t in ("true", "[false,true]"))
         trained = 3 * C * C + 3 * C + C * C + C + 2 * C + C * H + H + H * C + C  # of one block
         expect(whole["gradients"] - frozen["gradients"] == 4 * trained, "no accumulator")
         saves = whole["weights"] + whole["half_weights"] - frozen["weights"] - frozen["half_weights"]
@@ -453,7 +509,8 @@ def test_targets_that_count_nothing(folder):
     """Supervised fine-tuning: -100 where the prompt stands. The loss is that of the other targets."""
     write(folder / "w.safetensors", elsewhere())
     artifact = build(folder)
-    run("gacc-exec", artifact, "--data", tokens(folder, ignored=True), "--load", folder / "w.safetensors", "--updates", 1,
+    run("gacc-exec", artifact, "--data", tokens(folder, ignored=True), "--load", folder / "w.safetensors", "--updates",
+        1,
         "--log", folder / "log", "--device", "cpu")
     update = next(row for row in harness.read_log(folder / "log") if "loss" in row)
     expect(update["loss"] > 0, update)

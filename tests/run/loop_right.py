@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from loop_zoo import (CLIP, K, OPTIMIZERS, SIZES, Attends, Convolves, Pictures, Rows, backward, clip, count, exponential,
+from loop_zoo import (CLIP, K, OPTIMIZERS, SIZES, Attends, Convolves, Pictures, Rows, backward, clip, count,
+                      exponential,
                       loss_of, same_kind, summed, windows)
 
 RIGHT = []
@@ -357,7 +358,8 @@ def reals(y):
 regression("mse", F.mse_loss, reals)
 regression("l1", F.l1_loss, reals)
 regression("huber", F.huber_loss, reals)
-regression("bce_with_logits", F.binary_cross_entropy_with_logits, lambda y: torch.stack([y > 1, y > 2, y > 3], 1).float())
+regression("bce_with_logits", F.binary_cross_entropy_with_logits,
+           lambda y: torch.stack([y > 1, y > 2, y > 3], 1).float())
 
 
 @right(Attends, dicts=True)

@@ -233,7 +233,8 @@ def dropped(module, optimizer, batches):
             optimizer.zero_grad()
 
 
-@fault("the last window is carried on", "https://github.com/Lightning-AI/pytorch-lightning/issues/19684", train={"epochs": 2})
+@fault("the last window is carried on", "https://github.com/Lightning-AI/pytorch-lightning/issues/19684",
+       train={"epochs": 2})
 def carried(module, optimizer, batches):
     for window in windows(batches + batches):
         backward(module, window)
@@ -458,7 +459,8 @@ def no_order(module, optimizer, batches):
 @fault("a skipped update that the schedule counts", "https://github.com/Lightning-AI/pytorch-lightning/issues/18828",
        **SCHEDULED, **HALF)
 def skip_counted(module, optimizer, batches):
-    scaler, schedule = torch.amp.GradScaler("cpu", init_scale=2.0 ** 24, backoff_factor=2.0 ** -14), exponential(optimizer)
+    scaler, schedule = torch.amp.GradScaler("cpu", init_scale=2.0 ** 24,
+                                            backoff_factor=2.0 ** -14), exponential(optimizer)
     for window in windows(batches):
         for x, y in window:
             with torch.autocast("cpu", dtype=torch.float16):

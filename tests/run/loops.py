@@ -31,7 +31,8 @@ EXAMPLES = harness.ROOT / "python/examples"
 def verified(model, loop, tables, optimizer="adamw", sizes=zoo.SIZES):
     module, batches = zoo.make(model, sizes=sizes)
     tables = {**tables, "train": {"accumulate": zoo.K, **tables.get("train", {})}}
-    return gacc.verify(module, loop, batches, loss="cross_entropy", target="y", optimizer=zoo.OPTIMIZERS[optimizer], **tables)
+    return gacc.verify(module, loop, batches, loss="cross_entropy", target="y", optimizer=zoo.OPTIMIZERS[optimizer],
+                       **tables)
 
 
 @functools.cache
@@ -269,10 +270,13 @@ def loop_of_a_package(package, wanted):
     name = {"transformers": "trainer"}.get(package, package)
     example = __import__(f"verify_{name}")
     text = package == "transformers"
-    for (k, sizes, prompt), fault in zip(((1, (2,) * 6, 0), (4, (2,) * 8, 0), (4, (2,) * 6, 0), (4, (2, 3, 2, 1) * 2, 2)), wanted):
+    for (k, sizes, prompt), fault in zip(((1, (2,) * 6, 0), (4, (2,) * 8, 0), (4, (2,) * 6, 0),
+                                          (4, (2, 3, 2, 1) * 2, 2)), wanted):
         batches = example.batches(sizes, prompt) if text else example.batches(sizes)
-        report = gacc.verify(example.module(), functools.partial(example.loop, accumulate=k), batches, loss=example.loss,
-                             target=example.target, optimizer=example.optimizer, train={**example.train, "accumulate": k})
+        report = gacc.verify(example.module(), functools.partial(example.loop, accumulate=k), batches,
+                             loss=example.loss,
+                             target=example.target, optimizer=example.optimizer,
+                             train={**example.train, "accumulate": k})
         expect(names(report) == fault, f"{package}, {k} of {sizes}: {report}")
         expect(report.beside.startswith("gacc's step"), report)
     lines = (EXAMPLES / f"verify_{name}.py").read_text().count("\n")

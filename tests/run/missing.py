@@ -45,7 +45,8 @@ class Case:
             sealed(changed, lambda body: "\n".join(lines[1:]).encode())
         for path in (weights, log):
             path.unlink(missing_ok=True)
-        done = run("gacc-exec", changed, "--data", self.spec, "--eval", self.spec, "--launches", 8, "--device", "emulate",
+        done = run("gacc-exec", changed, "--data", self.spec, "--eval", self.spec, "--launches", 8, "--device",
+                   "emulate",
                    "--save", weights, "--log", log, code=(0, 1))
         reports = [text for text in done.stderr.splitlines() if re.search(r": line \d+: ", text)]
         expect(log.exists(), done.stderr)
@@ -58,7 +59,8 @@ class Case:
         return [i for i in found[::every] if f"line {i}: trap" in self.outcome(i, "trap;")[0]]
 
     def stores(self, every=1):
-        """The lines of stores that are executed and first write outside of the buffers: one byte off, they say where."""
+        """The lines of stores that are executed and first write outside of the buffers: one byte off, they say
+        where."""
         found = []
         for i in [i for i, text in enumerate(self.lines, 1) if re.search(r"\bst\.global", text)][::every]:
             off = re.sub(r"\[(%\w+)(\+-?\d+)?\]", lambda m: f"[{m[1]}+{int(m[2] or 0) + 1}]", self.lines[i - 1])
@@ -79,7 +81,8 @@ class Case:
 
 
 def test_barriers(folder):
-    """Some of them; and the one behind a grid's barrier, where only the thread that waited knows of the other blocks."""
+    """Some of them; and the one behind a grid's barrier, where only the thread that waited knows of the other
+    blocks."""
     for name in ARTIFACTS:
         case = Case(folder, name)
         verdicts = [case.without(line) for line in case.barriers(every=5)]

@@ -14,7 +14,8 @@ def test_options(folder):
                          (["--nonesuch"], "there is no option --nonesuch"),
                          (["--batch-size", 3], f"there is no --batch-size: {model} train.micro_batch=N"),
                          (["--batch-size=3"], f"there is no --batch-size: {model} train.micro_batch=N"),
-                         (["--memory", "1GiB"], "there is no --memory: it is an option of gaccc, which makes the artifact"),
+                         (["--memory", "1GiB"],
+                          "there is no --memory: it is an option of gaccc, which makes the artifact"),
                          (["--data", "a", "--data", "b"], "--data is given 2 times"),
                          (["--data"], "--data lacks its value"),
                          (["--data", "synthetic:digits", "--predict", ""], "--predict is empty"),
@@ -27,8 +28,10 @@ def test_options(folder):
         expect(done.stderr == f"gacc-exec: error: {error}{LIST}", f"{words}: {done.stderr}")
     expect(run("gacc-exec", code=2).stderr == f"gacc-exec: error: ARTIFACT is required{LIST}", "no artifact")
     for words, error in ((["--emit", "plan"], 'there is no --emit plan; it is ptx, ir, llvm, graph, svg or toml'),
-                         (["--emit", "lvm"], 'there is no --emit lvm; it is ptx, ir, llvm, graph, svg or toml; did you mean "llvm"?'),
-                         (["--memory", ""], "--memory is empty"), (["--ranks", ""], "--ranks is empty"), (["--set", "a=1", "--set"], "--set lacks its value")):
+                         (["--emit", "lvm"],
+                          'there is no --emit lvm; it is ptx, ir, llvm, graph, svg or toml; did you mean "llvm"?'),
+                         (["--memory", ""], "--memory is empty"), (["--ranks", ""], "--ranks is empty"),
+                         (["--set", "a=1", "--set"], "--set lacks its value")):
         done = run("gaccc", "m.toml", *words, code=2, cwd=folder)
         expect(done.stderr == f"gaccc: error: {error}\ngaccc --help lists the options\n", f"{words}: {done.stderr}")
     run("gaccc", "--schema", "-o", "schema.txt", code=2, cwd=folder)
@@ -61,7 +64,8 @@ def test_keys_that_are_typed_as_options(folder):
         said = run("gaccc", "m.toml", f"{option}=1", code=2, cwd=folder).stderr.splitlines()[0]
         expect(said == f"gaccc: error: there is no {option}: write --set {key}", said)
         said = run("gacc-exec", "step.ptx", f"{option}=1", code=2, cwd=folder).stderr.splitlines()[0]
-        expect(said == f"gacc-exec: error: there is no {option}: the model file says it; compile with gaccc MODEL --set {key}", said)
+        expect(said == f"gacc-exec: error: there is no {option}: the model file says it; compile with gaccc MODEL "
+                       f"--set {key}", said)
         name = key.partition("=")[0].rpartition(".")[2]
         expect(name == "type" or f'"key": "{name}"' in keys, f"{key} is no key of the schema")
     for option in ("--choose-micro-batch", "--warmup-share", "--nonesuch"):
@@ -83,7 +87,8 @@ def test_options_that_do_not_go_together(folder):
             (["--emit", "graph", "--report", "r.html"], "--report excludes --emit graph: it needs all passes"),
             (["--plan", "-o", "-"], "--plan excludes -o -: both would share standard output"),
             (["--summary", "--json", "--plan"], "--summary excludes --json: it is a table"),
-            (["--fits", "8", "--memory", "1GiB"], "--fits excludes --memory: it is a table of cards and writes nothing else"),
+            (["--fits", "8", "--memory", "1GiB"],
+             "--fits excludes --memory: it is a table of cards and writes nothing else"),
             (["--fits", "8", "--ranks", "auto"], "--fits excludes --ranks auto: it needs a number of ranks"),
             (["--schema"], "--schema excludes MODEL: it needs no MODEL, and prints one text"),
             (["--example", "mnist_cnn"], "--example excludes MODEL: it needs no MODEL, and prints one text")):
@@ -97,14 +102,21 @@ def test_options_that_do_not_go_together(folder):
 def test_files_that_end_as_other_formats_do(folder):
     first = ["step.ptx", "--data", "synthetic:digits"]
     torch = " (PyTorch reads it by safetensors.torch.load_file)"
-    for words, error in ((["--save", "w.pt"], f"--save w.pt: no pt files are written, but .safetensors, .gguf: w.safetensors{torch}"),
-                         (["--save", "out/w.BIN"], f"--save out/w.BIN: no bin files are written, but .safetensors, .gguf: out/w.safetensors{torch}"),
-                         (["--save", "w.npz"], "--save w.npz: no npz files are written, but .safetensors, .gguf: w.safetensors"),
+    for words, error in ((["--save", "w.pt"],
+                          f"--save w.pt: no pt files are written, but .safetensors, .gguf: w.safetensors{torch}"),
+                         (["--save", "out/w.BIN"],
+                          f"--save out/w.BIN: no bin files are written, but .safetensors, .gguf: "
+                          f"out/w.safetensors{torch}"),
+                         (["--save", "w.npz"],
+                          "--save w.npz: no npz files are written, but .safetensors, .gguf: w.safetensors"),
                          (["--save-best", "w.ckpt", "--eval", "synthetic:digits"],
                           f"--save-best w.ckpt: no ckpt files are written, but .safetensors: w.safetensors{torch}"),
-                         (["--dump-grads", "g.npy"], "--dump-grads g.npy: no npy files are written, but .safetensors: g.safetensors"),
-                         (["--save-best", "w.gguf", "--eval", "synthetic:digits"], "--save-best w.gguf: no gguf files are written, but .safetensors: w.safetensors"),
-                         (["--load", "w", "--predict", "p.json"], "--predict p.json: no json files are written, but .npy, .csv: p.npy")):
+                         (["--dump-grads", "g.npy"],
+                          "--dump-grads g.npy: no npy files are written, but .safetensors: g.safetensors"),
+                         (["--save-best", "w.gguf", "--eval", "synthetic:digits"],
+                          "--save-best w.gguf: no gguf files are written, but .safetensors: w.safetensors"),
+                         (["--load", "w", "--predict", "p.json"],
+                          "--predict p.json: no json files are written, but .npy, .csv: p.npy")):
         done = run("gacc-exec", *first, *words, code=2, cwd=folder)
         expect(done.stderr == f"gacc-exec: error: {error}\n", f"{words}: {done.stderr}")
     expect(not list(folder.iterdir()), "a refused command wrote a file")
@@ -115,20 +127,24 @@ def test_weights_that_nobody_trained(folder):
     artifact = harness.compile_model(harness.example("regression"), folder / "step.ptx")
     data = harness.make_data(harness.example("regression"), 40, folder)
     done = run("gacc-exec", artifact, "--eval", data, code=2)
-    expect(done.stderr == "gacc-exec: error: --eval without --data evaluates once: --load FILE, or --checkpoint FOLDER --resume, "
+    expect(done.stderr == "gacc-exec: error: --eval without --data evaluates once: --load FILE, or --checkpoint "
+                          "FOLDER --resume, "
            "gives it the trained parameters\n", done.stderr)
-    adapted = harness.compile_model(harness.example("regression"), folder / "lora.ptx", lora__match='["*"]', lora__rank=2, lora__alpha=2)
+    adapted = harness.compile_model(harness.example("regression"), folder / "lora.ptx", lora__match='["*"]',
+                                    lora__rank=2, lora__alpha=2)
     warning = "warning: the model has adapters, and without --load they are trained on weights drawn at random\n"
     expect(warning in run("gacc-exec", adapted, "--data", data, "--updates", 1).stderr, "no warning")
     run("gacc-exec", artifact, "--data", data, "--updates", 1, "--save", folder / "w")
-    expect("warning" not in run("gacc-exec", adapted, "--data", data, "--updates", 1, "--load", folder / "w").stderr, "a warning with --load")
+    expect("warning" not in run("gacc-exec", adapted, "--data", data, "--updates", 1, "--load", folder / "w").stderr,
+           "a warning with --load")
 
 
 def test_too_many_ranks_start_none(folder):
     """The artifact says how many it can have, before there is any process."""
     artifact = harness.compile_model(harness.example("regression"), folder / "step.ptx")
     for ranks in (48, 99999999999):
-        done = run("gacc-exec", artifact, "--data", "synthetic:digits", "--ranks", ranks, code=1, env={"PATH": str(folder)})
+        done = run("gacc-exec", artifact, "--data", "synthetic:digits", "--ranks", ranks, code=1,
+                   env={"PATH": str(folder)})
         harness.one_error(done, f"{ranks} ranks, and every rank needs a lane: the artifact has train.lanes = 1")
     done = run("gacc-exec", artifact, "--data", "synthetic:digits", "--ranks", 2, "--verify", code=1)
     harness.one_error(done, "--verify works in one process")
@@ -142,8 +158,10 @@ def test_a_wheel_without_a_plug_in(folder):
     programs.mkdir(parents=True)
     shutil.copy(harness.BIN / "gacc-exec", programs)
     data = harness.make_data(harness.example("regression"), 40, folder)
-    done = subprocess.run([programs / "gacc-exec", artifact, "--data", data, "--device", "cpu"], capture_output=True, text=True)
-    expect(done.returncode == 1 and "libgacc-host.so is missing: this wheel was made of a build without it\n" in done.stderr, done.stderr)
+    done = subprocess.run([programs / "gacc-exec", artifact, "--data", data, "--device", "cpu"], capture_output=True,
+                          text=True)
+    expect(done.returncode == 1
+           and "libgacc-host.so is missing: this wheel was made of a build without it\n" in done.stderr, done.stderr)
 
 
 def test_files_of_other_kinds(folder):
@@ -155,21 +173,24 @@ def test_files_of_other_kinds(folder):
     (folder / "old.pt").write_bytes(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." + bytes(50))
     (folder / "w.npy").write_bytes(b"\x93NUMPY\x01\x00" + bytes(50))
     for name, what in (("model.pt", torch), ("old.pt", torch), ("w.npy", "a NumPy array; parameters are safetensors"),
-                       ("run/checkpoint", "a checkpoint, not parameters alone; go on from it with --checkpoint FOLDER --resume"),
+                       ("run/checkpoint",
+                        "a checkpoint, not parameters alone; go on from it with --checkpoint FOLDER --resume"),
                        ("step.ptx", "an artifact; it is gacc-exec's first argument")):
         done = run("gacc-exec", artifact, *data, "--load", folder / name, code=1)
         expect(done.stderr == f"gacc-exec: error: {folder / name}: is {what}\n", done.stderr)
     # A folder: its error names the files in it that will do, and how.
     run("gacc-exec", artifact, *data, "--epochs", 1, "--save", folder / "run/b.safetensors")
     done = run("gacc-exec", artifact, *data, "--load", "run", cwd=folder, code=1)
-    expect(done.stderr == "gacc-exec: error: run: has neither model.safetensors nor model.safetensors.index.json; give the file "
+    expect(done.stderr == "gacc-exec: error: run: has neither model.safetensors nor model.safetensors.index.json; "
+                          "give the file "
            "run/b.safetensors; go on from the checkpoint run/checkpoint with --checkpoint run --resume\n", done.stderr)
     (folder / "run/b.safetensors").unlink()
     (folder / "run/checkpoint").write_text("another program's")
     done = run("gacc-exec", artifact, *data, "--load", folder / "run", code=1)
     expect(done.stderr.endswith("nor model.safetensors.index.json\n"), done.stderr)
     done = run("gaccc", "step.ptx", cwd=folder, code=1)
-    expect(done.stderr == "gaccc: error: step.ptx is an artifact already: gacc-exec step.ptx --data SPEC trains with it\n", done.stderr)
+    expect(done.stderr == "gaccc: error: step.ptx is an artifact already: gacc-exec step.ptx --data SPEC trains with "
+                          "it\n", done.stderr)
 
 
 def test_help(folder):

@@ -1,5 +1,5 @@
-"""Names, comments and paths of any characters: the artifact is ASCII, which is all that ptxas takes, and whoever shows a name shows
-it as the user wrote it."""
+"""Names, comments and paths of any characters: the artifact is ASCII, which is all that ptxas takes, and whoever
+shows a name shows it as the user wrote it."""
 import array
 import json
 import os
@@ -41,13 +41,15 @@ def data(folder):
 
 def test_artifacts_are_ascii(folder):
     ptxas = shutil.which("ptxas", path="/usr/local/cuda/bin" + os.pathsep + os.environ["PATH"])
-    for words in [("--target", target) for target in TARGETS] + [("--set", "precision.compute=f16"), ("--set", "launch.mode=persistent")]:
+    for words in [("--target", target) for target in TARGETS] + [("--set", "precision.compute=f16"),
+                                                                 ("--set", "launch.mode=persistent")]:
         artifact = make(folder, *words)
         wrong = sorted(set(artifact.read_bytes()) - set(b"\n") - set(range(0x20, 0x7f)))
         expect(wrong in ([], [9]), f"{words}: bytes {wrong}")  # LLVM indents by tabs
         if ptxas:
             target = words[1] if words[0] == "--target" else "sm_80"
-            done = subprocess.run([ptxas, f"-arch={target}", artifact, "-o", os.devnull], capture_output=True, text=True)
+            done = subprocess.run([ptxas, f"-arch={target}", artifact, "-o", os.devnull], capture_output=True,
+                                  text=True)
             expect(done.returncode == 0, f"ptxas refuses {words}: {done.stdout}{done.stderr}")
     if not ptxas:
         harness.skip("no ptxas; the artifacts are ASCII")
@@ -58,25 +60,30 @@ def test_names_show_as_they_were_written(folder):
     ir = run("gaccc", "ö/größe.toml", "--emit", "ir", "-o", "-", cwd=folder).stdout
     expect(ir.startswith('module @"café" source("ö/größe.toml") '), ir[:80])
     expect('param @"größe.weight"' in ir and r'param @"a\\x41\"ж.weight"' in ir, ir)
-    expect(run("gacc-opt", "-", "--passes", "", stdin=None, input=ir.encode()).stdout == ir, "gacc-opt writes other names")
+    expect(run("gacc-opt", "-", "--passes", "", stdin=None, input=ir.encode()).stdout == ir,
+           "gacc-opt writes other names")
     plan = run("gaccc", "ö/größe.toml", "--plan", "--report", "page.html", cwd=folder).stdout
     expect("plan of café for" in plan and "größe" in plan, plan)
-    expect(json.loads(run("gaccc", "ö/größe.toml", "--plan", "--json", cwd=folder).stdout)["model"] == "café", "--plan --json")
+    expect(json.loads(run("gaccc", "ö/größe.toml", "--plan", "--json", cwd=folder).stdout)["model"] == "café",
+           "--plan --json")
     page = (folder / "page.html").read_text()
     expect("café" in page and "größe" in page, "the report")
     for device in ("cpu", "emulate"):
-        words = ("--data", spec, "--device", device, "--log", "ü.jsonl", "--save", "w.safetensors", "--profile", "p.json")
+        words = ("--data", spec, "--device", device, "--log", "ü.jsonl", "--save", "w.safetensors", "--profile",
+                 "p.json")
         run("gacc-exec", artifact, *words, "--updates", 2, "--checkpoint", "Größe", cwd=folder)
         start = (folder / "ü.jsonl").read_text().splitlines()[0]
         expect('"model":"café"' in start.replace(": ", ":"), start)
         tensors = harness.read_safetensors(folder / "w.safetensors")
-        expect(sorted(tensors) == sorted(f"{layer}.{what}" for layer in LAYERS for what in ("bias", "weight")), f"{list(tensors)}")
+        expect(sorted(tensors) == sorted(f"{layer}.{what}" for layer in LAYERS for what in ("bias", "weight")),
+               f"{list(tensors)}")
         run("gacc-exec", artifact, *words, "--updates", 3, "--checkpoint", "Größe", "--resume", cwd=folder)
     table = run("gacc-exec", artifact, "--data", spec, "--verify", cwd=folder).stdout
     expect(all(f"{layer}.weight" in table for layer in LAYERS), table)
     other = (folder / "w.safetensors").read_bytes().replace("größe".encode(), "grösse".encode())  # as many bytes
     (folder / "other.safetensors").write_bytes(other)
-    harness.one_error(run("gacc-exec", artifact, "--data", spec, "--load", "other.safetensors", cwd=folder, code=1), "größe.weight", "grösse.weight")
+    harness.one_error(run("gacc-exec", artifact, "--data", spec, "--load", "other.safetensors", cwd=folder, code=1),
+                      "größe.weight", "grösse.weight")
 
 
 def test_a_path_may_be_no_text(folder):

@@ -26,7 +26,8 @@ def helps():
     """Each program, or program and subcommand, with the options that --help shows."""
     for program in commands.PROGRAMS:
         text = run(program, "--help").stdout
-        names = [[program]] + [[program, name] for name in re.findall(r"^  (\w+) ", text.partition("ommands:")[2], re.M)]
+        names = [[program]] + [[program, name] for name in re.findall(r"^  (\w+) ", text.partition("ommands:")[2],
+                                                                      re.M)]
         for command in names:
             text = run(*command, "--help").stdout
             shown = re.findall(r"^  (-\S+)", text, re.M)
@@ -40,7 +41,8 @@ def test_every_option_is_everywhere(folder):
     for command, options in helps():
         program = command[0]
         section = re.split(r"^###? ", page.partition(f"## {' '.join(command)}\n")[2], maxsplit=1, flags=re.M)[0]
-        texts = {"docs/commands.md": section, "the man page": re.sub(r"\\f.", "", man_page(folder / f"man/{program}.1.gz")).replace("\\-", "-"),
+        texts = {"docs/commands.md": section, "the man page": re.sub(r"\\f.", "",
+                                                                     man_page(folder / f"man/{program}.1.gz")).replace("\\-", "-"),
                  "bash": (folder / f"bash/{program}").read_text(), "zsh": (folder / f"zsh/_{program}").read_text()}
         for option in options:
             for where, text in texts.items():
@@ -62,22 +64,28 @@ def test_man_pages_are_sound(folder):
 def complete(folder, *words):
     """Returns what bash offers for the last word."""
     program = words[0]
-    script = (f'compopt() {{ echo "compopt $*"; }}; source {folder}/bash/{program}; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
+    script = (
+        f'compopt() {{ echo "compopt $*"; }}; source {folder}/bash/{program}; COMP_WORDS=("$@"); COMP_CWORD=$(($# - '
+        f'1)); '
               f'_{program.replace("-", "_")}; printf "%s\\n" "${{COMPREPLY[@]}}"')
-    return subprocess.run(["bash", "-c", script, "bash", *words], check=True, capture_output=True, text=True).stdout.split("\n")
+    return subprocess.run(["bash", "-c", script, "bash", *words], check=True, capture_output=True,
+                          text=True).stdout.split("\n")
 
 
 def test_bash_completes(folder):
     pages(folder)
     for words, offers in (
-            (("gaccc", "--su"), ["--summary"]), (("gaccc", "--emit", "l"), ["llvm"]), (("gaccc", "--emit", "=", "gr"), ["graph"]),
-            (("gaccc", "--emit", "="), ["ptx", "ir", "llvm", "graph", "svg", "toml"]), (("gaccc", "x"), ["compopt -o default"]),
+            (("gaccc", "--su"), ["--summary"]), (("gaccc", "--emit", "l"), ["llvm"]),
+            (("gaccc", "--emit", "=", "gr"), ["graph"]),
+            (("gaccc", "--emit", "="), ["ptx", "ir", "llvm", "graph", "svg", "toml"]),
+            (("gaccc", "x"), ["compopt -o default"]),
             (("gaccc", "--stop-after", "auto"), ["autodiff"]), (("gaccc", "--print-after", "al"), ["all"]),
             (("gaccc", "--set", "train.acc"), ["compopt -o nospace", "train.accumulate="]),
             (("gaccc", "--set", "optimizer.weight"), ["compopt -o nospace", "optimizer.weight_decay="]),
             (("gaccc", "--target", "sm_9"), ["sm_90", "sm_90a"]),
             (("gacc-exec", "--best", ""), ["loss", "accuracy", "perplexity", "mae", "rmse", "r2"]),
-            (("gacc-exec", "--device", "c"), ["cpu", "cuda"]), (("gacc-exec", "--checkpoint", ""), ["compopt -o dirnames"]),
+            (("gacc-exec", "--device", "c"), ["cpu", "cuda"]),
+            (("gacc-exec", "--checkpoint", ""), ["compopt -o dirnames"]),
             (("gacc-exec", "--data", "x"), ["compopt -o default -o nospace"]),
             (("gacc-exec", "--eval", "mn"), ["compopt -o default -o nospace", "mnist:"]),
             (("gacc-plan", "o"), ["offsets"]), (("gacc-plan", "offsets", "--c"), ["--capacity"])):
@@ -102,7 +110,8 @@ def test_every_printed_command_has_options_that_exist(folder):
     seen = 0
     for page in [harness.ROOT / "README.md", *sorted((harness.ROOT / "docs").rglob("*.md"))]:
         text = re.sub(r"\\\n", " ", page.read_text())
-        for program, rest in re.findall(r"(?m)(?:^(?: {4}|\$ |)|`)(gaccc|gacc-exec|gacc-opt|gacc-plan) ([^`\n]*)", text):
+        for program, rest in re.findall(r"(?m)(?:^(?: {4}|\$ |)|`)(gaccc|gacc-exec|gacc-opt|gacc-plan) ([^`\n]*)",
+                                        text):
             for option in re.findall(r"(?<![\w-])(--[a-z][a-z-]*)", re.split(r"  |[|;&#>]", rest)[0]):
                 expect(option in known[program], f"{page.name}: {program} has no {option}: {rest}")
                 seen += 1

@@ -1,4 +1,5 @@
-"""README.md and docs/tutorials, typed as they are printed, in empty folders: with an installed tree, and with the wheel."""
+"""README.md and docs/tutorials, typed as they are printed, in empty folders: with an installed tree, and with the
+wheel."""
 import itertools
 import os
 import pathlib
@@ -19,7 +20,8 @@ VARIES = re.compile(r"in \d+\.\d\d s \([\d.]+ samples/s\)")
 
 def installed(folder):
     tree = folder / "tree"
-    done = subprocess.run(["cmake", "--install", harness.BIN.parent, "--prefix", tree, "--strip"], capture_output=True, text=True)
+    done = subprocess.run(["cmake", "--install", harness.BIN.parent, "--prefix", tree, "--strip"], capture_output=True,
+                          text=True)
     expect(done.returncode == 0, done.stderr)
     return tree
 
@@ -27,7 +29,8 @@ def installed(folder):
 def environment(folder, programs, package):
     """Nothing of this machine's but its own programs, and the machine's cache of compiled steps."""
     cache = os.environ.get("XDG_CACHE_HOME", str(folder / "cache"))
-    return {"PATH": f"{programs}:/usr/bin:/bin", "PYTHONPATH": str(package), "HOME": str(folder / "home"), "XDG_CACHE_HOME": cache}
+    return {"PATH": f"{programs}:/usr/bin:/bin", "PYTHONPATH": str(package), "HOME": str(folder / "home"),
+            "XDG_CACHE_HOME": cache}
 
 
 def with_tree(folder):
@@ -48,7 +51,8 @@ def with_wheel(folder):
     for program in (site / "gacc/tree/bin").iterdir():
         program.chmod(0o755)  # as pip does; zipfile does not
     programs.mkdir()
-    for name, module, function in re.findall(r"^(\S+) = (\S+):(\S+)$", next(site.glob("*.dist-info/entry_points.txt")).read_text(), re.M):
+    for name, module, function in re.findall(r"^(\S+) = (\S+):(\S+)$",
+                                             next(site.glob("*.dist-info/entry_points.txt")).read_text(), re.M):
         (programs / name).write_text(f"#!/usr/bin/python3\nfrom {module} import {function}\n{function}()\n")
         (programs / name).chmod(0o755)
     return environment(folder, programs, site)
@@ -67,7 +71,8 @@ def check_tutorials(surroundings, ranks=True):
     for page in TUTORIALS:
         if not ranks and "--ranks" in page.read_text():
             continue
-        done = subprocess.run(["/usr/bin/python3", harness.ROOT / "scripts/docs", "--check", "--installed", page], env=surroundings,
+        done = subprocess.run(["/usr/bin/python3", harness.ROOT / "scripts/docs", "--check", "--installed", page],
+                              env=surroundings,
                               capture_output=True, text=True)
         expect(done.returncode in (0, harness.SKIPPED), done.stdout + done.stderr)
         if done.returncode == harness.SKIPPED:
@@ -89,7 +94,8 @@ def expect_shown(block, printed):
     lines, at = printed.splitlines(), 0
     for part in re.split(r"^…\n", block, flags=re.M):
         wanted = part.splitlines()
-        fits = lambda start: all(alike(a, b) for a, b in itertools.zip_longest(wanted, lines[start:start + len(wanted)], fillvalue=""))
+        fits = lambda start: all(alike(a, b) for a,
+                                 b in itertools.zip_longest(wanted, lines[start:start + len(wanted)], fillvalue=""))
         found = next((start for start in range(at, len(lines)) if fits(start)), None)
         expect(found is not None, f"shown:\n{part}\nprinted:\n{printed}")
         at = found + len(wanted)
@@ -110,7 +116,8 @@ def type_readme(folder, surroundings):
         if language == "toml":
             (desk / "model.toml").write_text(text)
         elif language:
-            printed = typed(*(["/usr/bin/python3", "-c"] if language == "python" else ["bash", "-euo", "pipefail", "-c"]), text)
+            printed = typed(*(["/usr/bin/python3", "-c"] if language == "python"
+                              else ["bash", "-euo", "pipefail", "-c"]), text)
         elif "error:" in text:
             model = (desk / "model.toml").read_text()
             (desk / "model.toml").write_text(model.replace("relu", "rleu"))
@@ -121,7 +128,8 @@ def type_readme(folder, surroundings):
             printed = ""
     expect({"toml", "sh", "python", ""} <= set(seen), f"blocks found: {seen}")
     table = README[README.index("| promise |"):].split("\n\n")[0].splitlines()[2:]
-    says = ("3 checks passed, 0 failed", "as planned", "3 checks passed, 0 failed", "", "", "every access kept to the plan")
+    says = ("3 checks passed, 0 failed", "as planned", "3 checks passed, 0 failed", "", "",
+            "every access kept to the plan")
     expect(len(table) == len(says), "each promise has its words")
     for row, words in zip(table, says):
         command = " && ".join(re.findall("`([^`]*)`", row.split("|")[2])).replace("SPEC", "synthetic:digits,limit=700")

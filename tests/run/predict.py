@@ -64,7 +64,8 @@ def read_npy(path):
 
 
 def generate(artifact, weights, tokens, *more, code=0, device="cpu"):
-    command = [harness.BIN / "gacc-exec", artifact, "--load", weights, "--generate", str(tokens), "--device", device, *map(str, more)]
+    command = [harness.BIN / "gacc-exec", artifact, "--load", weights, "--generate", str(tokens), "--device", device,
+               *map(str, more)]
     done = subprocess.run(command, capture_output=True, timeout=300, stdin=subprocess.DEVNULL)
     expect(done.returncode == code, f"exit {done.returncode}: {done.stderr.decode()}")
     return done.stdout if code == 0 else done.stderr.decode()
@@ -75,7 +76,8 @@ def far(got, wanted):
 
 
 def test_outputs_are_those_that_eval_measures(folder):
-    """The mean of the outputs' losses is the one that --eval gives; 13 samples in runs of 4; the same file whatever the threads."""
+    """The mean of the outputs' losses is the one that --eval gives; 13 samples in runs of 4; the same file whatever
+    the threads."""
     for device in ("cpu", "emulate"):
         artifact, weights, data = trained(folder, harness.classifier("mlp", [7], 5, MLP, "micro_batch = 4", seed=2), 13)
         shape, logits = predict(artifact, weights, data, folder / "out.npy", device=device)
@@ -87,19 +89,23 @@ def test_outputs_are_those_that_eval_measures(folder):
         measured = next(e["loss"] for e in harness.read_log(folder / "log") if e["event"] == "eval")
         expect(abs(loss - measured) < 1e-6 * measured, f"{device}: {loss}, and --eval gives {measured}")
         for spec, told in ((data, True), (f"npy:x={folder}/x.npy", False)):
-            done = run("gacc-exec", artifact, "--data", spec, "--load", weights, "--predict", folder / "out.npy", "--device", device)
+            done = run("gacc-exec", artifact, "--data", spec, "--load", weights, "--predict", folder / "out.npy",
+                       "--device", device)
             expect((f"eval: loss {measured:.6g}, 13 samples\n" in done.stderr) == told, done.stderr)
         for n in (1, 2) if device == "cpu" else ():
             expect(predict(artifact, weights, data, folder / "again.npy", "--threads", n)[1] == logits, f"{n} threads")
-    expect(predict(artifact, weights, data + ",limit=3", folder / "out.npy")[1] == predict(artifact, weights, data, folder / "all.npy")[1][:15], "limit")
+    expect(predict(artifact, weights, data + ",limit=3",
+                   folder / "out.npy")[1] == predict(artifact, weights, data, folder / "all.npy")[1][:15], "limit")
 
 
 # As on a CPU with these instructions, of those that this one has (docs/using-a-model.md).
 ISAS = ("", "AVX2", "SSE41")
 NEIGHBOURS = {
     "mlp": (harness.classifier("mlp", [7], 5, MLP, "micro_batch = 4", seed=2), {}),
-    "wide": (harness.classifier("wide", [300], 33, layer("linear", features=65, activation="tanh") + layer("linear", features=33)), {}),
-    "half": (harness.classifier("half", [40], 6, layer("linear", features=24) + layer("linear", features=6)), {"precision__compute": "f16"}),
+    "wide": (harness.classifier("wide", [300], 33, layer("linear", features=65, activation="tanh")
+                                + layer("linear", features=33)), {}),
+    "half": (harness.classifier("half", [40], 6, layer("linear", features=24) + layer("linear", features=6)),
+             {"precision__compute": "f16"}),
     "cnn": (harness.classifier("cnn", [2, 8, 8], 4, CNN), {}),
     "gpt": (gpt(), {}),
 }
@@ -111,29 +117,38 @@ def test_a_row_does_not_depend_on_its_neighbours(folder):
         env = os.environ | ({"ONEDNN_MAX_CPU_ISA": isa} if isa else {})
         for name, (model, settings) in NEIGHBOURS.items():
             artifact, weights, data = trained(folder, model, 13, **settings)
-            common = ["gacc-exec", artifact, "--load", weights, "--device", "cpu", "--predict", folder / "out.npy", "--data"]
+            common = ["gacc-exec", artifact, "--load", weights, "--device", "cpu", "--predict", folder / "out.npy",
+                      "--data"]
             run(*common, data, env=env)
             (samples, *_), whole = read_npy(folder / "out.npy")
             each = len(whole) // samples
             for count in (1, 2, 3, 5):
                 run(*common, f"{data},limit={count}", env=env)
-                expect(read_npy(folder / "out.npy")[1] == whole[:count * each], f"{name} on {isa or 'this CPU'}: {count} of 13 samples")
+                expect(read_npy(folder / "out.npy")[1] == whole[:count * each],
+                       f"{name} on {isa or 'this CPU'}: {count} of 13 samples")
 
 
 def test_labels_cost_no_second_pass(folder):
-    """What is printed beside predictions is what --eval prints, by `measure` where the artifact has it: not where sums are cut as a window's are."""
-    weighted = harness.classifier("mlp", [7], 5, MLP, "micro_batch = 4", seed=2).replace('target = "y"', 'target = "y"\nclass_weights = [1, 2, 0.5, 1, 3]')
+    """What is printed beside predictions is what --eval prints, by `measure` where the artifact has it: not where
+    sums are cut as a window's are."""
+    weighted = harness.classifier("mlp", [7], 5, MLP, "micro_batch = 4",
+                                  seed=2).replace('target = "y"', 'target = "y"\nclass_weights = [1, 2, 0.5, 1, 3]')
     regression = model_text(layer("linear", features=2), model={"name": "r", "metrics": ["mae", "rmse", "r2"]},
                             inputs={"x": {"shape": [6]}, "y": {"shape": [2], "normalize": "data"}},
                             optimizer={"type": "sgd"}, loss={"type": "mse", "target": "y"}, train={"micro_batch": 4})
-    for text, sets, at_once in ((weighted, {"precision.compute": "f16"}, True), (regression, {"train.accumulate": "2", "train.lanes": "2"}, True),
+    for text, sets, at_once in ((weighted, {"precision.compute": "f16"}, True),
+                                (regression, {"train.accumulate": "2", "train.lanes": "2"}, True),
                                 (regression, {"train.require": "bits"}, False)):
-        artifact, weights, data = trained(folder, text, 13, **{key.replace(".", "__"): value for key, value in sets.items()})
-        ir = run("gaccc", folder / "m.toml", "--emit", "ir", "-o", "-", *(word for each in sets.items() for word in ("--set", "=".join(each)))).stdout
+        artifact, weights, data = trained(folder, text, 13, **{key.replace(".", "__"): value for key,
+                                                               value in sets.items()})
+        ir = run("gaccc", folder / "m.toml", "--emit", "ir", "-o", "-",
+                 *(word for each in sets.items() for word in ("--set", "=".join(each)))).stdout
         expect(("\n  measure(" in ir) == at_once, sets)
         told = run("gacc-exec", artifact, "--eval", data, "--load", weights, "--device", "cpu").stdout.splitlines()[0]
-        done = run("gacc-exec", artifact, "--data", data, "--load", weights, "--predict", folder / "out.npy", "--device", "cpu")
-        expect(told.startswith("eval: loss ") and told in done.stderr.splitlines(), f"{sets}: {told!r}, and {done.stderr}")
+        done = run("gacc-exec", artifact, "--data", data, "--load", weights, "--predict", folder / "out.npy",
+                   "--device", "cpu")
+        expect(told.startswith("eval: loss ") and told in done.stderr.splitlines(),
+               f"{sets}: {told!r}, and {done.stderr}")
 
 
 def test_labelled_data_are_read_once(folder):
@@ -141,8 +156,10 @@ def test_labelled_data_are_read_once(folder):
     libc, event = ctypes.CDLL(None), 16  # bytes, of a file that is watched itself
     watch = libc.inotify_init1(os.O_NONBLOCK)
     libc.inotify_add_watch(watch, bytes(folder / "x.npy"), 0x30)  # IN_OPEN, IN_CLOSE_NOWRITE
-    done = run("gacc-exec", artifact, "--data", data, "--load", weights, "--predict", folder / "out.npy", "--device", "cpu")
-    expect("eval: loss" in done.stderr and len(os.read(watch, 4096)) == 2 * event, f"the data are opened more than once:\n{done.stderr}")
+    done = run("gacc-exec", artifact, "--data", data, "--load", weights, "--predict", folder / "out.npy", "--device",
+               "cpu")
+    expect("eval: loss" in done.stderr and len(os.read(watch, 4096)) == 2 * event,
+           f"the data are opened more than once:\n{done.stderr}")
 
 
 def test_standard_streams(folder):
@@ -150,7 +167,8 @@ def test_standard_streams(folder):
     artifact, weights, data = trained(folder, harness.classifier("mlp", [7], 5, MLP, "micro_batch = 4", seed=2), 13)
     predict(artifact, weights, data, folder / "out.npy")
     with open(artifact, "rb") as stdin:
-        done = subprocess.run([harness.BIN / "gacc-exec", "-", "--data", data, "--load", weights, "--predict", "-", "--device", "cpu"],
+        done = subprocess.run([harness.BIN / "gacc-exec", "-", "--data", data, "--load", weights, "--predict", "-",
+                               "--device", "cpu"],
                               stdin=stdin, capture_output=True, cwd=folder)
     expect(done.returncode == 0 and done.stdout == (folder / "out.npy").read_bytes(), done.stderr)
     expect(not (folder / "-").exists(), "a file called -")
@@ -167,7 +185,8 @@ def test_labels_are_not_needed(folder):
     expect(predict(artifact, weights, f"csv:{folder}/x.csv", folder / "c.npy")[1] == logits, "a csv without labels")
     harness.write_npy(folder / "y.npy", array.array("i", [99] * 13), [13])  # no class of the model
     expect(predict(artifact, weights, data, folder / "d.npy")[1] == logits, "labels that nobody reads")
-    done = run("gacc-exec", artifact, "--data", f"npy:y={folder}/y.npy", "--load", weights, "--predict", folder / "e.npy", code=1)
+    done = run("gacc-exec", artifact, "--data", f"npy:y={folder}/y.npy", "--load", weights, "--predict",
+               folder / "e.npy", code=1)
     harness.one_error(done, 'nothing is given for the input "x"')
     expect(not (folder / "e.npy").exists(), "an output is left behind")
     # From a checkpoint, for other data than the run's; the folder stays as it is.
@@ -176,7 +195,8 @@ def test_labels_are_not_needed(folder):
     data = harness.make_data(folder / "m.toml", 13, folder)
     run("gacc-exec", artifact, "--data", data, "--updates", 6, *state, "--save", folder / "w", "--device", "cpu")
     before = (folder / "run/checkpoint").read_bytes()
-    run("gacc-exec", artifact, "--data", only + ",limit=5", *state, "--resume", "--predict", folder / "f.npy", "--device", "cpu")
+    run("gacc-exec", artifact, "--data", only + ",limit=5", *state, "--resume", "--predict", folder / "f.npy",
+        "--device", "cpu")
     expect(far(read_npy(folder / "f.npy")[1], logits[:25]) < 1e-6, "from a checkpoint")  # in runs of 4 and 1
     expect((folder / "run/checkpoint").read_bytes() == before, "the checkpoint was written")
     # The result of predict is no part of training: the run goes on with an artifact that gives something else.
@@ -212,13 +232,16 @@ def test_outputs_are_pytorchs(folder):
     if not (ORACLE / "oracle.py").exists() or python is None:
         harness.skip("no ../shared/oracle/oracle.py, or no Python with numpy and PyTorch")
     cases = [("mlp", harness.classifier("mlp", [7], 5, MLP, "micro_batch = 4", seed=2), 13, ""),
-             ("hidden", harness.classifier("mlp", [7], 5, MLP + '[predict]\nlayer = "hidden"', "micro_batch = 4", seed=2), 13, "hidden"),
-             ("cnn", harness.classifier("cnn", [3, 6, 6], 4, CNN, "micro_batch = 4", seed=2), 14, ""), ("gpt", gpt(), 11, "")]
+             ("hidden", harness.classifier("mlp", [7], 5, MLP + '[predict]\nlayer = "hidden"', "micro_batch = 4",
+                                           seed=2), 13, "hidden"),
+             ("cnn", harness.classifier("cnn", [3, 6, 6], 4, CNN, "micro_batch = 4", seed=2), 14, ""),
+             ("gpt", gpt(), 11, "")]
     for name, model, samples, layer in cases:
         artifact, weights, data = trained(folder, model, samples, name=name)
         for device in ("cpu", "emulate"):
             predict(artifact, weights, data, folder / "out.npy", device=device)
-            done = subprocess.run([python, "-c", COMPARE, ORACLE, folder / f"{name}.toml", weights, data, folder / "out.npy", layer],
+            done = subprocess.run([python, "-c", COMPARE, ORACLE, folder / f"{name}.toml", weights, data,
+                                   folder / "out.npy", layer],
                                   capture_output=True, text=True)
             expect(done.returncode == 0, done.stderr)
             print(f"{name} on {device}: {float(done.stdout):.2g}")
@@ -233,11 +256,13 @@ def test_half_precision_gives_f32(folder):
         half = harness.compile_text(folder, model, "half", precision__compute=compute)
         got = predict(half, weights, data, folder / "half.npy")[1]
         expect(0 < far(got, wanted) < 2e-2, f"{compute}: {far(got, wanted)}")
-        expect(far(predict(half, weights, data, folder / "again.npy", device="emulate")[1], got) < 5e-3, f"{compute}: the emulator's")
+        expect(far(predict(half, weights, data, folder / "again.npy", device="emulate")[1], got) < 5e-3,
+               f"{compute}: the emulator's")
 
 
 def test_the_text_goes_on(folder):
-    """Greedily, each token is the most likely one at the last position of its window, also beyond the model's length."""
+    """Greedily, each token is the most likely one at the last position of its window, also beyond the model's
+    length."""
     (folder / "text").write_bytes(b"the quick brown fox jumps over the lazy dog. " * 12)
     artifact, weights, _ = trained(folder, gpt(), 0, updates=40, data=f"text:{folder}/text")
     tokens = list(b"the ")
@@ -255,9 +280,13 @@ def test_the_text_goes_on(folder):
     expect(generate(artifact, weights, 0) == b"", "no tokens")
     drawn = [generate(artifact, weights, 40, "--seed", seed, "--threads", n) for seed in (1, 2) for n in (1, 2, 1)]
     expect(len(drawn[0]) == 40 and drawn[0] == drawn[1] == drawn[2] != drawn[3] == drawn[4] == drawn[5], drawn)
-    expect(generate(artifact, weights, 40, "--prompt", "\n", "--seed", 1) == drawn[0], "the prompt is a newline unless said")
-    expect(generate(artifact, weights, 12, "--seed", 1, device="emulate") == drawn[0][:12], "the emulator says something else")
-    full = subprocess.run(["bash", "-c", f"'{harness.BIN}/gacc-exec' '{artifact}' --load '{weights}' --generate 3 --device cpu >/dev/full"],
+    expect(generate(artifact, weights, 40, "--prompt", "\n", "--seed", 1) == drawn[0],
+           "the prompt is a newline unless said")
+    expect(generate(artifact, weights, 12, "--seed", 1, device="emulate") == drawn[0][:12],
+           "the emulator says something else")
+    full = subprocess.run(["bash", "-c",
+                           f"'{harness.BIN}/gacc-exec' '{artifact}' --load '{weights}' --generate 3 --device cpu "
+                           f">/dev/full"],
                           capture_output=True, text=True)
     harness.one_error(full, "cannot write standard output")
     # A position's token depends on the text before it, not on how much of it was asked for at once.
@@ -280,11 +309,13 @@ def test_the_text_ends_before_what_stops_it(folder):
     greedy = generate(artifact, weights, 12, "--temperature", 0)
     expect(generate(artifact, weights, 12, "--top-p", 1e-6, "--seed", 8) == greedy, "the most likely alone")
     for wrong in (0, 1.5, "x"):
-        expect(f'--top-p: "{wrong}" is not a number above 0, up to 1' in generate(artifact, weights, 3, "--top-p", wrong, code=2), wrong)
+        expect(f'--top-p: "{wrong}" is not a number above 0, up to 1' in generate(
+            artifact, weights, 3, "--top-p", wrong, code=2), wrong)
 
 
 def drawn_token(logits, seed, position, temperature=1, top_k=None, top_p=1):
-    """The token that --generate draws at a position of the text: all are sorted, of equal ones the lower number first."""
+    """The token that --generate draws at a position of the text: all are sorted, of equal ones the lower number
+    first."""
     order = sorted(range(len(logits)), key=lambda token: -logits[token])[:top_k]
     sums = list(itertools.accumulate(math.exp((logits[token] - logits[order[0]]) / temperature) for token in order))
     sums = sums[:1 + next(i for i, each in enumerate(sums) if each >= top_p * sums[-1])]
@@ -307,9 +338,12 @@ def test_tokens_are_drawn_from_the_most_likely_on(folder):
             tensors["wte.weight"][1][:600 * 16] = tensors["wte.weight"][1][:16] * 600
         harness.write_safetensors(folder / "w.safetensors", tensors)
         harness.write_npy(folder / "w.npy", array.array("i", [5] + [0] * (LENGTH - 1)), [1, LENGTH])
-        logits = predict(artifact, folder / "w.safetensors", f"npy:tokens={folder}/w.npy", folder / "out.npy")[1][:vocabulary]
-        for seed, (option, value) in enumerate([("temperature", 1), ("temperature", 0.1), ("top-k", 3), ("top-k", 500), ("top-p", 0.3), ("top-p", 0.999)] * 4):
-            got = int(generate(artifact, folder / "w.safetensors", 1, "--prompt", "5", "--seed", seed, f"--{option}", value))
+        logits = predict(artifact, folder / "w.safetensors", f"npy:tokens={folder}/w.npy",
+                         folder / "out.npy")[1][:vocabulary]
+        for seed, (option, value) in enumerate([("temperature", 1), ("temperature", 0.1), ("top-k", 3), ("top-k", 500),
+                                                ("top-p", 0.3), ("top-p", 0.999)] * 4):
+            got = int(generate(artifact, folder / "w.safetensors", 1, "--prompt", "5", "--seed", seed, f"--{option}",
+                               value))
             wanted = drawn_token(logits, seed, 1, **{option.replace("-", "_"): value})
             expect(got == wanted, f"ties {ties}, --seed {seed} --{option} {value}: {got}, expected {wanted}")
 
@@ -328,10 +362,13 @@ def test_a_prompt_a_line(folder):
     wanted = [generate(artifact, weights, 20, "--seed", 3, "--prompt", prompt).decode("latin1") for prompt in prompts]
     expect(lines == "".join(map(line, wanted)), f"{lines!r} for {wanted}")
     (folder / "p.txt").write_text("a\\q\n")
-    expect(f"{folder}/p.txt:1: a \\ stands before n" in generate(artifact, weights, 3, "--prompts", folder / "p.txt", code=1), "")
+    expect(f"{folder}/p.txt:1: a \\ stands before n" in generate(artifact, weights, 3, "--prompts", folder / "p.txt",
+                                                                 code=1), "")
     (folder / "p.txt").write_text("a\n\nb\n")
-    expect(f"{folder}/p.txt:2: is empty; a line is a prompt" in generate(artifact, weights, 3, "--prompts", folder / "p.txt", code=1), "")
-    expect("take one of them" in generate(artifact, weights, 3, "--prompts", folder / "p.txt", "--prompt", "a", code=2), "")
+    expect(f"{folder}/p.txt:2: is empty; a line is a prompt" in generate(
+        artifact, weights, 3, "--prompts", folder / "p.txt", code=1), "")
+    expect("take one of them" in generate(artifact, weights, 3, "--prompts", folder / "p.txt", "--prompt", "a", code=2),
+           "")
 
 
 def test_numbers_for_large_vocabularies(folder):
@@ -344,7 +381,8 @@ def test_numbers_for_large_vocabularies(folder):
     (folder / "p.txt").write_text("7 299 0\n1\n")
     lines = generate(artifact, weights, 5, "--prompts", folder / "p.txt", "--seed", 1).splitlines()
     expect(lines[0] == text.rstrip(b"\n") and len(lines) == 2, lines)
-    for prompt, words in ((["--prompt", "7 300"], '"300" is no token: the model has the numbers 0 to 299'), (["--prompt", "x"], '"x" is no token'),
+    for prompt, words in ((["--prompt", "7 300"], '"300" is no token: the model has the numbers 0 to 299'),
+                          (["--prompt", "x"], '"x" is no token'),
                           ([], "the model has 300 tokens, which are no bytes: --prompt gives numbers")):
         expect(words in generate(artifact, weights, 5, *prompt, code=1), words)
 
@@ -364,7 +402,8 @@ def test_other_models_do_not_generate(folder):
             "`permute` makes `permute_0` of several positions")
     reshaped = layer("flatten") + layer("linear", features=16 * LENGTH) + layer("reshape", shape=[LENGTH, 16])
     refused(folder, gpt(last=reshaped), "`reshape` makes `flatten_0` of several positions")
-    refused(folder, gpt(predict='[predict]\nlayer = "norm"').replace("dtype = \"i32\"\n[inputs.next]", "dtype = \"i32\"\nrange = 9\n[inputs.next]"),
+    refused(folder, gpt(predict='[predict]\nlayer = "norm"').replace("dtype = \"i32\"\n[inputs.next]",
+                                                                     "dtype = \"i32\"\nrange = 9\n[inputs.next]"),
             'it gives what the layer "norm" makes, and the loss takes another')
     refused(folder, harness.classifier("mlp", [7], 5, MLP), 'the input "x" is f32[7], not i32[T]')
     for last in (layer("softmax"), layer("activation", fn="gelu"), layer("dropout", p=0.5),
@@ -374,7 +413,8 @@ def test_other_models_do_not_generate(folder):
         expect(len(generate(artifact, folder / "w", 3)) == 3, last)
     few = harness.compile_text(folder, gpt(vocabulary=7))
     run("gacc-exec", few, "--init-only", "--save", folder / "w", "--device", "cpu")
-    expect("--prompt: an empty one is a newline, byte 10, and the model knows 0 to 6" in generate(few, folder / "w", 3, code=1), "no newline")
+    expect("--prompt: an empty one is a newline, byte 10, and the model knows 0 to 6" in generate(
+        few, folder / "w", 3, code=1), "no newline")
 
 
 def plans(folder, model):
@@ -389,14 +429,18 @@ def plans(folder, model):
 
 def training(plan):
     """Returns what a plan says of training."""
-    return re.sub(r"\n  set predict\.\S+ = .*", "", re.sub(r"(?s)\n\n  (predict|answer|decode|measure)\(.*?\n  }", "", plan))
+    return re.sub(r"\n  set predict\.\S+ = .*", "", re.sub(r"(?s)\n\n  (predict|answer|decode|measure)\(.*?\n  }", "",
+                                                           plan))
 
 
 def test_predictions_cost_no_memory(folder):
-    """The plan with and without `predict`: the same arena, and the same step and update; in f32 and in f16. A whole micro-batch fits."""
-    names = [path.stem for path in sorted((harness.ROOT / "examples").glob("*.toml")) if path.stem != "gpt2_124m"]  # whose plan takes long
+    """The plan with and without `predict`: the same arena, and the same step and update; in f32 and in f16. A whole
+    micro-batch fits."""
+    names = [path.stem for path in sorted((harness.ROOT / "examples").glob("*.toml"))
+             if path.stem != "gpt2_124m"]  # whose plan takes long
     for name, compute in itertools.product(names, ("f32", "f16")):
-        model = run("gaccc", harness.example(name), *harness.SHORTER.get(name, []), "--set", f"precision.compute={compute}", "--emit", "ir", "--stop-after", "model", "-o", "-").stdout
+        model = run("gaccc", harness.example(name), *harness.SHORTER.get(name, []), "--set",
+                    f"precision.compute={compute}", "--emit", "ir", "--stop-after", "model", "-o", "-").stdout
         with_it, without = plans(folder, model)
         setting = lambda key: re.search(rf"\n  set {key} = (.*)", with_it)[1]
         expect(setting("predict.batch") == setting("train.micro_batch"), f"{name} in {compute}: fewer samples")
@@ -411,20 +455,25 @@ def wide(features, predict=""):
 
 
 def test_as_many_samples_as_fit(folder):
-    """With a wide output a run takes fewer samples; when not even one fits, compiling goes on and --predict says why."""
+    """With a wide output a run takes fewer samples; when not even one fits, compiling goes on and --predict says
+    why."""
     asked = '[predict]\nlayer = "wide"'
     for features, most in ((4, (16, 16)), (400, (1, 15)), (100000, (0, 0))):
         (folder / "m.toml").write_text(wide(features, asked))
         plan = json.loads(run("gaccc", folder / "m.toml", "--plan", "--json").stdout)
         (folder / "n.toml").write_text(wide(features))
-        expect(plan["bytes"]["peak"] == json.loads(run("gaccc", folder / "n.toml", "--plan", "--json").stdout)["bytes"]["peak"], "peak")
+        expect(plan["bytes"]["peak"] == json.loads(run("gaccc", folder / "n.toml", "--plan",
+                                                       "--json").stdout)["bytes"]["peak"], "peak")
         expect(most[0] <= plan["predict"]["batch"] <= most[1], f"{features}: {plan['predict']}")
         text = run("gaccc", folder / "m.toml", "--plan").stdout
         expect(("predictions " in text) == (most != (16, 16)), text)
         artifact, weights, data = trained(folder, wide(features, asked), 21, updates=1)
         if most == (0, 0):
-            done = run("gacc-exec", artifact, "--data", data, "--load", weights, "--predict", folder / "out.npy", code=1)
-            harness.one_error(done, f"the output of one sample does not fit into the artifact's memory: it needs {plan['predict']['needs']} bytes")
+            done = run("gacc-exec", artifact, "--data", data, "--load", weights, "--predict", folder / "out.npy",
+                       code=1)
+            harness.one_error(done,
+                              f"the output of one sample does not fit into the artifact's memory: it needs "
+                              f"{plan['predict']['needs']} bytes")
             continue
         shape, values = predict(artifact, weights, data, folder / "out.npy")
         expect(shape == [21, features], shape)
@@ -434,7 +483,8 @@ def test_as_many_samples_as_fit(folder):
         for i in (0, 7, 20):
             row = [bias[j] + math.fsum(weight[4 * j + k] * rows[4 * i + k] for k in range(4)) for j in range(features)]
             expect(far(values[features * i:features * (i + 1)], row) < 1e-5, f"sample {i}")
-        expect(far(predict(artifact, weights, data, folder / "e.npy", device="emulate")[1], values) < 1e-6, "the emulator")
+        expect(far(predict(artifact, weights, data, folder / "e.npy", device="emulate")[1], values) < 1e-6,
+               "the emulator")
 
 
 def test_a_large_head_in_parts(folder):
@@ -448,14 +498,16 @@ def test_a_large_head_in_parts(folder):
         shape, values = predict(artifact, weights, data, folder / "out.npy")
         again, got = predict(parts, weights, data, folder / "out.npy")
         expect(shape == again == [5, rows, vocabulary] and far(got, values) < most, f"{compute}: {far(got, values)}")
-        one = [predict(each, weights, data + ",limit=1", folder / "out.npy", device="emulate")[1] for each in (artifact, parts)]
+        one = [predict(each, weights, data + ",limit=1", folder / "out.npy", device="emulate")[1]
+               for each in (artifact, parts)]
         expect(one[0] == one[1] and far(one[1], got[:len(one[1])]) < most, f"{compute}: the emulator")
     expect(predict(parts, weights, data, folder / "out.npy", "--threads", 2)[1] == got, "2 threads")
     words = [generate(each, weights, 12, "--prompt", "1 2 3", "--seed", 4) for each in (artifact, parts)]
     expect(words[0] == words[1] and len(words[0].split()) == 12, words)
     # A checkpoint says nothing of how predictions are made.
     run("gacc-exec", parts, "--data", data, "--updates", 1, "--device", "cpu", "--checkpoint", folder / "kept")
-    inner = harness.compile_text(folder, gpt(vocabulary=vocabulary, predict='[predict]\nlayer = "h"\n'), "inner", **small)
+    inner = harness.compile_text(folder, gpt(vocabulary=vocabulary, predict='[predict]\nlayer = "h"\n'), "inner",
+                                 **small)
     run("gacc-exec", inner, "--data", data, "--predict", folder / "inner.npy", "--device", "cpu", "--checkpoint",
         folder / "kept", "--resume")
     expect(read_npy(folder / "inner.npy")[0] == [5, rows, 16], "the output of a layer")
@@ -510,7 +562,8 @@ features = 3
 """
     step = harness.compile_text(folder, text)
     run("gacc-exec", step, "--init-only", "--save", folder / "w")
-    (folder / "train-images-idx3-ubyte").write_bytes(bytes([0, 0, 8, 3]) + struct.pack(">3I", 2, 2, 3) + bytes(range(12)))
+    (folder / "train-images-idx3-ubyte").write_bytes(bytes([0, 0, 8, 3]) + struct.pack(">3I", 2, 2, 3)
+                                                     + bytes(range(12)))
     for spec, samples in ((f"mnist:{folder}", 2), (f"mnist:{folder},limit=1", 1)):
         run("gacc-exec", step, "--data", spec, "--load", folder / "w", "--predict", folder / "p.csv")
         rows = (folder / "p.csv").read_text().splitlines()
@@ -522,21 +575,31 @@ def test_questions_that_make_no_sense(folder):
     out = folder / "out.npy"
     asked = [artifact, "--data", data, "--predict", out]
     for arguments, words in (
-            (asked, "--predict writes the model's outputs: --load FILE, or --checkpoint FOLDER --resume, gives it the trained parameters"),
+            (asked,
+             "--predict writes the model's outputs: --load FILE, or --checkpoint FOLDER --resume, gives it the "
+             "trained parameters"),
             ([artifact, "--generate", 3], "--generate goes on with a text: --load FILE, or"),
             ([artifact, "--load", weights, "--predict", out], "--predict needs --data"),
-            ([*asked, "--load", weights, "--epochs", 1], "--predict writes the model's outputs: --epochs does not go with it"),
+            ([*asked, "--load", weights, "--epochs", 1],
+             "--predict writes the model's outputs: --epochs does not go with it"),
             ([*asked, "--load", weights, "--eval", data], "--eval does not go with it"),
             ([*asked, "--load", weights, "--prompt", "x"], "--prompt does not go with it"),
             ([*asked, "--checkpoint", folder / "run"], "--checkpoint goes with it only to --resume from"),
-            ([*asked, "--load", weights, "--checkpoint", folder / "run", "--resume"], "--load and --resume both give it the parameters; take one of them"),
-            ([artifact, "--eval", data, "--load", weights, "--checkpoint", folder / "run", "--resume"], "--load and --resume both give it"),
-            ([artifact, "--data", data, "--save", "-"], "--save -: standard output has the results; write ./- for a file of that name"),
-            ([artifact, "--load", weights, "--data", data, "--generate", 3], "--generate goes on with a text: --data does not go with it"),
-            ([artifact, "--load", weights, "--generate", 3, "--temperature", "inf"], '--temperature: "inf" is neither 0 nor a number from'),
+            ([*asked, "--load", weights, "--checkpoint", folder / "run", "--resume"],
+             "--load and --resume both give it the parameters; take one of them"),
+            ([artifact, "--eval", data, "--load", weights, "--checkpoint", folder / "run", "--resume"],
+             "--load and --resume both give it"),
+            ([artifact, "--data", data, "--save", "-"],
+             "--save -: standard output has the results; write ./- for a file of that name"),
+            ([artifact, "--load", weights, "--data", data, "--generate", 3],
+             "--generate goes on with a text: --data does not go with it"),
+            ([artifact, "--load", weights, "--generate", 3, "--temperature", "inf"],
+             '--temperature: "inf" is neither 0 nor a number from'),
             ([artifact, "--load", weights, "--data", data, "--top-k", 3], "--top-k needs --generate"),
-            ([artifact, "--data", data, "--load", weights, "--predict", folder / "o.csv.gz"], "no gz files are written, but"),
-            *(([artifact, "--data", data, "--lr", x], f'--lr: "{x}" is neither 0 nor') for x in ("1e-300", "1e-400", "-1", "0x10", " 3")),
+            ([artifact, "--data", data, "--load", weights, "--predict", folder / "o.csv.gz"],
+             "no gz files are written, but"),
+            *(([artifact, "--data", data, "--lr", x], f'--lr: "{x}" is neither 0 nor')
+              for x in ("1e-300", "1e-400", "-1", "0x10", " 3")),
             ([artifact, "--load", weights, "--generate", -1], "is not a whole number")):
         done = run("gacc-exec", *arguments, code=2)
         expect(words in done.stderr and done.stdout == "", f"{words}\n{done.stderr}")
@@ -545,7 +608,8 @@ def test_questions_that_make_no_sense(folder):
     one = run("gacc-exec", artifact, "--data", data, "--predict", folder / "no/out.npy", "--load", weights, code=1)
     harness.one_error(one, "no/out.npy")
     expect(not out.exists(), "an output is left behind")
-    for text, words in (('layer = "hiden"', 'did you mean "hidden"'), ('layer = "y"', "predictions are f32, input `y` is i32"), ("layers = 1", "no key `layers`")):
+    for text, words in (('layer = "hiden"', 'did you mean "hidden"'),
+                        ('layer = "y"', "predictions are f32, input `y` is i32"), ("layers = 1", "no key `layers`")):
         (folder / "m.toml").write_text(harness.classifier("mlp", [7], 5, MLP + f"[predict]\n{text}\n"))
         done = run("gaccc", folder / "m.toml", "-o", folder / "x.ptx", code=1)
         expect(words.replace('"', "`") in done.stderr.replace('"', "`"), f"{words}\n{done.stderr}")

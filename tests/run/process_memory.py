@@ -17,7 +17,8 @@ def measured(model, folder, spec, **settings):
     peak = harness.plan_of(model, **settings)["bytes"]["peak"]
     for _ in range(2):
         done = run("gacc-exec", artifact, "--data", spec, "--updates", 2, "--threads", 1)
-    found = re.search(r"memory: ([\d.]+) MiB at most: the arena's ([\d.]+) MiB as planned, and ([\d.]+) MiB", done.stdout)
+    found = re.search(r"memory: ([\d.]+) MiB at most: the arena's ([\d.]+) MiB as planned, and ([\d.]+) MiB",
+                      done.stdout)
     if not found:
         harness.skip("the system does not say how much memory a process takes")
     process, arena = float(found[1]) * 2**20, float(found[2]) * 2**20
@@ -31,12 +32,14 @@ def test_it_grows_by_what_the_plan_grows_by(folder):
     model.write_text(MODEL)
     spec, besides = harness.make_data(model, 4096, folder), {}
     for compute in ("f32", "f16", "bf16"):
-        small, large = (measured(model, folder, spec, train__micro_batch=m, precision__compute=compute) for m in (64, 4096))
+        small, large = (measured(model, folder, spec, train__micro_batch=m, precision__compute=compute)
+                        for m in (64, 4096))
         planned, grown = large[0] - small[0], large[1] - small[1]
         print(f"{compute}: plan {small[0]} -> {large[0]}, process {small[1]:.0f} -> {large[1]:.0f}: grew by "
               f"{grown - planned:+.0f} bytes besides")
         expect(planned > 48 << 20, f"{compute}: the two plans differ by {planned} bytes only")
-        expect(abs(grown - planned) <= SLACK, f"{compute}: the plan grew by {planned} bytes, the process by {grown:.0f}")
+        expect(abs(grown - planned) <= SLACK,
+               f"{compute}: the plan grew by {planned} bytes, the process by {grown:.0f}")
         besides[compute] = large[1] - large[0]
     expect(max(besides.values()) - min(besides.values()) <= SLACK, f"besides the plan: {besides}")
 

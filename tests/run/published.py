@@ -8,7 +8,8 @@ import harness
 from harness import expect, run
 
 UPDATES = 20
-TRAIN = ["--set", "train.micro_batch=2", "--set", "train.accumulate=2", "--set", "train.clip_norm=1e9", "--set", "optimizer.eps=1e-6",
+TRAIN = ["--set", "train.micro_batch=2", "--set", "train.accumulate=2", "--set", "train.clip_norm=1e9", "--set",
+         "optimizer.eps=1e-6",
          "--set", "optimizer.betas=[0.9, 0.95]", "--set", "optimizer.weight_decay=0.01", "--set", "optimizer.lr=1e-4"]
 
 
@@ -23,18 +24,28 @@ def resized(name, sizes):
 
 GPT2 = {"small": dict(n_embd=64, n_head=4, n_layer=3, n_positions=32, vocab_size=101),
         "wide": dict(n_embd=768, n_head=12, n_layer=2, n_positions=48, vocab_size=50257)}
-LLAMA = {"small": dict(hidden_size=96, intermediate_size=256, num_attention_heads=6, num_key_value_heads=2, num_hidden_layers=3, max_position_embeddings=32, vocab_size=131),
-         "wide": dict(hidden_size=576, intermediate_size=1536, num_attention_heads=9, num_key_value_heads=3, num_hidden_layers=2, max_position_embeddings=48, vocab_size=49152)}
+LLAMA = {"small": dict(hidden_size=96, intermediate_size=256, num_attention_heads=6, num_key_value_heads=2,
+                       num_hidden_layers=3, max_position_embeddings=32, vocab_size=131),
+         "wide": dict(hidden_size=576, intermediate_size=1536, num_attention_heads=9, num_key_value_heads=3,
+                      num_hidden_layers=2, max_position_embeddings=48, vocab_size=49152)}
 
 
 def model_text(kind, c):
     if kind == "gpt2":
-        return resized("gpt2_hf", [("features = 3072", f"features = {4 * c['n_embd']}"), ("features = 768", f"features = {c['n_embd']}"), ("50257", str(c["vocab_size"])),
-                                   ("[1024]", f"[{c['n_positions']}]"), ("positions = 1024", f"positions = {c['n_positions']}"), ("repeat = 12", f"repeat = {c['n_layer']}"), ("heads = 12", f"heads = {c['n_head']}")])
-    return resized("llama_hf", [("features = 1536", f"features = {c['intermediate_size']}"), ("features = 576", f"features = {c['hidden_size']}"), ("49152", str(c["vocab_size"])),
-                                ("shape = [512]", f"shape = [{c['max_position_embeddings']}]"), ("repeat = 30", f"repeat = {c['num_hidden_layers']}"),
-                                ("kv_heads = 3", f"kv_heads = {c['num_key_value_heads']}"), ("\nheads = 9", f"\nheads = {c['num_attention_heads']}"),
-                                (" = 64   # hidden_size", f" = {c['hidden_size'] // c['num_attention_heads']}   # hidden_size")])
+        return resized("gpt2_hf", [("features = 3072", f"features = {4 * c['n_embd']}"),
+                                   ("features = 768", f"features = {c['n_embd']}"), ("50257", str(c["vocab_size"])),
+                                   ("[1024]", f"[{c['n_positions']}]"),
+                                   ("positions = 1024", f"positions = {c['n_positions']}"),
+                                   ("repeat = 12", f"repeat = {c['n_layer']}"),
+                                   ("heads = 12", f"heads = {c['n_head']}")])
+    return resized("llama_hf", [("features = 1536", f"features = {c['intermediate_size']}"),
+                                ("features = 576", f"features = {c['hidden_size']}"), ("49152", str(c["vocab_size"])),
+                                ("shape = [512]", f"shape = [{c['max_position_embeddings']}]"),
+                                ("repeat = 30", f"repeat = {c['num_hidden_layers']}"),
+                                ("kv_heads = 3", f"kv_heads = {c['num_key_value_heads']}"),
+                                ("\nheads = 9", f"\nheads = {c['num_attention_heads']}"),
+                                (" = 64   # hidden_size",
+                                 f" = {c['hidden_size'] // c['num_attention_heads']}   # hidden_size")])
 
 
 # make: random weights, tokens and an adapter; train: losses and the logits before; load: logits of what gacc wrote.
@@ -116,18 +127,21 @@ def as_there(folder, kind, size, lora=None, table=""):
     model.write_text(model_text(kind, sizes) + table)
     run("gaccc", model, "-o", artifact, *TRAIN)
     begin = ["--load", folder / "weights", *(["--load-adapter", folder / "adapter"] if lora else [])]
-    run("gacc-exec", artifact, "--data", f"npy:tokens={folder}/tokens.npy,limit=4", *begin, "--predict", folder / "y.npy", "--device", "cpu")
+    run("gacc-exec", artifact, "--data", f"npy:tokens={folder}/tokens.npy,limit=4", *begin, "--predict",
+        folder / "y.npy", "--device", "cpu")
     (folder / "out").mkdir()
     data = f"npy:tokens={folder}/tokens.npy,next={folder}/next.npy"
     last = ["--save-adapter", folder / "out_adapter", "--merge"] if lora else []
-    run("gacc-exec", artifact, "--data", data, *begin, "--no-shuffle", "--updates", UPDATES, "--log", log, "--device", "cpu",
+    run("gacc-exec", artifact, "--data", data, *begin, "--no-shuffle", "--updates", UPDATES, "--log", log, "--device",
+        "cpu",
         "--save", folder / "out/model.safetensors", "--save-as", "published", *last, timeout=1800)
     losses = [e["loss"] for e in harness.updates_of(log)]
     apart = max(abs(a - b) / b for a, b in zip(losses, wanted, strict=True))
     first = far(python, folder / "y.npy", folder / "before.npy")
     loaded = ask(python, "merged" if lora else "saved", *words)
     after = far(python, folder / ("merged.npy" if lora else "saved.npy"), folder / "after.npy")
-    print(f"{kind} {size}{' lora' if lora else ''}: logits {first:.1e}, losses of {UPDATES} updates {apart:.1e} (to {losses[-1]:.4f}), logits after them, saved and loaded there {after:.1e}")
+    print(f"{kind} {size}{' lora' if lora else ''}: logits {first:.1e}, losses of {UPDATES} updates {apart:.1e} (to "
+          f"{losses[-1]:.4f}), logits after them, saved and loaded there {after:.1e}")
     expect(first <= 1e-4, f"logits are {first} apart")
     expect(apart <= 1e-5, f"losses {losses}, there {wanted}")
     expect(after <= 1e-4 and not any(loaded), f"saved: {after} apart, {loaded}")
@@ -155,17 +169,21 @@ def test_llama_wide(folder):
 
 
 def test_gpt2_lora(folder):
-    as_there(folder, "gpt2", "small", dict(r=8, lora_alpha=16, target_modules=["c_attn"], fan_in_fan_out=True), '[lora]\nmatch = ["*.attn"]\nrank = 8\nalpha = 16\n')
+    as_there(folder, "gpt2", "small", dict(r=8, lora_alpha=16, target_modules=["c_attn"], fan_in_fan_out=True),
+             '[lora]\nmatch = ["*.attn"]\nrank = 8\nalpha = 16\n')
 
 
 def test_llama_lora(folder):
     """Returns the weights of all products but the head: q, k, v and the projection apart."""
     table = '[lora]\nmatch = ["layers.*"]\nrank = 8\nalpha = 16\non = ["q", "k", "v", "proj"]\n'
-    as_there(folder, "llama", "small", dict(r=8, lora_alpha=16, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]), table)
+    as_there(folder, "llama", "small", dict(r=8, lora_alpha=16,
+                                            target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj",
+                                                            "up_proj", "down_proj"]), table)
 
 
 def test_llama_lora_of_queries_and_values(folder):
-    as_there(folder, "llama", "small", dict(r=4, lora_alpha=16, target_modules=["q_proj", "v_proj"]), '[lora]\nmatch = ["*.attn"]\nrank = 4\nalpha = 16\non = ["q", "v"]\n')
+    as_there(folder, "llama", "small", dict(r=4, lora_alpha=16, target_modules=["q_proj", "v_proj"]),
+             '[lora]\nmatch = ["*.attn"]\nrank = 4\nalpha = 16\non = ["q", "v"]\n')
 
 
 harness.main(globals())

@@ -42,7 +42,8 @@ def session(step=None, **options):
 
 
 def same(some, others):
-    return sorted(some) == sorted(others) and all(np.array_equal(some[n].view(np.uint32), others[n].view(np.uint32)) for n in some)
+    return sorted(some) == sorted(others) and all(np.array_equal(some[n].view(np.uint32), others[n].view(np.uint32))
+                                                  for n in some)
 
 
 def test_the_bits_of_gacc_exec(folder):
@@ -60,7 +61,8 @@ def test_the_bits_of_gacc_exec(folder):
             trained = gacc.train(gacc.open(folder / "step.ptx"), batches, epochs=3, seed=7, device="cpu", threads=1,
                                  on_update=lambda _, window: windows.append(window))
             expect(same(trained.parameters(), wanted), f"{tail}, batches of {size}: the weights differ")
-            expect([w.samples for w in windows[:3]] == {"flush": [8, 8, 1], "drop": [8, 8, 8], "carry": [8, 8, 5]}[tail], str(windows))
+            expect([w.samples for w in windows[:3]] == {"flush": [8, 8, 1], "drop": [8, 8, 8],
+                                                        "carry": [8, 8, 5]}[tail], str(windows))
     run("gacc-exec", folder / "step.ptx", "--data", spec, "--load", folder / "w", "--predict", folder / "p.npy", *FAST)
     other = session(step)
     other.load(folder / "w")
@@ -74,22 +76,30 @@ def test_evaluations_and_the_best_are_those_of_gacc_exec(folder):
     (folder / "eval").mkdir()
     step = gacc.compile(MODEL, set={"optimizer.lr": 0.3, "schedule.type": "plateau", "schedule.patience": 1})
     step.save(folder / "step.ptx")
-    line = [folder / "step.ptx", "--data", stored(folder, x=x, label=label), "--eval", stored(folder / "eval", x=ex, label=elabel),
+    line = [folder / "step.ptx", "--data", stored(folder, x=x, label=label), "--eval",
+            stored(folder / "eval", x=ex, label=elabel),
             *FAST, "--save-best", folder / "best", "--log", folder / "log", "--quiet"]
     batches, others = [(x[i:i + 4], label[i:i + 4]) for i in range(0, 28, 4)], {"x": ex, "label": elabel}
-    for best, patience, every, limit in (("loss", 3, None, {}), ("accuracy", 4, 3, {}), ("loss", None, 3, {"updates": 7}), ("loss", 2, 2, {"updates": 9})):
-        more = [word for option, value in (("--best", best), ("--patience", patience), ("--eval-every", every), ("--updates", limit.get("updates"))) if value
+    for best, patience, every, limit in (("loss", 3, None, {}), ("accuracy", 4, 3, {}),
+                                         ("loss", None, 3, {"updates": 7}), ("loss", 2, 2, {"updates": 9})):
+        more = [word for option, value in (("--best", best), ("--patience", patience), ("--eval-every", every),
+                                           ("--updates", limit.get("updates"))) if value
                 for word in (option, value)]
         run("gacc-exec", *line, *more, *([] if limit else ["--epochs", 30]))
         wanted = [event for event in harness.read_log(folder / "log") if event["event"] == "eval"]
         updates = [event for event in harness.read_log(folder / "log") if event["event"] == "update"]
         found, windows = [], []
-        run_ = gacc.train(step, batches, epochs=30, device="cpu", threads=1, evaluate=others, eval_every=every, patience=patience, best=best,
-                          save_best=folder / "ours", on_eval=lambda _, e: found.append((e.loss, e.metrics["accuracy"])), on_update=lambda _, w: windows.append(w), **limit)
-        distinct = {event["updates"]: (event["loss"], event["accuracy"]) for event in wanted}  # an epoch's end repeats what eval_every has measured
+        run_ = gacc.train(step, batches, epochs=30, device="cpu", threads=1, evaluate=others, eval_every=every,
+                          patience=patience, best=best,
+                          save_best=folder / "ours", on_eval=lambda _, e: found.append((e.loss, e.metrics["accuracy"])),
+                          on_update=lambda _, w: windows.append(w), **limit)
+        distinct = {event["updates"]: (event["loss"], event["accuracy"])
+                    for event in wanted}  # an epoch's end repeats what eval_every has measured
         expect(np.allclose(found, list(distinct.values()), rtol=1e-6), f"{found}\n{distinct}")
-        expect([w.lr for w in windows] == [event["lr"] for event in updates] or np.allclose([w.lr for w in windows], [event["lr"] for event in updates]), "the rates")
-        expect(same(gacc._arrays.read_safetensors(folder / "ours"), gacc._arrays.read_safetensors(folder / "best")), "another best")
+        expect([w.lr for w in windows] == [event["lr"] for event in updates]
+               or np.allclose([w.lr for w in windows], [event["lr"] for event in updates]), "the rates")
+        expect(same(gacc._arrays.read_safetensors(folder / "ours"), gacc._arrays.read_safetensors(folder / "best")),
+               "another best")
         run_.close()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -114,8 +124,10 @@ gacc.train(gacc.open({str(folder / "step.ptx")!r}), batches, epochs=2, device="c
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ))
     lines = done.stdout.splitlines()
     expect(done.returncode == 0 and not done.stderr and len(lines) == 4, done.stderr + done.stdout)
-    expect(lines[0].startswith("epoch 1: 2 updates, 16 samples in ") and lines[0].endswith(" in the last update"), lines[0])
-    expect(lines[1].startswith("eval, epoch 1, update 2: loss ") and ", 16 samples, accuracy " in lines[1] and lines[1].endswith(" (the best)"), lines[1])
+    expect(lines[0].startswith("epoch 1: 2 updates, 16 samples in ") and lines[0].endswith(" in the last update"),
+           lines[0])
+    expect(lines[1].startswith("eval, epoch 1, update 2: loss ") and ", 16 samples, accuracy " in lines[1]
+           and lines[1].endswith(" (the best)"), lines[1])
 
     def interrupt(run_, window):
         if window.launches and run_.launches == 0 and len(seen) == 3:
@@ -124,23 +136,29 @@ gacc.train(gacc.open({str(folder / "step.ptx")!r}), batches, epochs=2, device="c
 
     seen = []
     straight = gacc.train(step, batches, epochs=2, device="cpu", threads=1)
-    raises(KeyboardInterrupt)(lambda: gacc.train(step, batches, epochs=2, device="cpu", threads=1, checkpoint=folder / "run", on_update=interrupt))
+    raises(KeyboardInterrupt)(lambda: gacc.train(step, batches, epochs=2, device="cpu", threads=1,
+                                                 checkpoint=folder / "run", on_update=interrupt))
     other = session(step)
     other.resume(folder / "run")
     expect(same(other.parameters(), straight.parameters()), "the state after the fourth update")
     gacc.train(step, batches, epochs=1, device="cpu", threads=1, checkpoint=folder / "run")
     other.resume(folder / "run")
-    expect(same(other.parameters(), gacc.train(step, batches, epochs=1, device="cpu", threads=1).parameters()), "at the end")
+    expect(same(other.parameters(), gacc.train(step, batches, epochs=1, device="cpu", threads=1).parameters()),
+           "at the end")
     train = lambda **options: gacc.train(step, batches, device="cpu", **options)  # noqa: E731
     for option in ("patience", "eval_every"):
         raises(ValueError, f"{option} needs evaluate")(lambda: train(**{option: 3}))
         raises(ValueError, f"{option} is 0")(lambda: train(evaluate=batches, **{option: 0}))
-    raises(gacc.Error, 'acuracy: the model has no such metric; did you mean "accuracy"?')(lambda: train(evaluate=batches, best="acuracy"))
+    raises(gacc.Error,
+           'acuracy: the model has no such metric; did you mean "accuracy"?')(
+               lambda: train(evaluate=batches, best="acuracy"))
 
 
 def test_folders_and_adapters_are_those_of_gacc_exec(folder):
-    config = dict(model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=1,
-                  num_attention_heads=2, num_key_value_heads=2, hidden_act="silu", rms_norm_eps=1e-5, max_position_embeddings=16, tie_word_embeddings=False)
+    config = dict(model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=32, hidden_size=16,
+                  intermediate_size=24, num_hidden_layers=1,
+                  num_attention_heads=2, num_key_value_heads=2, hidden_act="silu", rms_norm_eps=1e-5,
+                  max_position_embeddings=16, tie_word_embeddings=False)
     base = folder / "base"
     base.mkdir()
     (base / "config.json").write_text(json.dumps(config))
@@ -149,7 +167,8 @@ def test_folders_and_adapters_are_those_of_gacc_exec(folder):
     first = session(plain)
     raises(gacc.Error, "load the folder of the published model")(lambda: first.save(f"{folder}/none/"))
     first.save(base / "model.safetensors", published=True)
-    step = gacc.compile(base, context=8, lora=2, set={"optimizer.lr": 0.05, "schedule.warmup": 0, "train.accumulate": 1})
+    step = gacc.compile(base, context=8, lora=2, set={"optimizer.lr": 0.05, "schedule.warmup": 0,
+                                                      "train.accumulate": 1})
     step.save(folder / "step.ptx")
     run_ = session(step, updates=1)
     run_.load(base)
@@ -159,22 +178,28 @@ def test_folders_and_adapters_are_those_of_gacc_exec(folder):
     run_.step(tokens=tokens, next=tokens + 1)
     run_.update()
     run_.save(folder / "w")
-    raises(gacc.Error, "no pt files are written, but .safetensors:", "w.safetensors (PyTorch reads it")(lambda: run_.save(folder / "w.pt"))
-    raises(gacc.Error, "no npz files are written, but .safetensors, .gguf:")(lambda: run_.save_adapter(folder / "w.npz"))
+    raises(gacc.Error, "no pt files are written, but .safetensors:",
+           "w.safetensors (PyTorch reads it")(lambda: run_.save(folder / "w.pt"))
+    raises(gacc.Error,
+           "no npz files are written, but .safetensors, .gguf:")(lambda: run_.save_adapter(folder / "w.npz"))
     run_.save_adapter(folder / "adapter")
     run_.merge(f"{folder}/merged/", type="bf16")
     start = ["gacc-exec", folder / "step.ptx", "--init-only", *FAST]
     run(*start, "--load", folder / "w", "--save-adapter", folder / "theirs")
-    run(*start, "--load", base, "--load-adapter", folder / "adapter", "--merge", "--save", f"{folder}/merged2/", "--save-type", "bf16")
-    expect((folder / "adapter/adapter_model.safetensors").read_bytes() == (folder / "theirs/adapter_model.safetensors").read_bytes(), "another adapter")
-    expect(json.loads((folder / "adapter/adapter_config.json").read_text())["base_model_name_or_path"] == str(base.resolve()), "its base")
+    run(*start, "--load", base, "--load-adapter", folder / "adapter", "--merge", "--save", f"{folder}/merged2/",
+        "--save-type", "bf16")
+    expect((folder / "adapter/adapter_model.safetensors").read_bytes() == (
+        folder / "theirs/adapter_model.safetensors").read_bytes(), "another adapter")
+    expect(json.loads((folder / "adapter/adapter_config.json").read_text())["base_model_name_or_path"] == str(
+        base.resolve()), "its base")
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
         expect((folder / "merged" / name).read_bytes() == (folder / "merged2" / name).read_bytes(), f"another {name}")
     other = session(step)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         other.load(folder / "adapter")
-        expect(len(caught) == 1 and "load their base first" in str(caught[0].message) and caught[0].filename == __file__, caught)
+        expect(len(caught) == 1 and "load their base first" in str(caught[0].message)
+               and caught[0].filename == __file__, caught)
         other.load(base)
         other.load(folder / "adapter")
         expect(len(caught) == 1, "a base that was loaded")
@@ -226,7 +251,8 @@ def test_drop_counts_the_ordinals_of_samples_that_it_leaves_out(folder):
     model = dict(MODEL, layers=[MODEL["layers"][0], {"type": "dropout", "p": 0.5}, MODEL["layers"][1]])
     step = gacc.compile(model, set={"train.tail": "drop"})
     step.save(folder / "step.ptx")
-    run("gacc-exec", folder / "step.ptx", "--data", stored(folder, x=x, label=label), "--epochs", 3, *FAST, "--save", folder / "w")
+    run("gacc-exec", folder / "step.ptx", "--data", stored(folder, x=x, label=label), "--epochs", 3, *FAST, "--save",
+        folder / "w")
     trained = gacc.train(step, [(x, label)], epochs=3, device="cpu", threads=1)
     expect(same(trained.parameters(), gacc._arrays.read_safetensors(folder / "w")), "the weights differ")
 
@@ -237,7 +263,8 @@ def test_predictions_in_parts(folder):
     step = gacc.compile({
         "model": {"name": "wide"},
         "inputs": {"tokens": {"shape": [8], "dtype": "i32"}, "next": {"shape": [8], "dtype": "i32", "range": 1009}},
-        "layers": [{"type": "embedding", "name": "wte", "vocab": 1009, "features": 16}, {"type": "rms_norm", "name": "norm"},
+        "layers": [{"type": "embedding", "name": "wte", "vocab": 1009, "features": 16},
+                   {"type": "rms_norm", "name": "norm"},
                    {"type": "linear", "name": "head", "features": 1009}],
         "loss": {"type": "cross_entropy", "target": "next", "chunks": 4},
         "train": {"micro_batch": 1},
@@ -247,7 +274,8 @@ def test_predictions_in_parts(folder):
     step.save(folder / "step.ptx")
     expect(b"//ir   answer(" in (folder / "step.ptx").read_bytes() and step.output_shape == (8, 1009), "parts")
     run("gacc-exec", folder / "step.ptx", "--init-only", "--seed", 3, "--save", folder / "w", *FAST)
-    run("gacc-exec", folder / "step.ptx", "--data", stored(folder, tokens=tokens), "--load", folder / "w", "--predict", folder / "p.npy",
+    run("gacc-exec", folder / "step.ptx", "--data", stored(folder, tokens=tokens), "--load", folder / "w", "--predict",
+        folder / "p.npy",
         *FAST)
     other = session(step)
     other.load(folder / "w")
@@ -257,17 +285,22 @@ def test_predictions_in_parts(folder):
 def test_a_published_model_s_folder_compiles(folder):
     """With the plan of gaccc for the same options; and gacc.train takes arrays of a whole set."""
     (folder / "config.json").write_text(json.dumps(dict(
-        model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, hidden_act="silu", rms_norm_eps=1e-5, max_position_embeddings=32)))
+        model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=64, hidden_size=16, intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, hidden_act="silu", rms_norm_eps=1e-5,
+        max_position_embeddings=32)))
     settings = {"train.accumulate": 2}
     step = gacc.compile(folder, lora=4, context=8, memory="1GiB", set=settings)
-    said = json.loads(run("gaccc", folder, "--lora", 4, "--context", 8, "--memory", "1GiB", "--set", "train.accumulate=2", "--plan", "--json").stdout)
+    said = json.loads(run("gaccc", folder, "--lora", 4, "--context", 8, "--memory", "1GiB", "--set",
+                          "train.accumulate=2", "--plan", "--json").stdout)
     expect(dict(step.plan)["bytes"] == said["bytes"] and step.plan["trained"] == said["trained"], str(step.plan))
     expect(step.inputs["tokens"].shape == (8,), str(step.inputs))
-    expect(gacc.compile(folder / "config.json", lora=4, context=8, memory="1GiB", set=settings).plan["bytes"] == said["bytes"], "config.json")
+    expect(gacc.compile(folder / "config.json", lora=4, context=8, memory="1GiB",
+                        set=settings).plan["bytes"] == said["bytes"], "config.json")
     ids = np.random.default_rng(1).integers(0, 64, (6, 9), np.int32)
     windows = []
-    gacc.train(step, {"tokens": ids[:, :8], "next": ids[:, 1:]}, epochs=1, device="cpu", threads=1, on_update=lambda _, w: windows.append(w.samples))
+    gacc.train(step, {"tokens": ids[:, :8], "next": ids[:, 1:]}, epochs=1, device="cpu", threads=1, on_update=lambda _,
+               w: windows.append(w.samples))
     expect(windows == [2, 2, 2], str(windows))
     raises(gacc.Error, "32 positions")(lambda: gacc.compile(folder, context=64))
     raises(gacc.Error, "context goes with a published model")(lambda: gacc.compile(MODEL, context=64))
@@ -276,7 +309,8 @@ def test_a_published_model_s_folder_compiles(folder):
     empty.mkdir()
     raises(gacc.Error, "no config.json")(lambda: gacc.compile(empty))
     adapted = gacc.compile(MODEL, lora=2)
-    expect(adapted.plan["trained"]["parameters"] < gacc.compile(MODEL).plan["trained"]["parameters"], "a model's own layers get adapters, too")
+    expect(adapted.plan["trained"]["parameters"] < gacc.compile(MODEL).plan["trained"]["parameters"],
+           "a model's own layers get adapters, too")
 
 
 def test_a_loop_of_ones_own(folder):
@@ -315,9 +349,11 @@ def test_arrays_of_all_kinds(folder):
     real = (x / np.float32(255)).astype(np.float32)
     padded = np.zeros((4, 2, 6), np.float32)
     padded[:, :, ::2] = real
-    kinds = [x, real, real.astype(np.float64), real.astype(">f4"), np.asfortranarray(real), padded[:, :, ::2], real.reshape(4, 6),
+    kinds = [x, real, real.astype(np.float64), real.astype(">f4"), np.asfortranarray(real), padded[:, :, ::2],
+             real.reshape(4, 6),
              real.reshape(4, 1, 2, 3), real.tolist(), Interface(real), Shared(real)]
-    labels = [label, label.astype(np.int32), label.astype(np.uint32), label.astype(np.uint64), label.astype(">i2"), label.tolist(), label[:, None]]
+    labels = [label, label.astype(np.int32), label.astype(np.uint32), label.astype(np.uint64), label.astype(">i2"),
+              label.tolist(), label[:, None]]
     step, first = gacc.compile(MODEL), None
     for i in range(len(kinds)):
         with session(step) as run_:
@@ -375,7 +411,9 @@ def test_what_is_not_what_it_shows(folder):
         run_.save(folder / "w.safetensors")
     with session() as run_:
         run_.load(folder / "w.safetensors")
-        raises(ValueError, "the columns are g, ", "the first table had a, b, c")(lambda: run_.predict(x=Table({"g" if k == "a" else k: v for k, v in columns.items()})))
+        raises(ValueError, "the columns are g, ",
+               "the first table had a, b, c")(
+                   lambda: run_.predict(x=Table({"g" if k == "a" else k: v for k, v in columns.items()})))
 
 
 TABLE = {
@@ -439,19 +477,23 @@ def test_bytes_are_divided_by_255_aloud(_):
         expect(run_.evaluate(x=x, y=t * np.uint8(255)).loss == run_.evaluate(x=x, y=t).loss, "bytes are not divided")
     small, large = (np.full((2, 3), n, np.uint8) for n in (7, 200))
     with session(step) as run_:
-        expect(["float32 for other numbers" in said for said in told(lambda: run_.predict(x=small))] == [True], "a table")
+        expect(["float32 for other numbers" in said for said in told(lambda: run_.predict(x=small))] == [True],
+               "a table")
         expect(told(lambda: run_.predict(x=small)) == [], "it is said twice")
-        expect(["up to 7" in said for said in told(lambda: run_.predict(x=small.astype(int)))] == [True], "other numbers")
+        expect(["up to 7" in said for said in told(lambda: run_.predict(x=small.astype(int)))] == [True],
+               "other numbers")
     with session(step) as run_:
         run_.predict(x=large.astype(np.float32))
-        expect(["before is not" in said for said in told(lambda: run_.predict(x=large))] == [True], "bytes after numbers")
+        expect(["before is not" in said for said in told(lambda: run_.predict(x=large))] == [True],
+               "bytes after numbers")
 
 
 def test_a_table_of_settings_is_merged(_):
     step = gacc.compile(MODEL, set={"train": {"micro_batch": 3}, "inputs": {"x": {"shape": [6]}},
                                     "layers": {"fc": {"bias": False}}, "model.seed": 4})
     expect((step.micro_batch, step.accumulate, step.seed) == (3, 2, 4), f"{step}, {step.seed}")
-    expect(step.inputs["x"].shape == (6,) and step.plan["parameters"] == 18, f"{step.inputs}, {step.plan['parameters']}")
+    expect(step.inputs["x"].shape == (6,) and step.plan["parameters"] == 18,
+           f"{step.inputs}, {step.plan['parameters']}")
 
 
 def test_errors_name_the_caller_s_sample(folder):
@@ -460,7 +502,8 @@ def test_errors_name_the_caller_s_sample(folder):
     x[5, 1, 2] = np.nan
     wrong = label.copy()
     wrong[6] = 9
-    for what in (lambda: run_.predict(x=x), lambda: run_.evaluate(x=x, label=label), lambda: gacc.train(run_.compiled, [{"x": x, "label": label}], session=run_)):
+    for what in (lambda: run_.predict(x=x), lambda: run_.evaluate(x=x, label=label),
+                 lambda: gacc.train(run_.compiled, [{"x": x, "label": label}], session=run_)):
         raises(gacc.Error, "sample 5")(what)
     raises(gacc.Error, "sample 6")(lambda: run_.evaluate(x=np.zeros_like(x), label=wrong))
     raises(ValueError, "no samples")(lambda: gacc.train(run_.compiled, [{}]))
@@ -475,33 +518,40 @@ def test_errors_say_what_and_where(folder):
     line = 1 + model.read_text()[:model.read_text().index("flaten")].count("\n")
     for given, file in ((model, str(model)), (model.read_text(), "model")):
         error = raises(gacc.Error, f"{file}:{line}:", 'did you mean "flatten"?')(lambda: gacc.compile(given))
-        expect((error.kind, error.file, error.line) == ("failed", file, line), f"{error.kind} {error.file} {error.line}")
+        expect((error.kind, error.file, error.line) == ("failed", file, line),
+               f"{error.kind} {error.file} {error.line}")
     raises(gacc.Error, "/nonesuch.ptx")(lambda: gacc.open("/nonesuch.ptx"))
     raises(TypeError, "not object")(lambda: gacc.compile({"model": {"name": object()}}))
     raises(gacc.Error, "needs at least 3.")(lambda: gacc.compile(MODEL, memory="1KiB"))
     run_ = session()
     x, label = data(4)
     raises(ValueError, "no input 'y' (it has x, label)")(lambda: run_.step(y=x, label=label))
-    raises(ValueError, "'x' is [2, 3] a sample", "[4, 3, 2] was given")(lambda: run_.step(x=x.transpose(0, 2, 1), label=label))
+    raises(ValueError, "'x' is [2, 3] a sample",
+           "[4, 3, 2] was given")(lambda: run_.step(x=x.transpose(0, 2, 1), label=label))
     raises(ValueError, "has 3 samples, and another one 4")(lambda: run_.step(x=x, label=label[:3]))
     raises(TypeError, "'x'", "complex64")(lambda: run_.step(x=x.astype(np.complex64), label=label))
     raises(gacc.Error, 'no array for the input "label"')(lambda: run_.step(x=x))
-    raises(gacc.Error, "1 to 4 samples, 8 were given")(lambda: run_.step(x=np.tile(x, (2, 1, 1)), label=np.tile(label, 2)))
+    raises(gacc.Error,
+           "1 to 4 samples, 8 were given")(lambda: run_.step(x=np.tile(x, (2, 1, 1)), label=np.tile(label, 2)))
     raises(gacc.Error, "the window has no launch")(run_.update)
     raises(ValueError, "fc.bias, fc.weight missing", "the model has no a")(lambda: run_.load({"a": x}))
     raises(TypeError, "by their names, and 1 is none")(lambda: run_.load({1: 2}))
-    raises(TypeError, "fc.weight: there is no type object")(lambda: run_.load(dict(run_.parameters(), **{"fc.weight": None})))
-    raises(ValueError, "fc.weight holds nan")(lambda: run_.load(dict(run_.parameters(), **{"fc.weight": np.full((3, 6), np.nan)})))
+    raises(TypeError,
+           "fc.weight: there is no type object")(lambda: run_.load(dict(run_.parameters(), **{"fc.weight": None})))
+    raises(ValueError, "fc.weight holds nan")(lambda: run_.load(dict(run_.parameters(),
+                                                                     **{"fc.weight": np.full((3, 6), np.nan)})))
     train = lambda loader: gacc.train(run_.compiled, loader, epochs=2, session=run_)  # noqa: E731
     raises(ValueError, "a batch has 1 arrays, and the model 2 inputs")(lambda: train([[x]]))
     raises(ValueError, "a batch has no label")(lambda: train([{"x": x}]))
-    raises(ValueError, "no batch in epoch 2; a generator can be gone through once")(lambda: train((x, label) for _ in range(2)))
+    raises(ValueError,
+           "no batch in epoch 2; a generator can be gone through once")(lambda: train((x, label) for _ in range(2)))
     # An evaluation that ends by an error leaves nothing to the next one.
     raises(gacc.Error, "label")(lambda: run_.evaluate_over([(x, label), (x, label + 7)]))
     # Micro-batches are of 4 samples, and the sample is named by its number in the array.
     wrong = np.array([0, 1, 2, 0, 1, 9, 0])
     raises(gacc.Error, "element 0 of sample 5")(lambda: run_.evaluate(x=data(7)[0], label=wrong))
-    raises(gacc.Error, "of sample 6")(lambda: run_.predict(x=np.where(np.arange(7)[:, None, None] == 6, np.nan, np.zeros((7, 2, 3), np.float32))))
+    raises(gacc.Error, "of sample 6")(lambda: run_.predict(x=np.where(np.arange(7)[:, None, None] == 6, np.nan,
+                                                                      np.zeros((7, 2, 3), np.float32))))
     expect(run_.evaluate(x=x, label=label).samples == 4, "the evaluation began anew")
     run_.close()
     raises(gacc.Error, "the session is closed")(lambda: run_.step(x=x, label=label))
@@ -521,7 +571,8 @@ def test_state(folder):
     changed = {name: array + 1 for name, array in before.items()}
     run_.load(changed)
     expect(same(run_.parameters(), changed), "the parameters that were given")
-    run_.load({**{name: array.astype(np.float64) for name, array in changed.items()}, "bn.num_batches_tracked": np.int64(3)})
+    run_.load({**{name: array.astype(np.float64) for name, array in changed.items()},
+               "bn.num_batches_tracked": np.int64(3)})
     expect(same(run_.parameters(), changed), "a state_dict with a batch norm's count")
     run_.save(folder / "w")
     other.load(folder / "w")
@@ -535,7 +586,8 @@ def test_what_the_compiler_warns_of_is_a_warning(folder):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         gacc.compile(model)
-    expect(len(said) == 1 and "relu" in str(said[0].message) and said[0].filename == __file__, [str(w.message) for w in said])
+    expect(len(said) == 1 and "relu" in str(said[0].message) and said[0].filename == __file__,
+           [str(w.message) for w in said])
 
 
 def test_a_dict_is_the_file(folder):
@@ -545,9 +597,11 @@ def test_a_dict_is_the_file(folder):
         expect(tomllib.loads(gacc._toml.document(model)) == model, f"{path.name} is another model as text")
     example = harness.EXAMPLES / "mnist_mlp.toml"
     expect(gacc.compile(example).plan == gacc.compile(tomllib.loads(example.read_text())).plan, "another plan")
-    odd = {"a b": 'quote " \\ \n\t\x01\x7f é', "f": [1e-300, 0.1, float("inf"), 1e22], "n": [-(2**63), True, []], "t": {"k": [{"x": {}}, {"y.z": 1}]}}
+    odd = {"a b": 'quote " \\ \n\t\x01\x7f é', "f": [1e-300, 0.1, float("inf"), 1e22], "n": [-(2**63), True, []],
+           "t": {"k": [{"x": {}}, {"y.z": 1}]}}
     expect(tomllib.loads(gacc._toml.document(odd)) == odd, gacc._toml.document(odd))
-    expect(gacc._toml.value([np.float32(0.5), np.int64(3), np.array([1, 2])]) == "[0.5, 3, [1, 2]]", "numbers of numpy's")
+    expect(gacc._toml.value([np.float32(0.5), np.int64(3), np.array([1, 2])]) == "[0.5, 3, [1, 2]]",
+           "numbers of numpy's")
 
 
 def test_ctrl_c(folder):
@@ -586,7 +640,8 @@ def test_examples(folder):
     ran = []
     for name, needs, says in (("dataloader", "torch", "epoch 30: loss"), ("frame", "pandas", "R² 0.9")):
         if subprocess.run([sys.executable, "-c", f"import {needs}"], capture_output=True).returncode == 0:
-            done = subprocess.run([sys.executable, PACKAGE / f"examples/{name}.py", "cpu"], cwd=folder, capture_output=True, text=True,
+            done = subprocess.run([sys.executable, PACKAGE / f"examples/{name}.py", "cpu"], cwd=folder,
+                                  capture_output=True, text=True,
                                   env=dict(os.environ, PYTHONPATH=str(PACKAGE)))
             expect(done.returncode == 0 and says in done.stdout, f"{name}: {done.stdout}{done.stderr}")
             ran.append(name)
@@ -598,7 +653,8 @@ def test_calls_of_another_kind_say_what_is_right(folder):
     """Arrays by place, a path for a step, arrays for a loader, negative numbers; bytes are a budget."""
     step = gacc.compile(MODEL)
     run, (x, y) = session(step), data(8)
-    for call in (lambda: run.predict(x), lambda: run.evaluate(x, y), lambda: run.step(x[:4], y[:4]), lambda: run.evaluate({"x": x}, y)):
+    for call in (lambda: run.predict(x), lambda: run.evaluate(x, y), lambda: run.step(x[:4], y[:4]),
+                 lambda: run.evaluate({"x": x}, y)):
         raises(TypeError, "by the names of the model's inputs: x=..., label=...")(call)
     for call in (lambda: gacc.train("model.toml", [(x, y)]), lambda: gacc.Session("step.ptx")):
         raises(TypeError, "gacc.compile(model) or gacc.open(artifact)")(call)
@@ -606,31 +662,50 @@ def test_calls_of_another_kind_say_what_is_right(folder):
         for given in dict(loader=loader), dict(loader=[(x, y)], evaluate=loader):
             raises(TypeError, "[(x, y)] is a loader of one batch")(lambda: gacc.train(step, **given, device="cpu"))
     other = gacc.compile(MODEL, set={"train.micro_batch": 2})
-    raises(ValueError, "the session has a step of its own, <gacc.Step small: 4 x 2")(lambda: gacc.train(other, [(x, y)], session=run))
+    raises(ValueError,
+           "the session has a step of its own, <gacc.Step small: 4 x 2")(
+               lambda: gacc.train(other, [(x, y)], session=run))
     gacc.train(step, [(x, y)], epochs=1, session=run)
-    train = lambda **options: gacc.train(step, [(x, y)], epochs=1, device="cpu", on_update=lambda *_: expect(False, "it trains"), **options)  # noqa: E731
-    raises(ValueError, "evaluate is an iterator, which can be gone through once")(lambda: train(evaluate=(each for each in [(x, y)])))
-    for wrong, says in ([], "a batch has no samples"), ({}, "a batch has no samples"), ([{"x": x}], "a batch has no label"), ([{"x": x, "y": y}], "the model has no input 'y'"), ([(x[:, :1], y)], "the input 'x' is [2, 3]"):
+    train = lambda **options: gacc.train(step, [(x, y)], epochs=1, device="cpu",
+                                         on_update=lambda *_: expect(False, "it trains"), **options)  # noqa: E731
+    raises(ValueError,
+           "evaluate is an iterator, which can be gone through once")(
+               lambda: train(evaluate=(each for each in [(x, y)])))
+    for wrong, says in ([], "a batch has no samples"), ({}, "a batch has no samples"), (
+        [{"x": x}], "a batch has no label"), ([{"x": x, "y": y}],
+                                              "the model has no input 'y'"), (
+                                                  [(x[:, :1], y)], "the input 'x' is [2, 3]"):
         raises(ValueError, f"evaluate: {says}")(lambda: train(evaluate=wrong))
-    for path, says in (f"{folder}/w.pt", "no pt files are written"), (f"{folder}/a/w", f"{folder}/a: No such file"), ("", "names no file"), (f"{folder}/", "has config.json"):
+    for path, says in (f"{folder}/w.pt", "no pt files are written"), (f"{folder}/a/w",
+                                                                      f"{folder}/a: No such file"), ("", "names no file"), (f"{folder}/", "has config.json"):
         raises((gacc.Error, ValueError), "save_best", says)(lambda: train(evaluate=[(x, y)], save_best=path))
     raises(FileExistsError, "python.py")(lambda: train(checkpoint=__file__))
     raises(OverflowError, "seed is 18446744073709551616")(lambda: train(seed=2**64))
     raises(ValueError, "there is no batch to evaluate")(lambda: run.evaluate_over([]))
-    expect(run.evaluate_over({"x": x, "label": y}) == run.evaluate(x=x, label=y) == run.evaluate_over([(x, y)]), "a mapping is a batch")
+    expect(run.evaluate_over({"x": x, "label": y}) == run.evaluate(x=x, label=y) == run.evaluate_over([(x, y)]),
+           "a mapping is a batch")
     raises(TypeError, "train() takes no eval; did you mean evaluate?")(lambda: train(eval=[(x, y)]))
     raises(TypeError, "train() takes no zzz")(lambda: train(zzz=1))
     raises(TypeError, "train() takes no loss but with a module")(lambda: train(loss="mse"))
     raises(ValueError, "epochs is -1")(lambda: gacc.train(step, [(x, y)], epochs=-1, device="cpu"))
-    for wrong, says in ((dict(epochs=1.5), "train(): epochs is 1.5, and takes a whole number or None"), (dict(loader=None), "loader is None, and takes an iterable or a dict"),
-                        (dict(loader="set.npz"), "loader is 'set.npz', and"), (dict(device=0), "device is 0, and takes a str"), (dict(best=None), "best is None"),
-                        (dict(module=3), "module is 3, and takes a torch.nn.Module"), (dict(on_update="print"), "on_update is 'print', and takes a function or None"), (dict(seed="1"), "seed is '1', and takes"), (dict(checkpoint=1), "checkpoint is 1")):
+    for wrong, says in ((dict(epochs=1.5), "train(): epochs is 1.5, and takes a whole number or None"),
+                        (dict(loader=None), "loader is None, and takes an iterable or a dict"),
+                        (dict(loader="set.npz"), "loader is 'set.npz', and"),
+                        (dict(device=0), "device is 0, and takes a str"), (dict(best=None), "best is None"),
+                        (dict(module=3), "module is 3, and takes a torch.nn.Module"),
+                        (dict(on_update="print"), "on_update is 'print', and takes a function or None"),
+                        (dict(seed="1"), "seed is '1', and takes"), (dict(checkpoint=1), "checkpoint is 1")):
         raises(TypeError, says)(lambda: gacc.train(**{"step": step, "loader": [(x, y)], "device": "cpu", **wrong}))
-    for call, says in ((lambda: gacc.compile(7), "model is 7, and takes a str, a path or a dict"), (lambda: gacc.compile(MODEL, memory=1.5), "compile(): memory is 1.5"),
-                       (lambda: gacc.Session(step, threads="2"), "Session(): threads is '2', and takes a whole number"), (lambda: run.save("w", type=None), "Session.save(): type is None"),
-                       (lambda: run.load(None), "a path is a str or an os.PathLike, not None"), (lambda: gacc.open(3), "not 3"), (lambda: run.evaluate_over(None), "loader is None"),
-                       (lambda: run.generate(5), "prompt is 5, and takes a str, a Sequence or None"), (lambda: gacc.train(loader=[(x, y)]), "step is None, and takes a Step"),
-                       *((lambda each=each: copy.copy(each), "neither copied nor pickled") for each in (step, run)), (lambda: gacc.train(step, [None], device="cpu"), "input (x, label), not None")):
+    for call, says in ((lambda: gacc.compile(7), "model is 7, and takes a str, a path or a dict"),
+                       (lambda: gacc.compile(MODEL, memory=1.5), "compile(): memory is 1.5"),
+                       (lambda: gacc.Session(step, threads="2"), "Session(): threads is '2', and takes a whole number"),
+                       (lambda: run.save("w", type=None), "Session.save(): type is None"),
+                       (lambda: run.load(None), "a path is a str or an os.PathLike, not None"),
+                       (lambda: gacc.open(3), "not 3"), (lambda: run.evaluate_over(None), "loader is None"),
+                       (lambda: run.generate(5), "prompt is 5, and takes a str, a Sequence or None"),
+                       (lambda: gacc.train(loader=[(x, y)]), "step is None, and takes a Step"),
+                       *((lambda each=each: copy.copy(each), "neither copied nor pickled") for each in (step, run)),
+                       (lambda: gacc.train(step, [None], device="cpu"), "input (x, label), not None")):
         raises(TypeError, says)(call)
     session(step, seed=np.int64(1), updates=np.int32(4))
     gacc.train(step, [(x, y)], epochs=np.int64(1), device="cpu")
@@ -643,7 +718,8 @@ def rates_of(step, loader, **options):
     rates = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        run = gacc.train(step, loader, on_update=lambda run, window: rates.append(round(window.lr, 7)), device="cpu", threads=1, **options)
+        run = gacc.train(step, loader, on_update=lambda run, window: rates.append(round(window.lr, 7)), device="cpu",
+                         threads=1, **options)
     return run, rates, [str(each.message) for each in caught]
 
 
@@ -700,7 +776,8 @@ def test_a_schedule_of_another_length_is_a_warning(folder):
     step = gacc.compile(MODEL, set={"schedule.type": "linear", "schedule.total": 12})
     for epochs, words in ((2, ""), (1, "the run ends after 6 updates"), (5, "the run has 30 updates: the last 18")):
         run, _, said = rates_of(step, batches, epochs=epochs)
-        expect(len(said) == bool(words) and all("schedule.total is 12 updates" in text and words in text for text in said), f"{epochs}: {said}")
+        expect(len(said) == bool(words) and all("schedule.total is 12 updates" in text and words in text
+                                                for text in said), f"{epochs}: {said}")
     run, _, said = rates_of(step, batches, epochs=1, session=session(step, updates=12))
     expect(not said, f"{said}")
 

@@ -49,9 +49,11 @@ def words(ranks, *commands):
 
 
 def mpirun(ranks, *commands, code=0, limit=LIMIT, **variables):
-    done = subprocess.run(words(ranks, *commands), capture_output=True, text=True, timeout=limit, stdin=subprocess.DEVNULL,
+    done = subprocess.run(words(ranks, *commands), capture_output=True, text=True, timeout=limit,
+                          stdin=subprocess.DEVNULL,
                           env={**ENVIRONMENT, **variables})
-    expect(code is None or done.returncode == code, f"exit {done.returncode}, expected {code}\n{done.stdout}{done.stderr}")
+    expect(code is None or done.returncode == code,
+           f"exit {done.returncode}, expected {code}\n{done.stdout}{done.stderr}")
     return done
 
 
@@ -79,7 +81,8 @@ def events(log):
 class Case:
     count = 0  # of runs, of all cases
 
-    def __init__(self, folder, example="mnist_mlp", samples=109, device="cpu", limits=("--epochs", 2), model=None, spec=None,
+    def __init__(self, folder, example="mnist_mlp", samples=109, device="cpu", limits=("--epochs", 2), model=None,
+                 spec=None,
                  **settings):
         self.folder, self.limits = folder, limits
         model = model or harness.example(example)
@@ -89,7 +92,8 @@ class Case:
         self.device = device
 
     def command(self, weights, *options):
-        out = [] if weights is None else ["--save", f"{weights}.safetensors", "--log", f"{weights}.jsonl", "--checkpoint", weights]
+        out = [] if weights is None else ["--save", f"{weights}.safetensors", "--log", f"{weights}.jsonl",
+                                          "--checkpoint", weights]
         return [BIN / "gacc-exec", self.artifact, "--data", self.spec, "--eval", self.spec, "--device", self.device,
                 "--threads", 1, *out, *options]
 
@@ -149,7 +153,8 @@ def test_same_bits_in_f16(folder):
 
 def test_same_bits_in_the_emulator(folder):
     for precision in ("f32", "f16"):
-        same_for(Case(folder, "regression", device="emulate", samples=61, limits=("--epochs", 1), precision__compute=precision,
+        same_for(Case(folder, "regression", device="emulate", samples=61, limits=("--epochs", 1),
+                      precision__compute=precision,
                       **lanes()), (3,))
 
 
@@ -207,8 +212,10 @@ policy = "{recompute}"
 [launch]
 mode = "{launch}"
 """
-OPTIMIZERS = (('type = "sgd"',), ('type = "sgd"', "momentum = 0.9"), ('type = "adam"',), ('type = "adam"', 'second_moment = "micro"'),
-              ('type = "adamw"', 'second_moment = "micro"'), ('type = "lion"',), ('type = "lamb"', "weight_decay = 0.1"))
+OPTIMIZERS = (('type = "sgd"',), ('type = "sgd"', "momentum = 0.9"), ('type = "adam"',),
+              ('type = "adam"', 'second_moment = "micro"'),
+              ('type = "adamw"', 'second_moment = "micro"'), ('type = "lion"',),
+              ('type = "lamb"', "weight_decay = 0.1"))
 SCHEDULES = (('type = "plateau"', "patience = 0", "factor = 0.5"), ('type = "cosine"', "total = 20", "warmup = 3"))
 
 
@@ -224,15 +231,18 @@ def random_model(number, features=(3, 8, 17)):
               layer("flatten")] if image else [layer("linear", name="hidden", features=pick(features))]
     layers.append(layer("activation", fn=pick(("relu", "tanh", "gelu"))))
     layers += [layer("layer_norm", name="rows")] * pick((0, 0, 1)) + [layer("dropout", p=0.3)] * pick((0, 1))
-    return dict(seed=number, shape=[2, 3, 4] if image else [6], layers="\n".join(layers), micro=pick((1, 2, 3, 4)), lanes=V,
-                accumulate=V + pick((0, 1, 3)), tail=("flush", "drop", "carry")[number % 3], clip=pick(("", "clip_norm = 0.3")),
+    return dict(seed=number, shape=[2, 3, 4] if image else [6], layers="\n".join(layers), micro=pick((1, 2, 3, 4)),
+                lanes=V,
+                accumulate=V + pick((0, 1, 3)), tail=("flush", "drop", "carry")[number % 3],
+                clip=pick(("", "clip_norm = 0.3")),
                 optimizer="\n".join(OPTIMIZERS[number % 7]), schedule="\n".join(pick(SCHEDULES)),
                 precision=("f32", "f16", "f32", "bf16")[number % 4], recompute=pick(("none", "all")),
                 launch=pick(("graph", "persistent")))
 
 
 def random_data(values, folder, chance):
-    """The first half window has no target that counts; one sample is too large for f16: its window overflows on one rank alone."""
+    """The first half window has no target that counts; one sample is too large for f16: its window overflows on one
+    rank alone."""
     samples, size = chance.randrange(60, 110), math.prod(values["shape"])
     x = [chance.gauss(0, 1) for _ in range(size * samples)]
     x[size * chance.randrange(samples)] = 1e6 if values["precision"] == "f16" else 1e3
@@ -243,8 +253,8 @@ def random_data(values, folder, chance):
 
 
 def train_random_models(folder, numbers, share=False, **widths):
-    """Some of GACC_MODELS, each with a random number of lanes and of ranks: precision, layers, dropout, tails, clipping,
-    optimizers, rates, metrics, recompute, launches; one in ten in the emulator."""
+    """Some of GACC_MODELS, each with a random number of lanes and of ranks: precision, layers, dropout, tails,
+    clipping, optimizers, rates, metrics, recompute, launches; one in ten in the emulator."""
     for number in numbers:
         values, chance = random_model(number, **widths), random.Random(number)
         model = folder / f"random{number}.toml"
@@ -292,8 +302,8 @@ def with_nccl(messages):
 
 
 def test_same_bits_over_nccl(folder):
-    """From device to device by a NCCL that is made for the emulator, in many pieces; f32, and f16 with running statistics and
-    windows that overflow."""
+    """From device to device by a NCCL that is made for the emulator, in many pieces; f32, and f16 with running
+    statistics and windows that overflow."""
     messages, small = folder / "messages", folder / "small"
     messages.mkdir()
     small.mkdir()
@@ -301,8 +311,10 @@ def test_same_bits_over_nccl(folder):
     values, image = random_model(17), folder / "image.toml"
     image.write_text(RANDOM_MODEL.format(**values))
     data = random_data(values, folder, random.Random(17))
-    for case, some in ((Case(small, "regression", device="emulate", samples=61, limits=("--epochs", 1), **lanes()), (3, 8)),
-                       (Case(folder, model=image, spec=data, device="emulate", limits=("--epochs", 1, "--no-shuffle")), (2,))):
+    for case, some in ((Case(small, "regression", device="emulate", samples=61, limits=("--epochs", 1), **lanes()),
+                        (3, 8)),
+                       (Case(folder, model=image, spec=data, device="emulate", limits=("--epochs", 1, "--no-shuffle")),
+                        (2,))):
         one = case.train(1)
         for ranks in some:
             same(case.train(ranks, **linked), one, f"{case.artifact.name} on {ranks} ranks")
@@ -315,7 +327,8 @@ def test_same_bits_over_nccl(folder):
 def test_gradients_of_the_big_batch(folder):
     """3 ranks, 8 launches in 4 lanes, the last one of one sample, beside one launch of all."""
     sums = []
-    for ranks, settings in ((3, dict(train__lanes=4, train__accumulate=8, train__micro_batch=4)), (1, dict(train__micro_batch=32))):
+    for ranks, settings in ((3, dict(train__lanes=4, train__accumulate=8, train__micro_batch=4)),
+                            (1, dict(train__micro_batch=32))):
         case = Case(folder, samples=29, **settings)
         dump = folder / f"gradients{ranks}.safetensors"
         mpirun(ranks, case.command(None, "--updates", 1, "--no-shuffle", "--dump-grads", dump))
@@ -326,8 +339,8 @@ def test_gradients_of_the_big_batch(folder):
 
 
 def test_resume_on_another_number_of_ranks(folder):
-    """kill -9 of a random rank at a random moment ends the job; --resume goes on with any number of them, that share the
-    optimizer's state or not."""
+    """kill -9 of a random rank at a random moment ends the job; --resume goes on with any number of them, that share
+    the optimizer's state or not."""
     chance = random.Random(7)
     case = Case(folder, limits=("--epochs", 3), **lanes())
     ways = [(ranks, case) for ranks in (1, 2, 3, 5, 8)] + [(ranks, Case(folder, **shared(ranks))) for ranks in (2, 4)]
@@ -341,7 +354,8 @@ def test_resume_on_another_number_of_ranks(folder):
         while True:
             ranks, way = chance.choice(ways)
             command = words(ranks, way.command(name, *case.limits, "--resume", "--checkpoint-every", 3))
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.PIPE,
                                        text=True, env=ENVIRONMENT)
             if killed < KILLS:
                 time.sleep(chance.uniform(0.4, 0.4 + seconds))
@@ -379,7 +393,8 @@ def test_same_bits_of_a_shared_optimizer(folder):
 
 
 def test_same_bits_of_a_shared_optimizer_emulated(folder):
-    same_shared(folder, (2,), "emulate", 40, ("--updates", 1), launch__mode="graph", optimizer__type="lamb", train__clip_norm=0.5, **HALF)
+    same_shared(folder, (2,), "emulate", 40, ("--updates", 1), launch__mode="graph", optimizer__type="lamb",
+                train__clip_norm=0.5, **HALF)
 
 
 def test_a_checkpoint_tells_not_who_had_the_optimizer(folder):
@@ -390,7 +405,8 @@ def test_a_checkpoint_tells_not_who_had_the_optimizer(folder):
         whole = alone.train(1)
         name = folder / f"resumed-{model.stem}"
         for ranks, case, limits in (
-                (1, alone, ("--updates", 3)), (3, Case(folder, model=model, **shared(3, **settings)), ("--launches", 26)),
+                (1, alone, ("--updates", 3)), (3, Case(folder, model=model, **shared(3, **settings)),
+                                               ("--launches", 26)),
                 (8, Case(folder, model=model, **shared(8, **settings)), ("--epochs", 1)), (2, alone, ("--epochs", 2))):
             mpirun(ranks, case.command(name, *limits, "--resume"))
         same(case.result(name), whole, f"{model.stem}, resumed")
@@ -403,7 +419,8 @@ def test_what_ranks_write(folder):
     files = [folder / f"{what}.safetensors" for what in ("open", "closed", "best", "loaded")]
     for ranks, case in ((1, alone), (3, alone), (3, Case(folder, **shared(3)))):
         mpirun(ranks, case.command(None, "--launches", 13, "--dump-grads", files[0]))
-        mpirun(ranks, case.command(None, "--launches", 16, "--dump-grads", files[1], "--save-best", files[2], "--eval-every", 1))
+        mpirun(ranks, case.command(None, "--launches", 16, "--dump-grads", files[1], "--save-best", files[2],
+                                   "--eval-every", 1))
         mpirun(ranks, case.command(None, "--updates", 2, "--load", files[2], "--save", files[3]))
         made.append([file.read_bytes() for file in files])
     expect(made[0] == made[1] == made[2], "what they write differs")
@@ -411,7 +428,8 @@ def test_what_ranks_write(folder):
     for ranks, settings in ((1, lanes(optimizer__lr=1e38)), (3, shared(3, optimizer__lr=1e38))):
         done = mpirun(ranks, Case(folder, **settings).command(None, "--epochs", 1), code=None)
         errors.append([line for line in done.stderr.splitlines() if "error:" in line])
-    expect(len(errors[0]) == 1 and "not finite" in errors[0][0] and errors[0] == errors[1], f"the errors differ: {errors}")
+    expect(len(errors[0]) == 1 and "not finite" in errors[0][0] and errors[0] == errors[1],
+           f"the errors differ: {errors}")
 
 
 def test_a_shared_optimizer_wants_its_ranks(folder):
@@ -427,7 +445,8 @@ def test_a_shared_optimizer_wants_its_ranks(folder):
 
 
 def test_the_plan_of_a_shared_optimizer(folder):
-    """peak is what each rank allocates; what is shared falls with the number of ranks; bytes are those that are sent."""
+    """peak is what each rank allocates; what is shared falls with the number of ranks; bytes are those that are
+    sent."""
     for ranks in (2, 4):
         case = Case(folder, **shared(ranks, **HALF))
         model, settings = harness.example("mnist_mlp"), shared(ranks, **HALF)
@@ -456,7 +475,8 @@ def wait_for(condition, what):
 def start_long_run(case, name, ranks, *options, **variables):
     """A run that goes on until it is ended, with its first update made."""
     process = subprocess.Popen(words(ranks, case.command(name, "--epochs", 100000, *options)), stdin=subprocess.DEVNULL,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**ENVIRONMENT, **variables})
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                               env={**ENVIRONMENT, **variables})
     log = pathlib.Path(f"{name}.jsonl")
     wait_for(lambda: process.poll() is not None or (log.exists() and log.read_text().count("\n") > 2), "update")
     return process
@@ -483,7 +503,8 @@ def stop_a_rank(case, folder, **variables):
     process = start_long_run(case, folder / "run", 3, "--rank-timeout", 2, **variables)
     os.kill(children_of(process.pid)[1], signal.SIGSTOP)
     error = process.communicate(timeout=LIMIT)[1]
-    expect(process.returncode == 1 and "rank 1 (" in error and "no sign of life for 2 s" in error, f"exit {process.returncode}\n{error}")
+    expect(process.returncode == 1 and "rank 1 (" in error and "no sign of life for 2 s" in error,
+           f"exit {process.returncode}\n{error}")
 
 
 def test_a_silent_rank_is_named(folder):
@@ -496,8 +517,8 @@ def test_a_silent_rank_is_named_over_nccl(folder):
 
 
 HOST_A, HOST_B = "10.77.0.1", "10.77.0.2"
-# Namespaces of network and name, joined by a cable. The other host's process comes into being in this one's namespace of users,
-# which may make networks without being root.
+# Namespaces of network and name, joined by a cable. The other host's process comes into being in this one's namespace
+# of users, which may make networks without being root.
 TWO_HOSTS = f"""
 set -e
 hostname gacc-a
@@ -522,8 +543,10 @@ class TwoHosts:
             if not shutil.which(tool):
                 harness.skip(f"no {tool} here (Debian packages util-linux, iproute2)")
         self.a, self.folder = folder / "a.pid", folder
-        self.process = subprocess.Popen(["unshare", "--user", "--map-root-user", "--net", "--uts", "sh", "-c", TWO_HOSTS], cwd=folder,
-                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(["unshare", "--user", "--map-root-user", "--net", "--uts", "sh", "-c",
+                                         TWO_HOSTS], cwd=folder,
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                        text=True)
         wait_for(lambda: self.process.poll() is not None or self.a.exists() and self.a.read_text(), "network")
         if self.process.poll() is not None:
             harness.skip(f"no network namespaces may be made here: {self.process.stderr.read().strip()}")
@@ -559,12 +582,14 @@ class TwoHosts:
         return ["nsenter", "--target", str(self.process.pid), "--user", "--net", "--uts", *map(str, command)]
 
     def start(self, ranks, command, error):
-        """mpirun with that many ranks on each host; what they say goes into a file, for a launcher may not let go of a pipe."""
+        """mpirun with that many ranks on each host; what they say goes into a file, for a launcher may not let go of
+        a pipe."""
         net = f"{HOST_A}/24"
         options = ["--mca", "plm_rsh_agent", self.ssh, "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", net,
                    "--mca", "oob_tcp_if_include", net, "--host", f"{HOST_A}:{ranks},{HOST_B}:{ranks}"]
         line = words(2 * ranks, command)
-        return subprocess.Popen(self.words(line[0], *options, *line[1:]), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        return subprocess.Popen(self.words(line[0], *options, *line[1:]), stdin=subprocess.DEVNULL,
+                                stdout=subprocess.DEVNULL,
                                 stderr=error, env=ENVIRONMENT)
 
 
@@ -610,11 +635,13 @@ def test_mistakes(folder):
     one_error(mpirun(2, plain, other_seed, code=None), "rank 1 differs", "the seed is 5 there")
     one_error(mpirun(2, plain, other_data, code=None), "rank 1 differs", "100")
     one_error(mpirun(2, plain, no_file, code=None), "rank 1: ", "nothing.ptx")
-    one_error(mpirun(9, plain, code=None), "train.lanes = 8", "train.accumulate", "train.micro_batch", "at most 8", "train.lanes=16")
+    one_error(mpirun(9, plain, code=None), "train.lanes = 8", "train.accumulate", "train.micro_batch", "at most 8",
+              "train.lanes=16")
     one_error(mpirun(2, no_gpu, code=None))
     one_error(mpirun(2, plain[:4] + ["--verify"], code=None), "--verify")
     artifact = harness.compile_model(harness.example("mnist_mlp"), folder / "other.ptx", **lanes(optimizer__lr=0.5))
-    one_error(mpirun(2, plain, [plain[0], artifact, *plain[2:]], code=None), "rank 1 differs", "the artifact's checksum")
+    one_error(mpirun(2, plain, [plain[0], artifact, *plain[2:]], code=None), "rank 1 differs",
+              "the artifact's checksum")
 
 
 def test_ranks_starts_mpirun(folder):
@@ -622,7 +649,8 @@ def test_ranks_starts_mpirun(folder):
     done = harness.run("gacc-exec", *case.command(folder / "ranks", "--epochs", 1)[1:], "--ranks", 2, env=ENVIRONMENT)
     sent = [int(n) for n in re.findall(r"(\d+) bytes sent by each", done.stdout + done.stderr)]
     parameters = 567434
-    expect(len(sent) == 1 and 4 * parameters <= sent[0] <= 4 * parameters + 100, f"the first rank says what a sum has cost: {sent}")
+    expect(len(sent) == 1 and 4 * parameters <= sent[0] <= 4 * parameters + 100,
+           f"the first rank says what a sum has cost: {sent}")
     plan = harness.plan_of(harness.example("mnist_mlp"), "--ranks", 2, **lanes())
     expect(0 <= sent[0] - plan["ranks"]["reduce_bytes"] <= 100, f"{sent} bytes, and the plan says {plan['ranks']}")
     expect(harness.read_log(folder / "ranks.jsonl")[0]["ranks"] == 2, "the log says how many ranks there were")
@@ -631,7 +659,8 @@ def test_ranks_starts_mpirun(folder):
 
 
 def test_without_the_plug_in(folder):
-    """gacc-exec alone in a folder says what several ranks lack; a launcher of one process, or Slurm's, is nothing to it."""
+    """gacc-exec alone in a folder says what several ranks lack; a launcher of one process, or Slurm's, is nothing to
+    it."""
     shutil.copy2(BIN / "gacc-exec", folder / "gacc-exec")
     model = harness.example("regression")
     command = [folder / "gacc-exec", harness.compile_model(model, folder / "step.ptx", train__lanes=2), "--data",

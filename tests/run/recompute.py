@@ -17,12 +17,13 @@ PRECISIONS = ["f32", "f16", "bf16"]
 
 
 def gradients(folder, name, model, spec, *options, device="cpu", updates=3):
-    """The bytes of the last window's gradients and of the weights, and the arena that was allocated. More windows than one:
-    with the initial weights, ones and zeros among them, many roundings are exact."""
+    """The bytes of the last window's gradients and of the weights, and the arena that was allocated. More windows
+    than one: with the initial weights, ones and zeros among them, many roundings are exact."""
     artifact, log = folder / f"{name}.ptx", folder / f"{name}.jsonl"
     out, weights = folder / f"{name}.safetensors", folder / f"{name}.weights.safetensors"
     run("gaccc", model, "-o", artifact, *options)
-    run("gacc-exec", artifact, "--device", device, "--data", spec, "--updates", updates, "--epochs", 1000, "--no-shuffle",
+    run("gacc-exec", artifact, "--device", device, "--data", spec, "--updates", updates, "--epochs", 1000,
+        "--no-shuffle",
         "--dump-grads", out, "--save", weights, "--log", log, "--quiet")
     return out.read_bytes() + weights.read_bytes(), harness.read_log(log)[0]["arena_bytes"]
 
@@ -80,8 +81,8 @@ def test_what_would_fit(folder):
 
 
 def test_rows_with_a_pitch(folder):
-    """Logits of 1,001 classes lie 1,024 apart: gradients keep their bits whatever is made again and however it is launched,
-    and CPU and emulator agree; micro-batches of 6 and, at an epoch's end, of 1."""
+    """Logits of 1,001 classes lie 1,024 apart: gradients keep their bits whatever is made again and however it is
+    launched, and CPU and emulator agree; micro-batches of 6 and, at an epoch's end, of 1."""
     model = harness.ROOT / "tests/parity/models/wide_head.toml"
     spec = harness.make_data(model, 13, folder)
     again = [["--set", "recompute.policy=all", "--set", f"loss.chunks={chunks}"] for chunks in (1, 3)]
@@ -147,7 +148,8 @@ def test_a_segment_is_made_again_once(folder):
             chosen = [*options, "--set", f"recompute.policy={policy}"]
             text = run("gaccc", model, *chosen, "--emit", "ir", "-o", "-").stdout
             again = [line.split("remat(")[1].split(")")[0] for line in text.splitlines() if "remat(" in line]
-            expect(len(again) > 50 and len(again) == len(set(again)), f"{precision}, {policy}: {len(again)} clones of {len(set(again))} ops")
+            expect(len(again) > 50 and len(again) == len(set(again)),
+                   f"{precision}, {policy}: {len(again)} clones of {len(set(again))} ops")
             peak = plan_of(model, *chosen)["bytes"]["peak"]
             expect(peak < 0.9 * most, f"{precision}, {policy}: {peak} bytes, {most} without recompute")
 
@@ -156,7 +158,8 @@ def chosen_batch(model, batch, budget, *options):
     """The micro-batch that gaccc takes for a budget; none that it has a time for is faster."""
     auto = [word for key, value in (("micro_batch", "auto"), ("accumulate", "auto"), ("effective_batch", batch))
             for word in ("--set", f"train.{key}={value}")]
-    done = run("gaccc", model, *auto, "--memory", budget, "--set", "recompute.policy=budget", "--plan", "--json", *options)
+    done = run("gaccc", model, *auto, "--memory", budget, "--set", "recompute.policy=budget", "--plan", "--json",
+               *options)
     times, chosen = {}, None
     for line in done.stderr.splitlines():
         row = re.match(r"  (->|  ) (\d+) x (\d+): ([\d.]+) (\S+) an update", line)
@@ -171,10 +174,12 @@ def chosen_batch(model, batch, budget, *options):
 
 def test_the_choice_is_the_fastest_that_fits(folder):
     """The micro-batches that gaccc names are those that it takes."""
-    taken = {chosen_batch(harness.example("residual_mlp"), 4096, budget) for budget in ("5MiB", "8MiB", "24MiB", "96MiB")}
+    taken = {chosen_batch(harness.example("residual_mlp"), 4096, budget)
+             for budget in ("5MiB", "8MiB", "24MiB", "96MiB")}
     expect(len(taken) > 1, f"every budget takes {taken}")
     # Neither the largest nor the smallest micro-batch is the fastest.
-    expect(chosen_batch(harness.example("gpt2_124m"), 64, "8GiB", "--set", "precision.compute=f16") == 16, "gpt2_124m in 8 GiB")
+    expect(chosen_batch(harness.example("gpt2_124m"), 64, "8GiB", "--set", "precision.compute=f16") == 16,
+           "gpt2_124m in 8 GiB")
 
 
 # ---------------------------------------------------------------- layers of other families

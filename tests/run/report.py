@@ -34,7 +34,8 @@ def make(model, folder, *options):
     plan = json.loads(run("gaccc", model, "--plan", "--json", "--report", page, *options).stdout)
     whole = page.read_text(encoding="utf-8")
     expect(len(whole.encode()) < LIMIT, f"the page has {len(whole.encode())} bytes")
-    expect(json.loads(re.search('id="plan">(.*?)</script>', whole, re.S)[1]) == plan, "the page draws what --plan --json says")
+    expect(json.loads(re.search('id="plan">(.*?)</script>', whole, re.S)[1]) == plan,
+           "the page draws what --plan --json says")
     drawn = draw(page)
     expect("@import" not in whole and "url(" not in whole and whole.count("<script") == 2 and " src=" not in whole,
            "the page needs nothing from elsewhere")
@@ -57,7 +58,8 @@ def check_page(tree, plan):
     links = [v for e in tree.iter() for k, v in e.attrib.items() if k in ("src", "href") or k.endswith("}href")]
     expect(not links, f"links: {links}")
     said = words(tree)
-    for figure in (plan["model"], plan["target"], plan["precision"], count(plan["parameters"]), count(plan["bytes"]["peak"]),
+    for figure in (plan["model"], plan["target"], plan["precision"], count(plan["parameters"]),
+                   count(plan["bytes"]["peak"]),
                    f"{plan['effective_batch']} ({plan['micro_batch']} × {plan['accumulate']})"):
         expect(" ".join(str(figure).split()) in said, f"the page does not say {figure!r}")
     for kind in ("weights", "gradients", "optimizer", "activations", "workspace", "inputs"):
@@ -86,7 +88,8 @@ def test_examples(folder):
         step = re.search(r"^  step\(.*?^  }", module, re.M | re.S)[0]
         for value in re.findall(r"%([\w./-]+) = (?!reshape)[^\n]*\] at \d", step):
             expect(any(h.startswith(value + " ") for h in hints), f"{name}: {value} is not on the map")
-        expect(len(re.findall(r"<td class=\"n\">\d+</td><td>[^<]*</td><td>[^<]*</td><td><i", text)) == plan["kernels_per_launch"],
+        expect(len(re.findall(r"<td class=\"n\">\d+</td><td>[^<]*</td><td>[^<]*</td><td><i",
+                              text)) == plan["kernels_per_launch"],
                f"{name}: the list of kernels")
         again, _, _ = make(harness.example(name), folder)
         expect(again == text, f"{name}: two pages of one model differ")
@@ -106,11 +109,13 @@ def test_recompute(folder):
 
 def test_any_name_is_shown_as_it_is(folder):
     name = "<b>&\"'</title></svg>--> ]]> \x01 \uffff ünï 漢"
-    model = re.sub(r"(?m)^name = .*$", lambda _: f"name = {json.dumps(name)}", harness.example("mnist_mlp_plain").read_text(), count=1)
+    model = re.sub(r"(?m)^name = .*$", lambda _: f"name = {json.dumps(name)}",
+                   harness.example("mnist_mlp_plain").read_text(), count=1)
     (folder / "model.toml").write_text(model.replace('name = "fc1"', """name = "a<i>&'x" """), encoding="utf-8")
     text, tree, plan = make(folder / "model.toml", folder)
     expect("a&lt;i&gt;&amp;&#39;x.weight" in text and "a<i>" not in text, "the layer's name is escaped")
-    expect(name.replace("\x01", "\ufffd").replace("\uffff", "\ufffd") in "".join(tree.itertext()), "the model's name is shown")
+    expect(name.replace("\x01", "\ufffd").replace("\uffff", "\ufffd") in "".join(tree.itertext()),
+           "the model's name is shown")
     check_page(tree, plan | {"model": "漢"})
 
 
@@ -128,24 +133,29 @@ def points(tree):
     """The curve's plans: by budget, the arena, and the time and its bound in percent."""
     pattern = r"a budget of ([\d,]+) bytes: an arena of .* \(([\d,]+) bytes\), ([\d.]+) % more time; .* less than ([\d.]+) %"
     found = [re.fullmatch(pattern, title).groups() for title in titles(tree) if title.startswith("a budget of ")]
-    return {int(budget.replace(",", "")): (int(arena.replace(",", "")), more, least) for budget, arena, more, least in found}
+    return {int(budget.replace(",", "")): (int(arena.replace(",", "")), more, least) for budget, arena, more,
+            least in found}
 
 
 def check_curve(folder, model, budgets, *options):
-    """Every point of the curve is what gaccc answers when it is asked for that budget; the page's own plan is one of them."""
+    """Every point of the curve is what gaccc answers when it is asked for that budget; the page's own plan is one of
+    them."""
     curve = {}
     for budget in budgets:
         _, tree, plan = make(model, folder, "--memory", f"{budget}B", *options)
         page = points(tree)
-        expect(page.get(budget, [0])[0] == plan["bytes"]["peak"], f"this plan has {plan['bytes']['peak']} bytes, not so its point: {page}")
-        expect(all(curve.get(known, shown) == shown for known, shown in page.items()), "two pages say two things of one budget")
+        expect(page.get(budget, [0])[0] == plan["bytes"]["peak"],
+               f"this plan has {plan['bytes']['peak']} bytes, not so its point: {page}")
+        expect(all(curve.get(known, shown) == shown for known, shown in page.items()),
+               "two pages say two things of one budget")
         expect("proven least" in words(tree), "the card")
         curve |= page
     expect(len(curve) >= 12, f"{len(curve)} points: {sorted(curve)}")
     for asked, shown in curve.items():
         again = json.loads(run("gaccc", model, "--plan", "--json", "--memory", f"{asked}B", *options).stdout)
         percents = [f"{100 * again['recompute'][key]:.2f}" for key in ("overhead", "overhead_lower_bound")]
-        expect(shown == (again["bytes"]["peak"], *percents), f"{asked} bytes: the page says {shown}, gaccc {again['bytes']['peak']} and {percents}")
+        expect(shown == (again["bytes"]["peak"], *percents),
+               f"{asked} bytes: the page says {shown}, gaccc {again['bytes']['peak']} and {percents}")
     costs = [float(more) for _, (_, more, _) in sorted(curve.items())]
     expect(costs == sorted(costs, reverse=True), f"more memory costs more: {costs}")
 
@@ -184,32 +194,40 @@ def test_kernels(folder):
         plan = json.loads(run("gaccc", model, "--plan", "--kernels", "--json", *options).stdout)
         step = [one for one in plan["kernels"] if one["program"] == "step"]
         # Small kernels that follow each other may share a launch, which is one row.
-        expect(10 < len(step) <= plan["kernels_per_launch"] and any(one["program"] == "update" for one in plan["kernels"]), plan["kernels"])
+        expect(10 < len(step) <= plan["kernels_per_launch"]
+               and any(one["program"] == "update" for one in plan["kernels"]), plan["kernels"])
         expect(sum(one["flops"] for one in step) == plan["flops_per_launch"], "the plan's FLOPs")
         for one in step:
             expect(one["blocks"] > 0 and one["threads"] > 0 and one["bytes"] > 0, one)
             expect(one["seconds"] == 0 or one["seconds"] > one["floor_seconds"], f"faster than its floor: {one}")
             expect(one["bound"] in ("bandwidth", "compute", "latency", "parallelism", "launch"), one)
-        # Launches of a graph's stream follow each other; those of two streams, and of one kernel's level, run side by side.
+        # Launches of a graph's stream follow each other; those of two streams, and of one kernel's level, run side by
+        # side.
         total = sum(one["seconds"] for one in step)
-        expect(plan["step_seconds"] <= total + 1e-6 and plan["step_seconds"] > plan["step_floor_seconds"], f"{plan['step_seconds']}, {total}")
+        expect(plan["step_seconds"] <= total + 1e-6 and plan["step_seconds"] > plan["step_floor_seconds"],
+               f"{plan['step_seconds']}, {total}")
         streams = [sum(one["seconds"] for one in step if one["stream"] == stream) for stream in (0, 1)]
         expect(("graph" in options) == (streams[1] > 0), f"a graph has two: {streams}")
-        expect("graph" not in options or plan["step_seconds"] > max(streams) - 1e-9, f"{plan['step_seconds']}, {streams}")
+        expect("graph" not in options or plan["step_seconds"] > max(streams) - 1e-9,
+               f"{plan['step_seconds']}, {streams}")
         text = run("gaccc", model, "--plan", "--kernels", *options).stdout
         expect(text.startswith(run("gaccc", model, "--plan", *options).stdout), "the plan comes first")
         lines = text.splitlines()
-        begin = next(i for i, line in enumerate(lines) if line.startswith("kernels of a micro-batch, estimated for sm_90 (H100 SXM) and not measured"))
+        begin = next(i for i, line in enumerate(lines)
+                     if line.startswith("kernels of a micro-batch, estimated for sm_90 (H100 SXM) and not measured"))
         overlap = [line for line in lines if line.startswith("  sum of the rows ")]
         expect(len(overlap) == (total - plan["step_seconds"] > 1e-7), f"rows that add up to more say why: {overlap}")
         rows = [line.split() for line in lines[begin + 2:-2 - len(overlap)]]
         micros = [float(line[81:92]) for line in lines[begin + 2:-2 - len(overlap)]]
         expect(micros == sorted(micros, reverse=True), "sorted by time")
-        expect(not overlap or f"{1e6 * total:.1f} us: launches of {'two streams' if 'graph' in options else 'one level'} run side by side" in overlap[0], overlap)
+        expect(not overlap
+               or f"{1e6 * total:.1f} us: launches of {'two streams' if 'graph' in options else 'one level'} run side "
+                  f"by side" in overlap[0], overlap)
         expect(f"{1e6 * plan['step_seconds']:.1f} us estimated" in lines[-2] and "ratio" in lines[-2], lines[-2])
         expect(max(map(len, lines)) <= 120, "the text fits a terminal")
         text, tree, _ = make(model, folder, *options)
-        expect("on sm_90 (H100 SXM); nothing was measured" in words(tree) and f"<code>{rows[0][0][:16]}" in text, "the page has the table")
+        expect("on sm_90 (H100 SXM); nothing was measured" in words(tree) and f"<code>{rows[0][0][:16]}" in text,
+               "the page has the table")
     expect("kernels" not in json.loads(run("gaccc", model, "--plan", "--json").stdout), "only where it was asked for")
 
 
@@ -232,11 +250,13 @@ def test_files(folder):
     expect(page.stat().st_size > 1000 and artifact.stat().st_size > 1000, "both are written")
     page.write_text("old page")
     artifact.write_text("old artifact")
-    for options in (["--report", folder / "none/page.html", "-o", artifact], ["--report", page, "-o", folder / "none/step.ptx"],
+    for options in (["--report", folder / "none/page.html", "-o", artifact],
+                    ["--report", page, "-o", folder / "none/step.ptx"],
                     ["--report", page, "-o", artifact, "--set", "train.micro_batch=0"]):
         run("gaccc", model, *options, code=1)
         expect(page.read_text() == "old page" and artifact.read_text() == "old artifact", f"untouched by {options}")
-    for options in (["--report", artifact, "-o", artifact], ["--report", page, "--emit", "ir", "--stop-after", "fuse", "-o", artifact],
+    for options in (["--report", artifact, "-o", artifact], ["--report", page, "--emit", "ir", "--stop-after", "fuse",
+                                                             "-o", artifact],
                     ["--report", "-", "-o", "-"]):
         run("gaccc", model, *options, code=2)
     shutil.copy(model, folder / "model.toml")
@@ -248,8 +268,10 @@ def test_files(folder):
 def console(browser, page, folder):
     """Returns what a browser says of a page on its console, and how many pixels high the page is at 1280 wide."""
     shot = folder / "shot.png"
-    done = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1280,2000",
-                           f"--user-data-dir={folder}/profile", "--enable-logging=stderr", f"--screenshot={shot}", page.as_uri()],
+    done = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+                           "--window-size=1280,2000",
+                           f"--user-data-dir={folder}/profile", "--enable-logging=stderr", f"--screenshot={shot}",
+                           page.as_uri()],
                           capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
     expect(shot.exists() and shot.stat().st_size > 0, done.stderr.decode(errors="replace")[-2000:])
     lines = [line for line in done.stderr.decode(errors="replace").splitlines() if "CONSOLE" in line]
@@ -258,7 +280,8 @@ def console(browser, page, folder):
 
 def find_browser():
     names = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome"]
-    return next((p for n in names if (p := shutil.which(n))), None) or harness.skip("no headless Chromium on this machine")
+    return next((p for n in names if (p := shutil.which(n))),
+                None) or harness.skip("no headless Chromium on this machine")
 
 
 def test_dark_and_narrow(folder):
@@ -281,7 +304,8 @@ def test_dark_and_narrow(folder):
 
 
 def test_backward_kernels_stand_with_their_layer(folder):
-    """An attention's projection bears the attention's name in the forward pass: it is no row of its own, behind the loss."""
+    """An attention's projection bears the attention's name in the forward pass: it is no row of its own, behind the
+    loss."""
     text, _, _ = make(harness.example("shakespeare_gpt"), folder)
     rows = re.findall(r'<text x="4" y="[\d.]+" text-anchor="start" class="t">([a-z][\w.]*)</text>', text)
     expect("h.3.mix.attn" in rows and "h.3.mix.attn.proj" not in rows and rows[-1] == "loss", str(rows))

@@ -7,7 +7,8 @@ import update
 from harness import expect, layer, run
 
 MODEL = update.MODEL
-FULL = dict(update.FULL, train__accumulate=4, train__clip_norm=0.5) | dict(precision__loss_scale="dynamic", precision__scale_interval=2)
+FULL = dict(update.FULL, train__accumulate=4,
+            train__clip_norm=0.5) | dict(precision__loss_scale="dynamic", precision__scale_interval=2)
 FULL.pop("precision__on_nonfinite")
 
 
@@ -29,14 +30,16 @@ def test_a_power_of_two_scale_changes_no_bit(folder):
 
 
 def test_pain_15_an_overflow_in_launch_2_of_4_skips_its_window(folder):
-    """Pains 12, 15, 19: weights, moments, counters, rates are those of a run in which the window never was; the scale is halved."""
+    """Pains 12, 15, 19: weights, moments, counters, rates are those of a run in which the window never was; the scale
+    is halved."""
     artifact = harness.compile_model(MODEL, folder / "m.ptx", **FULL)
     events, final, _ = update.train(folder, artifact, update.data(folder, "planted", planted=[22]), "planted")
     clean, reference, _ = update.train(folder, artifact, update.data(folder, "clean", without=range(16, 32)), "clean")
     expect([e["skipped"] for e in events] == [False, True, False], f"{events}")
     expect([e["loss_scale"] for e in events] == [65536, 65536, 32768], f"{events}")
     good = [e for e in events if not e["skipped"]]
-    expect([e["loss"] for e in good] == [e["loss"] for e in clean] and [e["lr"] for e in good] == [e["lr"] for e in clean],
+    expect([e["loss"] for e in good] == [e["loss"] for e in clean]
+           and [e["lr"] for e in good] == [e["lr"] for e in clean],
            "the window has left a trace in the log")
     expect(final.read_bytes() == reference.read_bytes(), "the window has left a trace in the weights")
 
@@ -92,7 +95,8 @@ SUM = harness.model_text(
 
 
 def test_pain_18_accumulators_are_f32(folder):
-    """Two launches whose gradients are 256 and 1 (bf16 has no 257), 2048 and 1 (f16 has no 2049): their mean is exact."""
+    """Two launches whose gradients are 256 and 1 (bf16 has no 257), 2048 and 1 (f16 has no 2049): their mean is
+    exact."""
     model = folder / "sum.toml"
     model.write_text(SUM)
     for compute, large in (("bf16", 256), ("f16", 2048)):
@@ -101,7 +105,8 @@ def test_pain_18_accumulators_are_f32(folder):
         artifact = harness.compile_model(model, folder / f"{compute}.ptx", precision__compute=compute)
         for device in ("cpu", "emulate"):
             dump = folder / "gradients.safetensors"
-            run("gacc-exec", artifact, "--data", f"npy:x={folder}/x.npy,y={folder}/y.npy", "--no-shuffle", "--updates", 1,
+            run("gacc-exec", artifact, "--data", f"npy:x={folder}/x.npy,y={folder}/y.npy", "--no-shuffle", "--updates",
+                1,
                 "--device", device, "--dump-grads", dump)
             means = {name: list(values) for name, (_, values) in harness.read_safetensors(dump).items()}
             want = [(large + 1) / 2]
@@ -114,10 +119,12 @@ def test_k_launches_do_not_shrink_half_gradients(folder):
         model, dumps = harness.example(example), []
         spec = harness.make_data(model, 64, folder)
         for k in (1, 64):
-            artifact = harness.compile_model(model, folder / f"{k}.ptx", train__accumulate=k, precision__loss_scale=scale)
+            artifact = harness.compile_model(model, folder / f"{k}.ptx", train__accumulate=k,
+                                             precision__loss_scale=scale)
             dumps.append(folder / f"{k}.safetensors")
             run("gacc-exec", artifact, "--data", spec, "--no-shuffle", "--launches", 1, "--dump-grads", dumps[-1])
-        smallest = [min(abs(v) for _, values in harness.read_safetensors(d).values() for v in values if v != 0) for d in dumps]
+        smallest = [min(abs(v) for _, values in harness.read_safetensors(d).values() for v in values if v != 0)
+                    for d in dumps]
         print(f"{example}, scale {scale}: the smallest gradient is {smallest[0]:.3g}")
         expect(smallest[0] == smallest[1], f"{example}: {smallest}")
         expect(dumps[0].read_bytes() == dumps[1].read_bytes(), f"{example}: K = 64 has other gradients than K = 1")
@@ -125,9 +132,10 @@ def test_k_launches_do_not_shrink_half_gradients(folder):
 
 NORMED = harness.classifier("normed", [6], 4, (
     layer("linear", name="fc1", features=10), layer("batch_norm", name="bn"), layer("linear", name="fc2", features=4)))
-# State that a skipped window may change: the scale and its counter, the row of skips, what is reported of the window, and the
-# ordinals of samples, which count launches (docs/training.md, dropout).
-OF_THE_WINDOW = {"loss.scale", "scale.good", "skips", "samples.low", "samples.high", "window.sum", "window.count", "window.loss",
+# State that a skipped window may change: the scale and its counter, the row of skips, what is reported of the window,
+# and the ordinals of samples, which count launches (docs/training.md, dropout).
+OF_THE_WINDOW = {"loss.scale", "scale.good", "skips", "samples.low", "samples.high", "window.sum", "window.count",
+                 "window.loss",
                  "window.norm", "window.lr", "window.ok", "window.scale"}
 
 
@@ -144,9 +152,9 @@ def checkpoint(folder):
 
 
 def test_pain_15_a_skipped_window_leaves_no_trace_in_any_state(folder):
-    """f16: a number past 65504 in launch 2 of 4 of the second window. Checkpoints before and after that window: weights and
-    their half copies, moments, step counts, the schedule's and the bias corrections' state, batch-norm statistics and
-    cleared accumulators are the same bytes, with both second moments; the scale is halved."""
+    """f16: a number past 65504 in launch 2 of 4 of the second window. Checkpoints before and after that window:
+    weights and their half copies, moments, step counts, the schedule's and the bias corrections' state, batch-norm
+    statistics and cleared accumulators are the same bytes, with both second moments; the scale is halved."""
     model = folder / "normed.toml"
     model.write_text(NORMED)
     spec = update.data(folder, "planted", planted=[22], value=1e6)
@@ -157,13 +165,16 @@ def test_pain_15_a_skipped_window_leaves_no_trace_in_any_state(folder):
         states = []
         for launches in (4, 8, 12):
             place = folder / f"{moment}{launches}"
-            events, _, _ = update.train(folder, artifact, spec, f"{moment}{launches}", "--launches", launches, "--checkpoint", place)
+            events, _, _ = update.train(folder, artifact, spec, f"{moment}{launches}", "--launches", launches,
+                                        "--checkpoint", place)
             states.append(checkpoint(place))
-        expect([(e["skipped"], e["loss_scale"]) for e in events] == [(False, 1024), (True, 1024), (False, 512)], f"{events}")
+        expect([(e["skipped"], e["loss_scale"]) for e in events] == [(False, 1024), (True, 1024), (False, 512)],
+               f"{events}")
         (before, loop), (after, loop_after), (later, _) = states
         names = set(before)
         expect(names == set(after), f"other buffers: {names ^ set(after)}")
-        for wanted in ("fc1.weight", "fc1.weight.h", "fc1.weight.m", "fc1.weight.v", "bn.running_mean", "bn.running_var", "updates"):
+        for wanted in ("fc1.weight", "fc1.weight.h", "fc1.weight.m", "fc1.weight.v", "bn.running_mean",
+                       "bn.running_var", "updates"):
             expect(wanted in names, f"no {wanted} among {sorted(names)}")
         changed = {name for name in names if before[name] != after[name]}
         print(f"{moment}: {len(names)} buffers, changed by the skipped window: {sorted(changed)}")

@@ -1,4 +1,5 @@
-"""Tables as people have them: texts, holes, columns that are no feature, classes with names; from csv to predictions in csv."""
+"""Tables as people have them: texts, holes, columns that are no feature, classes with names; from csv to predictions
+in csv."""
 import array
 import csv
 import math
@@ -17,7 +18,8 @@ def passengers(folder, rows=120):
         age = "?" if i % 7 == 3 else chance.randrange(1, 80)
         port = "" if i % 11 == 5 else chance.choice("SCQ")
         fate = "saved" if sex == "female" else "drowned"
-        lines.append(f'"Doe, no. {i}",{sex},{age},{port},{chance.choice(["True", "False"])},{fate},19{i % 90 + 10}-01-01')
+        lines.append(
+            f'"Doe, no. {i}",{sex},{age},{port},{chance.choice(["True", "False"])},{fate},19{i % 90 + 10}-01-01')
     (folder / "p.csv").write_text("\n".join(lines) + "\n")
     return f"csv:{folder / 'p.csv'},drop=name|born,na=?|-,missing=mean"
 
@@ -37,10 +39,12 @@ def compiled(folder, form="class"):
 def test_a_table_of_texts_from_csv_to_predictions(folder):
     spec, weights = passengers(folder), folder / "w.safetensors"
     step, log = compiled(folder), folder / "log.jsonl"
-    run("gacc-exec", step, "--data", f"{spec},split=train", "--eval", f"{spec},split=test", "--epochs", 20, "--save", weights,
+    run("gacc-exec", step, "--data", f"{spec},split=train", "--eval", f"{spec},split=test", "--epochs", 20, "--save",
+        weights,
         "--log", log)
     start = harness.read_log(log)[0]
-    expect(start["columns"]["x"] == ["sex=male", "sex=female", "age", "port=S", "port=C", "port=Q", "alone"], start["columns"])
+    expect(start["columns"]["x"] == ["sex=male", "sex=female", "age", "port=S", "port=C", "port=Q", "alone"],
+           start["columns"])
     last = [e for e in harness.read_log(log) if e["event"] == "eval"][-1]
     expect(last["accuracy"] == 1, last)
 
@@ -78,13 +82,17 @@ def test_mistakes_in_a_table_are_told_with_line_and_column(folder):
     first = lines[1]
     place = f"{folder}/p.csv:2: column"
     told(first, first.replace("male", "man").replace("fe", ""), f'{place} 2 ("sex"): "man" is none of its values')
-    told(first, first[:first.rindex(",")].rpartition(",")[0] + ",lost,x", f'{place} 6 ("fate"): "lost" is none of its values')
+    told(first, first[:first.rindex(",")].rpartition(",")[0] + ",lost,x",
+         f'{place} 6 ("fate"): "lost" is none of its values')
     told(",sex,", ",gender,", f'{folder}/p.csv: has no column "sex", which the input "x" takes')
-    told("", "", f'{folder}/p.csv: the input "x" states the column "sex", which drop= leaves out', spec.replace("drop=", "drop=sex|"))
+    told("", "", f'{folder}/p.csv: the input "x" states the column "sex", which drop= leaves out',
+         spec.replace("drop=", "drop=sex|"))
     told(first, first.replace("19", '"19\n'), "field 7, whose quote opens in line 2, goes on after its closing quote")
-    told("", "", f'{folder}/p.csv: 6 columns are left for the input "x", which takes 7: "sex=male", "sex=female", "age",',
+    told("", "",
+         f'{folder}/p.csv: 6 columns are left for the input "x", which takes 7: "sex=male", "sex=female", "age",',
          spec.replace("drop=", "drop=alone|"))
-    told("", "", f'{folder}/p.csv: the input "fate" is the column of its name, and drop= leaves it out', spec.replace("drop=", "drop=fate|"))
+    told("", "", f'{folder}/p.csv: the input "fate" is the column of its name, and drop= leaves it out',
+         spec.replace("drop=", "drop=fate|"))
 
 
 def test_what_the_weights_know_of_their_data_is_compared(folder):
@@ -92,11 +100,14 @@ def test_what_the_weights_know_of_their_data_is_compared(folder):
     run("gacc-exec", compiled(folder), "--data", spec, "--epochs", 1, "--save", weights)
     model = folder / "p.toml"
     text = model.read_text()
-    for old, new, words in (('["drowned", "saved"]', '["saved", "drowned"]', 'the words of the input "fate" were "drowned" and "saved", and are "saved" and '),
-                            ('normalize = "data"\n', "", 'the input "x" was normalised by its data, and the artifact takes it otherwise: ')):
+    for old, new, words in (('["drowned", "saved"]', '["saved", "drowned"]',
+                             'the words of the input "fate" were "drowned" and "saved", and are "saved" and '),
+                            ('normalize = "data"\n', "",
+                             'the input "x" was normalised by its data, and the artifact takes it otherwise: ')):
         model.write_text(text.replace(old, new))
         step = harness.compile_model(model, folder / "other.ptx")
-        harness.one_error(run("gacc-exec", step, "--data", spec, "--load", weights, "--predict", folder / "o.csv", code=1), words)
+        harness.one_error(run("gacc-exec", step, "--data", spec, "--load", weights, "--predict", folder / "o.csv",
+                              code=1), words)
 
 
 def test_endings_in_capitals(folder):
@@ -122,13 +133,15 @@ def test_a_label_that_is_wrong_is_told_beside_predictions(folder):
 def test_two_classes_of_one_output_have_names(folder):
     spec, weights, model = passengers(folder), folder / "w.safetensors", folder / "p.toml"
     compiled(folder)
-    model.write_text(model.read_text().replace("features = 2", "features = 1").replace('"cross_entropy"', '"bce_with_logits"'))
+    model.write_text(model.read_text().replace("features = 2",
+                                               "features = 1").replace('"cross_entropy"', '"bce_with_logits"'))
     step = harness.compile_model(model, folder / "b.ptx")
     spec += ",label=fate"
     run("gacc-exec", step, "--data", spec, "--epochs", 20, "--save", weights)
     run("gacc-exec", step, "--data", spec, "--load", weights, "--predict", folder / "o.csv")
     rows = list(csv.DictReader((folder / "p.csv").read_text().splitlines()))
-    expect((folder / "o.csv").read_text().split() == ["fate"] + [row["fate"] for row in rows], (folder / "o.csv").read_text()[:60])
+    expect((folder / "o.csv").read_text().split() == ["fate"] + [row["fate"] for row in rows],
+           (folder / "o.csv").read_text()[:60])
 
 
 def test_arrays_are_split_by_rows(folder):
@@ -140,7 +153,8 @@ def test_arrays_are_split_by_rows(folder):
     samples = {e["event"]: e["samples"] for e in harness.read_log(log) if "samples" in e}
     expect(samples["epoch"] == 23 and samples["eval"] == 2, samples)
     harness.make_data(folder / "m.toml", 27, folder / "more")
-    done = run("gacc-exec", step, "--data", f"npy:x={folder}/x.npy,y={folder}/more/y.npy,split=test", "--epochs", 1, code=1)
+    done = run("gacc-exec", step, "--data", f"npy:x={folder}/x.npy,y={folder}/more/y.npy,split=test", "--epochs", 1,
+               code=1)
     expect("has 27 samples, but" in done.stderr, done.stderr)
     done = run("gacc-exec", step, "--data", f"{data},split=half", "--epochs", 1, code=1)
     expect("split" in done.stderr, done.stderr)

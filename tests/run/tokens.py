@@ -18,9 +18,11 @@ template = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}<|end|>\n{
 
 def convert(python, folder, data, out, *options, refused=None):
     """Runs it; gives what it printed. `refused`: words of the error."""
-    environment = dict(os.environ, PYTHONPATH=str(harness.ROOT / "python"), GACC_LIBRARY=str(harness.BIN / "libgacc.so.0"))
+    environment = dict(os.environ, PYTHONPATH=str(harness.ROOT / "python"),
+                       GACC_LIBRARY=str(harness.BIN / "libgacc.so.0"))
     files = data if isinstance(data, list) else [data]
-    done = subprocess.run([python, "-m", "gacc.tokens", folder, *files, "-o", out, *options], text=True, capture_output=True,
+    done = subprocess.run([python, "-m", "gacc.tokens", folder, *files, "-o", out, *options], text=True,
+                          capture_output=True,
                           env=environment)
     if refused is None:
         expect(done.returncode == 0, done.stderr)
@@ -78,8 +80,11 @@ def test_of_a_chat_the_assistants_turns_count_with_their_ends(folder):
 CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
 PLAIN = {"messages": CHAT}
 # The same chat in each form that data sets have.
-FORMS = {"messages.jsonl": json.dumps(PLAIN) + "\n", "list.json": json.dumps([PLAIN], indent=1), "lines.json": json.dumps(PLAIN) + "\n",
-         "conversations.json": json.dumps([{"id": "1", "conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "yo"}]}]),
+FORMS = {"messages.jsonl": json.dumps(PLAIN) + "\n", "list.json": json.dumps([PLAIN], indent=1),
+         "lines.json": json.dumps(PLAIN) + "\n",
+         "conversations.json": json.dumps([{"id": "1",
+                                            "conversations": [{"from": "human", "value": "hi"},
+                                                              {"from": "gpt", "value": "yo"}]}]),
          "instruction.json": json.dumps([{"instruction": "hi", "input": "", "output": "yo", "text": "else"}]),
          "instruction.jsonl": json.dumps({"instruction": "hi", "output": "yo"}) + "\n"}
 
@@ -94,7 +99,8 @@ def test_each_form_of_a_chat_gives_the_same_windows(folder):
         found[name] = arrays(python, folder / "m.npz")
     expect(all(made == found["messages.jsonl"] for made in found.values()), found)
     convert(python, folder, [folder / name for name in FORMS], folder / "all.npz", "--context", "40")
-    expect(arrays(python, folder / "all.npz")["tokens"] == found["messages.jsonl"]["tokens"] * len(FORMS), "several files")
+    expect(arrays(python, folder / "all.npz")["tokens"] == found["messages.jsonl"]["tokens"] * len(FORMS),
+           "several files")
     with_input = [{"instruction": "hi", "input": "there", "output": "yo", "system": "be brief"}]
     (folder / "input.json").write_text(json.dumps(with_input))
     shown = convert(python, folder, folder / "input.json", folder / "i.npz", "--context", "60")
@@ -125,11 +131,15 @@ def test_what_is_no_sample_is_refused_and_no_text(folder):
     subprocess.run([python, "-c", MAKE, folder], check=True)
     turn = {"from": "alien", "value": "yo"}
     for name, text, *words in (
-            ("table.json", '{"data": [1], "more": 2}', "its keys are data, more", "`conversations`"), ("long.json", '{"data":\n[1]}', "is JSON with the keys data"), ("number.json", "3", "no list of samples"),
+            ("table.json", '{"data": [1], "more": 2}', "its keys are data, more", "`conversations`"),
+            ("long.json", '{"data":\n[1]}', "is JSON with the keys data"), ("number.json", "3", "no list of samples"),
             ("broken.json", "[{", "is no JSON"), ("strings.json", '["a"]', "strings.json: sample 1", "is no table"),
-            ("deep.jsonl", "[" * 100_000 + "\n", "deep.jsonl:1", "nested too deeply"), ("deep.json", "[" * 100_000, "nested too deeply"),
+            ("deep.jsonl", "[" * 100_000 + "\n", "deep.jsonl:1", "nested too deeply"),
+            ("deep.json", "[" * 100_000, "nested too deeply"),
             ("half.jsonl", '{"text": "a\\ud800b"}\n', "half.jsonl:1", "has half of a letter, \\ud800"),
-            ("half2.jsonl", '{"messages": [{"role": "user", "content": "\\udc00"}, {"role": "assistant", "content": "x"}]}\n', "half2.jsonl:1", "\\udc00"),
+            ("half2.jsonl",
+             '{"messages": [{"role": "user", "content": "\\udc00"}, {"role": "assistant", "content": "x"}]}\n',
+             "half2.jsonl:1", "\\udc00"),
             ("alien.json", json.dumps([{"conversations": [turn]}]), "sample 1", "a turn from `alien`", "human"),
             ("turns.json", json.dumps([{"conversations": [{"from": "gpt"}]}]), "`from` and `value`"),
             ("roles.jsonl", '{"messages": [{"content": "x"}]}\n', "roles.jsonl:1", "`role` and `content`"),
@@ -145,7 +155,8 @@ def test_a_folder_that_says_something_else_is_refused(folder):
     data = lines(folder / "d.jsonl", {"text": "ab"})
     for said, *words in (([1], "config.json: is a list, no table"), (3, "config.json: is 3, no table"),
                          ({"eos_token_id": "y"}, 'config.json: `eos_token_id` is "y"', "a token's number"),
-                         ({"eos_token_id": [[1]]}, "`eos_token_id` is [[1]]"), ({"eos_token_id": 999}, "`eos_token_id` is 999", "257 tokens"),
+                         ({"eos_token_id": [[1]]}, "`eos_token_id` is [[1]]"),
+                         ({"eos_token_id": 999}, "`eos_token_id` is 999", "257 tokens"),
                          ({"max_position_embeddings": 16}, "--context 40 is more than the 16 positions of the model")):
         (folder / "config.json").write_text(json.dumps(said))
         (folder / "tokenizer_config.json").write_text("{}")
@@ -162,7 +173,8 @@ def test_a_folder_that_says_something_else_is_refused(folder):
 def with_template(python, folder, template, **more):
     """The folder of MAKE with this template."""
     subprocess.run([python, "-c", MAKE, folder], check=True)
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": template} | more))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": template}
+                                                             | more))
 
 
 def test_a_turn_ends_where_the_template_says(folder):
@@ -177,9 +189,12 @@ made = tokenizers.Tokenizer.from_file(sys.argv[1])
 made.add_special_tokens(["<|in|>", "<|turn|>"])
 made.save(sys.argv[1])
 """
-    for end, shown in (("<|turn|>\n", "b<|in|>c<|turn|>"),           # the template's own, though the folder's is <|end|>
-                       ("<|turn|><|end|>\n", "b<|in|>c<|turn|><|end|>"),  # what ends texts, behind another special token
-                       ("<|end|>{{ '<|turn|>' if loop.last }}\n", "b<|in|>c<|end|>")):  # what only the last turn has is not waited for
+    for end, shown in (("<|turn|>\n", "b<|in|>c<|turn|>"),
+                       # the template's own, though the folder's is <|end|>
+                       ("<|turn|><|end|>\n", "b<|in|>c<|turn|><|end|>"),
+                       # what ends texts, behind another special token
+                       ("<|end|>{{ '<|turn|>' if loop.last }}\n",
+                        "b<|in|>c<|end|>")):  # what only the last turn has is not waited for
         with_template(python, folder, head + end + tail)
         subprocess.run([python, "-c", make, folder / "tokenizer.json"], check=True)
         (folder / "config.json").write_text(json.dumps({"vocab_size": 300}))
@@ -188,7 +203,8 @@ made.save(sys.argv[1])
     with_template(python, folder, head + "\n" + tail)  # none at all: an inner special token is none
     subprocess.run([python, "-c", make, folder / "tokenizer.json"], check=True)
     (folder / "config.json").write_text(json.dumps({"vocab_size": 300}))
-    convert(python, folder, data, folder / "no.npz", "--context", "99", refused=["no token that ends a turn ever counts"])
+    convert(python, folder, data, folder / "no.npz", "--context", "99",
+            refused=["no token that ends a turn ever counts"])
 
 
 def test_a_chat_that_begins_with_the_assistant(folder):
@@ -206,15 +222,20 @@ def test_a_chat_that_begins_with_the_assistant(folder):
 def test_a_turn_that_is_written_otherwise_when_more_follow(folder):
     """As templates that leave out what was thought in earlier turns."""
     python = harness.peer("numpy", "tokenizers", "jinja2")
-    with_template(python, folder, "{% for m in messages %}[{{ m.role }}]{{ '(thinks)' if loop.last and m.role == 'assistant' }}{{ m.content }}<|end|>"
+    with_template(python, folder,
+                  "{% for m in messages %}[{{ m.role }}]{{ '(thinks)' if loop.last and m.role == 'assistant' }}{{ "
+                  "m.content }}<|end|>"
                                   "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}")
-    said = convert(python, folder, lines(folder / "m.jsonl", {"messages": CHAT * 2}), folder / "m.npz", "--context", "99")
+    said = convert(python, folder, lines(folder / "m.jsonl", {"messages": CHAT * 2}), folder / "m.npz", "--context",
+                   "99")
     expect("[user]hi<|end|>[assistant][[yo<|end|>]][user]hi<|end|>[assistant][[(thinks)yo<|end|>]]" in said, said)
 
 
 def test_templates_are_read_by_minijinja_too(folder):
     python = harness.peer("numpy", "tokenizers", "jinja2", "minijinja")
-    with_template(python, folder, "{% for m in messages %}{% generation %}[{{ m['role'].upper() }}]{% endgeneration %}{{ m['content'].strip() }}<|end|>\n"
+    with_template(python, folder,
+                  "{% for m in messages %}{% generation %}[{{ m['role'].upper() }}]{% endgeneration %}{{ "
+                  "m['content'].strip() }}<|end|>\n"
                                   "{% endfor %}{% if add_generation_prompt %}[ASSISTANT]{% endif %}")
     data = lines(folder / "m.jsonl", {"messages": CHAT})
     made = []
@@ -222,7 +243,8 @@ def test_templates_are_read_by_minijinja_too(folder):
         code = (f"import sys\nif {hidden!r}: sys.modules[{hidden!r}] = None\nimport gacc.tokens\n"
                 f"print(gacc.tokens.arrays({str(folder)!r}, {str(data)!r}, 40)['next'].tolist())")
         done = subprocess.run([python, "-c", code], text=True, capture_output=True,
-                              env=dict(os.environ, PYTHONPATH=str(harness.ROOT / "python"), GACC_LIBRARY=str(harness.BIN / "libgacc.so.0")))
+                              env=dict(os.environ, PYTHONPATH=str(harness.ROOT / "python"),
+                                       GACC_LIBRARY=str(harness.BIN / "libgacc.so.0")))
         expect(done.returncode == 0, done.stderr)
         made.append(done.stdout)
     expect(made[0] == made[1] and "256" in made[0], made)
@@ -234,12 +256,14 @@ def test_what_could_not_train_is_refused_by_file_and_line(folder):
     out = folder / "x.npz"
     for sample, words in (({"text": "a"} | {"text": ""}, ["x.jsonl:1", "no token of it would count"]),
                           ({"prompt": "a", "completion": 3}, ["x.jsonl:1", "`completion` is no string"]),
-                          ({"question": "a"}, ["x.jsonl:1", "its keys are question"]), ([1], ["x.jsonl:1", "no table"])):
+                          ({"question": "a"}, ["x.jsonl:1", "its keys are question"]),
+                          ([1], ["x.jsonl:1", "no table"])):
         convert(python, folder, lines(folder / "x.jsonl", sample), out, "--context", "8", refused=words)
     (folder / "x.jsonl").write_text('{"text": "ab"}\n{"text": \n')
     convert(python, folder, folder / "x.jsonl", out, "--context", "8", refused=["x.jsonl:2", "no JSON"])
     (folder / "config.json").write_text(json.dumps({"vocab_size": 100}))
-    convert(python, folder, lines(folder / "x.jsonl", {"text": "ab"}), out, "--context", "8", refused=["257", "100", "vocab_size"])
+    convert(python, folder, lines(folder / "x.jsonl", {"text": "ab"}), out, "--context", "8",
+            refused=["257", "100", "vocab_size"])
 
 
 GGUF = r"""
@@ -314,12 +338,16 @@ def test_the_vocabulary_of_a_gguf_gives_the_tokens_of_its_tokenizer(folder):
         end = {"bytes.gguf": 1, "pieces.gguf": 2}[name]
         for ids, targets, wanted in zip(made["tokens"], made["next"], expected[name], strict=True):
             expect([ids[0], *(t for t in targets if t != -100)] == [*wanted, end], f"{name}: {ids}, {wanted}")
-    for name, words in (("strange.gguf", ["`strange`", "tokenizer.ggml.pre"]), ("wordpiece.gguf", ["`bert`", "gpt2, llama"]),
-                        ("expected.json", ["is no GGUF"]), ("fewer.gguf", ["merges what are no tokens, `", "(tokenizer.ggml.merges)"])):
+    for name, words in (("strange.gguf", ["`strange`", "tokenizer.ggml.pre"]),
+                        ("wordpiece.gguf", ["`bert`", "gpt2, llama"]),
+                        ("expected.json", ["is no GGUF"]), ("fewer.gguf",
+                                                            ["merges what are no tokens, `",
+                                                             "(tokenizer.ggml.merges)"])):
         convert(python, folder / name, folder / "t.jsonl", folder / "no.npz", "--context", "9", refused=words)
     half = folder / "half.gguf"
     half.write_bytes((folder / "bytes.gguf").read_bytes()[:900])
-    convert(python, half, folder / "t.jsonl", folder / "no.npz", "--context", "9", refused=["half.gguf", "ends within its metadata"])
+    convert(python, half, folder / "t.jsonl", folder / "no.npz", "--context", "9",
+            refused=["half.gguf", "ends within its metadata"])
 
 
 def test_a_damaged_gguf_is_refused(folder):
@@ -327,30 +355,39 @@ def test_a_damaged_gguf_is_refused(folder):
     text = lambda value: struct.pack("<Q", len(value)) + value
     head = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text(b"key")
     nested = struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 5000
-    for name, value, word in (("nested", nested, "arrays of arrays"), ("cut", struct.pack("<IQ", 8, 100) + b"short", "ends within its metadata"),
-                              ("cut in an array", struct.pack("<IIQ", 9, 8, 1) + struct.pack("<Q", 9) + b"short", "ends within its metadata")):
+    for name, value, word in (("nested", nested, "arrays of arrays"),
+                              ("cut", struct.pack("<IQ", 8, 100) + b"short", "ends within its metadata"),
+                              ("cut in an array", struct.pack("<IIQ", 9, 8, 1) + struct.pack("<Q", 9) + b"short",
+                               "ends within its metadata")):
         (folder / f"{name}.gguf").write_bytes(head + value)
-        convert(python, folder / f"{name}.gguf", lines(folder / "t.jsonl", {"text": "a"}), folder / "no.npz", "--context", "9", refused=[f"{name}.gguf", word])
+        convert(python, folder / f"{name}.gguf", lines(folder / "t.jsonl", {"text": "a"}), folder / "no.npz",
+                "--context", "9", refused=[f"{name}.gguf", word])
 
 
 def test_a_gguf_has_its_own_chat_template(folder):
     python = harness.peer("numpy", "tokenizers", "jinja2")
     subprocess.run([python, "-c", GGUF, folder], check=True)
     turns = [{"role": "user", "content": "to be"}, {"role": "assistant", "content": "or not"}]
-    shown = convert(python, folder / "bytes.gguf", lines(folder / "m.jsonl", {"messages": turns}), folder / "m.npz", "--context", "99")
+    shown = convert(python, folder / "bytes.gguf", lines(folder / "m.jsonl", {"messages": turns}), folder / "m.npz",
+                    "--context", "99")
     expect("[assistant][[or not<|end|>]]" in shown, shown)
-    convert(python, folder / "pieces.gguf", folder / "m.jsonl", folder / "no.npz", "--context", "9", refused=["no chat template"])
-    subprocess.run([python, "-c", MAKE.replace('"{% for m', "\"{{ raise_exception('no user here') }}{% for m"), folder], check=True)
-    convert(python, folder, folder / "m.jsonl", folder / "no.npz", "--context", "9", refused=["m.jsonl:1: the chat template of", "does not write that: no user here"])
+    convert(python, folder / "pieces.gguf", folder / "m.jsonl", folder / "no.npz", "--context", "9",
+            refused=["no chat template"])
+    subprocess.run([python, "-c", MAKE.replace('"{% for m', "\"{{ raise_exception('no user here') }}{% for m"), folder],
+                   check=True)
+    convert(python, folder, folder / "m.jsonl", folder / "no.npz", "--context", "9",
+            refused=["m.jsonl:1: the chat template of", "does not write that: no user here"])
 
 
 def test_a_gguf_that_does_not_say_begins_a_text_as_llama_cpp_does(folder):
     python = harness.peer("numpy", "tokenizers", "jinja2")
     subprocess.run([python, "-c", GGUF, folder], check=True)
-    for name, marked in (("llama-bpe..gguf", True), ("llama3..gguf", True), ("llama-v3.False.gguf", False), ("gpt-2..gguf", False), ("gpt-2.True.gguf", True)):
+    for name, marked in (("llama-bpe..gguf", True), ("llama3..gguf", True), ("llama-v3.False.gguf", False),
+                         ("gpt-2..gguf", False), ("gpt-2.True.gguf", True)):
         convert(python, folder / name, lines(folder / "t.jsonl", {"text": "ab"}), folder / "t.npz", "--context", "9")
         expect((arrays(python, folder / "t.npz")["tokens"][0][0] == 256) == marked, name)
-        said = convert(python, folder / name, lines(folder / "m.jsonl", {"messages": CHAT}), folder / "m.npz", "--context", "19")
+        said = convert(python, folder / name, lines(folder / "m.jsonl", {"messages": CHAT}), folder / "m.npz",
+                       "--context", "19")
         expect("<s>hi<|end|>[[yo<|end|>]]" in said, said)
 
 
@@ -375,7 +412,9 @@ def test_packed_windows_have_every_sample_whole(folder):
     python = harness.peer("numpy", "tokenizers")
     subprocess.run([python, "-c", MAKE, folder], check=True)
     chance = random.Random(3)
-    texts = [(chr(97 + i % 26) * chance.randrange(1, 4), "".join(chance.choice("abcdef") for _ in range(chance.randrange(1, 30)))) for i in range(60)]
+    texts = [(chr(97 + i % 26) * chance.randrange(1, 4), "".join(chance.choice("abcdef")
+                                                                 for _ in range(chance.randrange(1, 30))))
+                                                                 for i in range(60)]
     data = lines(folder / "c.jsonl", *({"prompt": p, "completion": c} for p, c in texts))
     shown = convert(python, folder, data, folder / "c.npz", "--context", "40", "--pack")
     expect("60 samples are packed" in shown, shown)
@@ -384,7 +423,8 @@ def test_packed_windows_have_every_sample_whole(folder):
     found, used = [], 0
     for tokens, targets, numbers in zip(made["tokens"], made["next"], made["documents"]):
         count = max(numbers) + 1
-        expect(numbers == sorted(numbers[:40 - numbers.count(-1)]) + [-1] * numbers.count(-1) and set(numbers) - {-1} == set(range(count)), numbers)
+        expect(numbers == sorted(numbers[:40 - numbers.count(-1)]) + [-1] * numbers.count(-1)
+               and set(numbers) - {-1} == set(range(count)), numbers)
         for number in range(count):
             at = [i for i, n in enumerate(numbers) if n == number]
             found.append(([tokens[i] for i in at], [targets[i] for i in at]))
@@ -398,7 +438,8 @@ def test_packed_windows_have_every_sample_whole(folder):
         expect((arrays(python, folder / "again.npz") == made) == same, f"seed {seed}")
     shown = convert(python, folder, data, folder / "short.npz", "--context", "20", "--pack")
     expect(" samples are longer than 20 tokens, and are cut" in shown, shown)
-    convert(python, folder, lines(folder / "l.jsonl", {"text": "abcdefg"}), folder / "l.bin", "--pack", refused=["--pack", ".npz"])
+    convert(python, folder, lines(folder / "l.jsonl", {"text": "abcdefg"}), folder / "l.bin", "--pack",
+            refused=["--pack", ".npz"])
 
 
 if __name__ == "__main__":

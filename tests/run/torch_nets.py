@@ -1,5 +1,5 @@
-"""Modules of PyTorch that people have, small: each a function that gives the module, its inputs, the loss and the target.
-And what tests/run/from_torch.py and tests/parity/torch_modules.py ask of any."""
+"""Modules of PyTorch that people have, small: each a function that gives the module, its inputs, the loss and the
+target. And what tests/run/from_torch.py and tests/parity/torch_modules.py ask of any."""
 import copy
 import json
 import math
@@ -81,7 +81,8 @@ class SqueezeExcite(nn.Module):
 class Inverted(nn.Module):
     def __init__(self, cin, wide, cout, kernel, stride, se, act):
         super().__init__()
-        layers = [nn.Conv2d(cin, wide, 1, bias=False), nn.BatchNorm2d(wide, eps=0.001, momentum=0.01), act(inplace=True),
+        layers = [nn.Conv2d(cin, wide, 1, bias=False), nn.BatchNorm2d(wide, eps=0.001, momentum=0.01),
+                  act(inplace=True),
                   nn.Conv2d(wide, wide, kernel, stride, kernel // 2, groups=wide, bias=False),
                   nn.BatchNorm2d(wide, eps=0.001, momentum=0.01), act(inplace=True)]
         layers += [SqueezeExcite(wide, max(4, wide // 4))] if se else []
@@ -106,7 +107,8 @@ class ConvNeXtBlock(nn.Module):
     def __init__(self, c):
         super().__init__()
         self.dwconv, self.norm = nn.Conv2d(c, c, 7, padding=3, groups=c), nn.LayerNorm(c, eps=1e-6)
-        self.up, self.down, self.gamma = nn.Linear(c, 4 * c), nn.Linear(4 * c, c), nn.Parameter(1e-1 * torch.ones(c, 1, 1))
+        self.up, self.down, self.gamma = nn.Linear(c, 4 * c), nn.Linear(4 * c, c), nn.Parameter(
+            1e-1 * torch.ones(c, 1, 1))
 
     def forward(self, x):
         y = self.norm(self.dwconv(x).permute(0, 2, 3, 1))
@@ -120,7 +122,8 @@ class LayerNorm2d(nn.LayerNorm):
 
 @net
 def convnext():
-    return nn.Sequential(nn.Conv2d(3, 12, 4, 4), LayerNorm2d(12), ConvNeXtBlock(12), LayerNorm2d(12), nn.Conv2d(12, 16, 2, 2),
+    return nn.Sequential(nn.Conv2d(3, 12, 4, 4), LayerNorm2d(12), ConvNeXtBlock(12), LayerNorm2d(12),
+                         nn.Conv2d(12, 16, 2, 2),
                          ConvNeXtBlock(16), nn.AdaptiveAvgPool2d(1), LayerNorm2d(16), nn.Flatten(), nn.Linear(16, 5)
                          ), {"input": images()}, "cross_entropy", classes()
 
@@ -131,7 +134,9 @@ class ViT(nn.Module):
         self.patch = nn.Conv2d(3, c, 8, 8)
         self.cls, self.pos = nn.Parameter(torch.randn(1, 1, c) * 0.02), nn.Parameter(torch.randn(1, 17, c) * 0.02)
         layer = nn.TransformerEncoderLayer(c, heads, 2 * c, 0.0, "gelu", batch_first=True, norm_first=True)
-        self.encoder, self.norm, self.head = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False), nn.LayerNorm(c), nn.Linear(c, 5)
+        self.encoder, self.norm, self.head = nn.TransformerEncoder(layer, depth,
+                                                                   enable_nested_tensor=False), nn.LayerNorm(
+                                                                       c), nn.Linear(c, 5)
 
     def forward(self, x):
         x = self.patch(x).flatten(2).transpose(1, 2)
@@ -153,7 +158,8 @@ def vgg_bn():
         else:
             layers += [nn.Conv2d(before, w, 3, padding=1), nn.BatchNorm2d(w), nn.ReLU(inplace=True)]
             before = w
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d((2, 2)), nn.Flatten(), nn.Linear(64, 32), nn.ReLU(True), nn.Linear(32, 5)
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d((2, 2)), nn.Flatten(), nn.Linear(64, 32), nn.ReLU(True),
+                         nn.Linear(32, 5)
                          ), {"input": images()}, "cross_entropy", classes()
 
 
@@ -161,7 +167,8 @@ class UNet(nn.Module):
     def __init__(self):
         super().__init__()
         def double(cin, cout):
-            return nn.Sequential(nn.Conv2d(cin, cout, 3, padding=1), nn.GroupNorm(2, cout), nn.ReLU(), nn.Conv2d(cout, cout, 3, padding=1), nn.ReLU())
+            return nn.Sequential(nn.Conv2d(cin, cout, 3, padding=1), nn.GroupNorm(2, cout), nn.ReLU(),
+                                 nn.Conv2d(cout, cout, 3, padding=1), nn.ReLU())
         self.d1, self.d2, self.d3 = double(3, 8), double(8, 16), double(16, 24)
         self.up2, self.u2 = nn.ConvTranspose2d(24, 16, 2, 2), double(32, 16)
         self.up1, self.u1 = nn.Upsample(scale_factor=2, mode="nearest"), double(24, 8)
@@ -183,9 +190,12 @@ def unet():
 
 @net
 def speech_cnn():
-    return nn.Sequential(nn.Conv1d(1, 8, 9, 4, 4), nn.BatchNorm1d(8), nn.ReLU(), nn.MaxPool1d(4), nn.Conv1d(8, 16, 3, padding=1), nn.BatchNorm1d(16),
-                         nn.ReLU(), nn.AvgPool1d(2), nn.Conv1d(16, 16, 3, padding=1, groups=4), nn.GELU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(),
-                         nn.Linear(16, 5), nn.LogSoftmax(-1)), {"input": torch.randn(4, 1, 400)}, "cross_entropy", classes()
+    return nn.Sequential(nn.Conv1d(1, 8, 9, 4, 4), nn.BatchNorm1d(8), nn.ReLU(), nn.MaxPool1d(4),
+                         nn.Conv1d(8, 16, 3, padding=1), nn.BatchNorm1d(16),
+                         nn.ReLU(), nn.AvgPool1d(2), nn.Conv1d(16, 16, 3, padding=1, groups=4), nn.GELU(),
+                         nn.AdaptiveAvgPool1d(1), nn.Flatten(),
+                         nn.Linear(16, 5),
+                         nn.LogSoftmax(-1)), {"input": torch.randn(4, 1, 400)}, "cross_entropy", classes()
 
 
 class CausalSelfAttention(nn.Module):
@@ -207,7 +217,8 @@ class FlashSelfAttention(CausalSelfAttention):
     def forward(self, x):
         b, t, c = x.size()
         q, k, v = (y.view(b, t, self.heads, c // self.heads).transpose(1, 2) for y in self.c_attn(x).split(c, dim=2))
-        return self.c_proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).contiguous().view(b, t, c))
+        return self.c_proj(F.scaled_dot_product_attention(q, k, v,
+                                                          is_causal=True).transpose(1, 2).contiguous().view(b, t, c))
 
 
 class NanoGPT(nn.Module):
@@ -253,7 +264,9 @@ class LlamaBlock(nn.Module):
         self.heads, self.kv, self.d = heads, kv, c // heads
         self.q_proj, self.k_proj = nn.Linear(c, c, bias=False), nn.Linear(c, kv * self.d, bias=False)
         self.v_proj, self.o_proj = nn.Linear(c, kv * self.d, bias=False), nn.Linear(c, c, bias=False)
-        self.gate_proj, self.up_proj, self.down_proj = nn.Linear(c, 48, bias=False), nn.Linear(c, 48, bias=False), nn.Linear(48, c, bias=False)
+        self.gate_proj, self.up_proj, self.down_proj = nn.Linear(c, 48,
+                                                                 bias=False), nn.Linear(c, 48, bias=False), nn.Linear(
+                                                                     48, c, bias=False)
         self.norm1, self.norm2 = RMSNorm(c), nn.RMSNorm(c, eps=1e-6)
         angles = torch.outer(torch.arange(t).float(), 10000 ** (-torch.arange(0, self.d, 2).float() / self.d))
         self.register_buffer("cos", torch.cat([angles, angles], -1).cos(), persistent=False)
@@ -269,7 +282,8 @@ class LlamaBlock(nn.Module):
         q = self.rope(self.q_proj(y).view(b, t, self.heads, self.d).transpose(1, 2))
         k = self.rope(self.k_proj(y).view(b, t, self.kv, self.d).transpose(1, 2))
         v = self.v_proj(y).view(b, t, self.kv, self.d).transpose(1, 2)
-        k, v = (u[:, :, None].expand(b, self.kv, self.heads // self.kv, t, self.d).reshape(b, self.heads, t, self.d) for u in (k, v))
+        k, v = (u[:, :, None].expand(b, self.kv, self.heads // self.kv, t, self.d).reshape(b, self.heads, t, self.d)
+                for u in (k, v))
         x = x + self.o_proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, c))
         y = self.norm2(x)
         return x + self.down_proj(F.silu(self.gate_proj(y)) * self.up_proj(y))
@@ -306,7 +320,9 @@ class Mixer(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(3, c, 8, 8)
         self.n1, self.n2, self.norm = nn.LayerNorm(c), nn.LayerNorm(c), nn.LayerNorm(c)
-        self.tokens, self.channels = nn.Sequential(nn.Linear(n, 24), nn.GELU(), nn.Linear(24, n)), nn.Sequential(nn.Linear(c, 32), nn.GELU(), nn.Linear(32, c))
+        self.tokens, self.channels = nn.Sequential(nn.Linear(n, 24), nn.GELU(),
+                                                   nn.Linear(24, n)), nn.Sequential(
+                                                       nn.Linear(c, 32), nn.GELU(), nn.Linear(32, c))
         self.head = nn.Linear(c, 5)
 
     def forward(self, x):
@@ -344,7 +360,8 @@ class ACT(nn.Module):
     def __init__(self, c=16):
         super().__init__()
         self.backbone = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, c, 3, 4, 1))
-        self.state, self.queries, self.pos = nn.Linear(7, c), nn.Embedding(5, c), nn.Parameter(torch.randn(17, 1, c) * 0.1)
+        self.state, self.queries, self.pos = nn.Linear(7, c), nn.Embedding(5, c), nn.Parameter(
+            torch.randn(17, 1, c) * 0.1)
         self.transformer = nn.Transformer(c, 2, 1, 1, 32, 0.0)  # positions first
         self.head = nn.Linear(c, 7)
 
@@ -363,7 +380,8 @@ def act_policy():
 class Siamese(nn.Module):
     def __init__(self):
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * 49, 8), nn.Sigmoid())
+        self.body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+                                  nn.Linear(4 * 49, 8), nn.Sigmoid())
         self.head = nn.Linear(8, 1)
 
     def forward(self, a, b):
@@ -378,8 +396,10 @@ def siamese():
 class Autoencoder(nn.Module):
     def __init__(self):
         super().__init__()
-        self.encoder = nn.Sequential(nn.Conv2d(1, 8, 3, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(8, 12, 3, 2, 1), nn.LeakyReLU(0.2))
-        self.decoder = nn.Sequential(nn.ConvTranspose2d(12, 8, 3, 2, 1, output_padding=1), nn.SiLU(), nn.ConvTranspose2d(8, 1, 4, 2, 1), nn.Tanh())
+        self.encoder = nn.Sequential(nn.Conv2d(1, 8, 3, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(8, 12, 3, 2, 1),
+                                     nn.LeakyReLU(0.2))
+        self.decoder = nn.Sequential(nn.ConvTranspose2d(12, 8, 3, 2, 1, output_padding=1), nn.SiLU(),
+                                     nn.ConvTranspose2d(8, 1, 4, 2, 1), nn.Tanh())
 
     def forward(self, x):
         return self.decoder(self.encoder(x))
@@ -394,7 +414,8 @@ def autoencoder():
 class VAE(nn.Module):
     def __init__(self):
         super().__init__()
-        self.enc, self.mu, self.logvar, self.dec = nn.Linear(20, 16), nn.Linear(16, 4), nn.Linear(16, 4), nn.Linear(4, 20)
+        self.enc, self.mu, self.logvar, self.dec = nn.Linear(20, 16), nn.Linear(16, 4), nn.Linear(16, 4), nn.Linear(
+            4, 20)
 
     def forward(self, x, noise):
         h = F.softplus(self.enc(x))
@@ -443,7 +464,8 @@ class GNN(nn.Module):
 
 @net
 def gnn():
-    return GNN(), {"x": torch.randn(4, 9, 6), "adjacency": (torch.rand(4, 9, 9) < 0.4).float()}, "cross_entropy", classes()
+    return GNN(), {"x": torch.randn(4, 9, 6), "adjacency": (torch.rand(4, 9,
+                                                                       9) < 0.4).float()}, "cross_entropy", classes()
 
 
 class WaveNet(nn.Module):
@@ -451,7 +473,8 @@ class WaveNet(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(16, c)
         self.filters = nn.ModuleList(nn.Conv1d(c, 2 * c, 2, dilation=2 ** i) for i in range(3))
-        self.mixes, self.skips = nn.ModuleList(nn.Conv1d(c, c, 1) for _ in range(3)), nn.ModuleList(nn.Conv1d(c, c, 1) for _ in range(3))
+        self.mixes, self.skips = nn.ModuleList(nn.Conv1d(c, c, 1)
+                                               for _ in range(3)), nn.ModuleList(nn.Conv1d(c, c, 1) for _ in range(3))
         self.out = nn.Conv1d(c, 16, 1)
 
     def forward(self, tokens):
@@ -485,7 +508,8 @@ class TextCNN(nn.Module):
 def text_cnn():
     return TextCNN(), {"tokens": classes(40, 15)}, "cross_entropy", classes()
 
-LOSSES = {"cross_entropy": lambda out, y: F.cross_entropy(out.flatten(0, -2), y.flatten()), "mse": F.mse_loss, "l1": F.l1_loss,
+LOSSES = {"cross_entropy": lambda out, y: F.cross_entropy(out.flatten(0, -2), y.flatten()), "mse": F.mse_loss,
+          "l1": F.l1_loss,
           "bce_with_logits": F.binary_cross_entropy_with_logits, "huber": F.huber_loss}
 SGD = {"type": "sgd", "lr": 0.01, "momentum": 0.9}
 
@@ -499,34 +523,40 @@ def session(step):
     return gacc.Session(step, "cpu", threads=1)
 
 
-def updated(module, inputs, loss, target, optimizer=lambda p: torch.optim.SGD(p, 0.01, momentum=0.9), dtype=torch.float32):
+def updated(module, inputs, loss, target, optimizer=lambda p: torch.optim.SGD(p, 0.01, momentum=0.9),
+            dtype=torch.float32):
     """PyTorch's loss, and the state of a copy after one update; without the count of batches."""
     module = copy.deepcopy(module).to(dtype).train()
     moves = optimizer([p for p in module.parameters() if p.requires_grad])
-    inputs, target = ({n: x.to(dtype) if x.is_floating_point() else x for n, x in given.items()} for given in (inputs, {"": target}))
+    inputs, target = ({n: x.to(dtype) if x.is_floating_point() else x for n, x in given.items()}
+                      for given in (inputs, {"": target}))
     value = LOSSES[loss](module(*inputs.values()), target[""])
     value.backward()
     moves.step()
-    return value.item(), {n: x.detach() for n, x in module.state_dict().items() if not n.endswith("num_batches_tracked")}
+    return value.item(), {n: x.detach() for n, x in module.state_dict().items()
+                          if not n.endswith("num_batches_tracked")}
 
 
 def apart(some, others):
     """The largest difference over tensors, each relative to its largest number where that is above 1; and of which."""
-    return max((((some[n].double() - x.double()).abs().max() / x.double().abs().max().clamp(min=1)).item(), n) for n, x in others.items())
+    return max((((some[n].double() - x.double()).abs().max() / x.double().abs().max().clamp(min=1)).item(), n) for n,
+               x in others.items())
 
 
 def allocated(step, inputs, target, folder):
     """The bytes that a run of the step takes by its log, which says them twice."""
     step.save(folder / "step.ptx")
     np.savez(folder / "data.npz", y=target.numpy(), **{name: x.numpy() for name, x in inputs.items()})
-    harness.run("gacc-exec", folder / "step.ptx", "--device", "cpu", "--quiet", "--data", f"npz:{folder / 'data.npz'}", "--epochs", 1,
+    harness.run("gacc-exec", folder / "step.ptx", "--device", "cpu", "--quiet", "--data", f"npz:{folder / 'data.npz'}",
+                "--epochs", 1,
                 "--load", folder / "step.safetensors", "--log", folder / "log.jsonl")
     events = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     return {event[key] for event in events for key in ("arena_bytes", "peak_bytes") if key in event}
 
 
 def a_budget_changes_no_bit(name, folder):
-    """At half of the activations: what is allocated is the plan's peak, inside the budget, and the weights are the same."""
+    """At half of the activations: what is allocated is the plan's peak, inside the budget, and the weights are the
+    same."""
     module, inputs, loss, target = made(name)
     tables = dict(loss=loss, target="y", optimizer=SGD, train={"micro_batch": 4, "accumulate": 2})
     free = gacc.from_torch(module, inputs, **tables)
@@ -554,7 +584,8 @@ def a_ragged_window_is_one_batch(name):
     several = {n: torch.cat([x, x[:3]]) for n, x in inputs.items()}
     wanted = torch.cat([target, target[:3]])
     value, after = updated(module, several, loss, wanted)
-    run = session(gacc.from_torch(module, inputs, loss=loss, target="y", optimizer=SGD, train={"micro_batch": 2, "accumulate": 4}))
+    run = session(gacc.from_torch(module, inputs, loss=loss, target="y", optimizer=SGD,
+                                  train={"micro_batch": 2, "accumulate": 4}))
     for i in range(0, 7, 2):
         run.step({n: x[i:i + 2] for n, x in several.items()}, y=wanted[i:i + 2])
     window = run.update()

@@ -18,12 +18,14 @@ def profiled(folder, device, *options, **settings):
 
 def check(trace, ir, runs_of_step, launches_of_step):
     events = [e for e in trace["traceEvents"] if e["cat"] == "kernel"]
-    expect(all(e["ph"] == "X" and e["ts"] >= 0 and e["dur"] >= 0 and e["name"] for e in events), "an event is not whole")
+    expect(all(e["ph"] == "X" and e["ts"] >= 0 and e["dur"] >= 0 and e["name"] for e in events),
+           "an event is not whole")
     steps = [e for e in events if e["args"]["program"] == "step"]
     expect([e["args"]["launch"] for e in steps] == list(range(launches_of_step)) * runs_of_step,
            f"launches of the step: {[e['args']['launch'] for e in steps]}")
     programs = [e["name"] for e in trace["traceEvents"] if e["cat"] == "program"]
-    expect(programs.count("step") == runs_of_step and programs.count("init") == 1 and programs.count("update") >= 1, programs)
+    expect(programs.count("step") == runs_of_step and programs.count("init") == 1 and programs.count("update") >= 1,
+           programs)
     expect(trace["otherData"]["micro_batch"] == ir.micro_batch, "otherData.micro_batch")
     means = [k for k in trace["kernels"] if k["program"] == "step"]
     expect(len(means) == launches_of_step, means)
@@ -55,7 +57,8 @@ def test_profile_needs_launches_and_a_place(folder):
     artifact = harness.compile_model(harness.example("regression"), folder / "step.ptx")
     done = run("gacc-exec", artifact, "--init-only", "--profile", folder / "t.json", code=2)
     expect("--profile does not go with it" in done.stderr, done.stderr)
-    done = run("gacc-exec", artifact, "--data", harness.make_data(harness.example("regression"), 64, folder), "--device",
+    done = run("gacc-exec", artifact, "--data", harness.make_data(harness.example("regression"), 64, folder),
+               "--device",
                "cpu", "--profile", folder / "nowhere/t.json", code=1)
     harness.one_error(done, "nowhere")
 

@@ -1,5 +1,5 @@
-"""Means to find a machine that computes wrong: --recheck, --log-hash and scripts/compare-logs. GACC_FLIPS sets the number of
-bits that are flipped on the CPU (40)."""
+"""Means to find a machine that computes wrong: --recheck, --log-hash and scripts/compare-logs. GACC_FLIPS sets the
+number of bits that are flipped on the CPU (40)."""
 import hashlib
 import json
 import math
@@ -21,7 +21,8 @@ def small(folder, example="mnist_mlp", samples=96, **settings):
     """A small model's artifact and data."""
     model = harness.example(example)
     settings = {"train__micro_batch": 8, "train__accumulate": 2, **settings}
-    return harness.compile_model(model, folder / f"{example}.ptx", **settings), harness.make_data(model, samples, folder)
+    return harness.compile_model(model, folder / f"{example}.ptx",
+                                 **settings), harness.make_data(model, samples, folder)
 
 
 def hash_of(weights):
@@ -80,7 +81,8 @@ def test_a_weight_changed_by_one_ulp_is_found(folder):
     run("gacc-exec", *other, "--updates", 45, "--resume")
     said = compare_logs(folder / "a.jsonl", folder / "b.jsonl", code=1)
     expect("the hashes differ from update 38 on" in said, said)
-    expect(re.search(r"^update 37: fc1\.weight\[\d+, \d+\] is \S+ \(0x[0-9a-f]{8}\) in A and \S+ \(0x[0-9a-f]{8}\) in B "
+    expect(re.search(
+        r"^update 37: fc1\.weight\[\d+, \d+\] is \S+ \(0x[0-9a-f]{8}\) in A and \S+ \(0x[0-9a-f]{8}\) in B "
                      r"\(1 of its \d+ elements differ\)", said, re.M), said)
     a, b = (int(bits, 16) for bits in re.findall(r"0x([0-9a-f]{8})", said))
     expect(b == a + 1, said)
@@ -89,7 +91,8 @@ def test_a_weight_changed_by_one_ulp_is_found(folder):
 def test_an_update_that_another_device_makes_otherwise_is_found(folder):
     artifact, data = small(folder, samples=32, launch__mode="graph")
     for device in ("cpu", "emulate"):
-        run("gacc-exec", artifact, "--data", data, "--device", device, "--updates", 2, "--log", folder / f"{device}.jsonl",
+        run("gacc-exec", artifact, "--data", data, "--device", device, "--updates", 2, "--log",
+            folder / f"{device}.jsonl",
             "--log-hash")
     same = compare_logs(folder / "cpu.jsonl", folder / "cpu.jsonl", code=0)
     expect("no difference in the 2 updates" in same, same)
@@ -107,7 +110,8 @@ def test_a_run_that_cannot_be_made_again_is_called_so(folder):
     said = compare_logs(folder / "a.jsonl", folder / "b.jsonl", code=1)
     expect("update 3: run B, made again here from the beginning, has other weights than its log says" in said, said)
     run("gacc-exec", *command[:-1], "--log", folder / "c.jsonl")
-    expect("c.jsonl has no hashes" in compare_logs(folder / "a.jsonl", folder / "c.jsonl", code=2), "a log without hashes")
+    expect("c.jsonl has no hashes" in compare_logs(folder / "a.jsonl", folder / "c.jsonl", code=2),
+           "a log without hashes")
     for text in "{}", "[1]":
         (folder / "c.jsonl").write_text(text)
         expect("c.jsonl is no log of gacc-exec" in compare_logs(folder / "a.jsonl", folder / "c.jsonl", code=2), text)
@@ -124,7 +128,8 @@ def test_a_rechecked_run_is_the_run(folder):
         for recheck in ([], ["--recheck", 1], ["--recheck", 2]):
             log = folder / "log.jsonl"
             for limit in ("--launches", 5), ("--updates", 6):  # the second goes on, within a window
-                run("gacc-exec", artifact, "--data", data, "--device", "cpu", *limit, "--log", log, "--log-hash", *recheck,
+                run("gacc-exec", artifact, "--data", data, "--device", "cpu", *limit, "--log", log, "--log-hash",
+                    *recheck,
                     "--checkpoint", folder / f"{example}{recheck}", "--resume")
             logs.append(harness.read_log(log))
         hashes = [[e["hash"] for e in log if e["event"] == "update"] for log in logs]
@@ -152,11 +157,13 @@ def flip_many(folder, device, flips, samples, updates, **settings):
     leave no trace: in bytes that hold nothing, or are written before they are read; and for those in buffers that
     it does not touch."""
     artifact, data = small(folder, samples=samples, **settings)
-    command = [artifact, "--data", data, "--device", device, "--updates", updates, "--log", folder / "log.jsonl", "--log-hash"]
+    command = [artifact, "--data", data, "--device", device, "--updates", updates, "--log", folder / "log.jsonl",
+               "--log-hash"]
     run("gacc-exec", *command)
     clean = [e["hash"] for e in harness.updates_of(folder / "log.jsonl")]
     programs = ["init"] + (["step"] * 4 + ["update"] * 2) * updates  # in the order in which they run: each twice
-    chance, counts, arena = random.Random(11), {"found": 0, "no trace": 0, "out of reach": 0}, ArtifactIr(artifact).arena
+    chance, counts, arena = random.Random(11), {"found": 0, "no trace": 0,
+                                                "out of reach": 0}, ArtifactIr(artifact).arena
     touched = {region: list(accessed(artifact, region)) for region in ("step", "update")}
     places = [span for spans in touched.values() for span in spans]
     for _ in range(flips):
@@ -172,7 +179,8 @@ def flip_many(folder, device, flips, samples, updates, **settings):
         if done.returncode == 1:
             harness.one_error(done, "--recheck: ", "computes wrong")
             expect(log[-1]["event"] == "recheck" and log[-1]["difference"] in done.stderr, f"{flip}: {log[-1]}")
-            expect(re.search(r"--recheck: (launch|update) \d+: \S+.* (is .* the first time and .* the second|was .* before, and "
+            expect(re.search(
+                r"--recheck: (launch|update) \d+: \S+.* (is .* the first time and .* the second|was .* before, and "
                              r"is .* after)", done.stderr), done.stderr)
             counts["found"] += 1
             continue
@@ -190,7 +198,8 @@ def test_flipped_bits_are_found(folder):
 
 
 def test_flipped_bits_are_found_in_the_emulator(folder):
-    counts = flip_many(folder, "emulate", max(4, FLIPS // 8), 8, 1, train__micro_batch=2, layers__fc1__features=64, layers__fc2__features=32,
+    counts = flip_many(folder, "emulate", max(4, FLIPS // 8), 8, 1, train__micro_batch=2, layers__fc1__features=64,
+                       layers__fc2__features=32,
                        layers__fc3__features=16)
     expect(counts["found"] >= 1, f"too few: {counts}")
 
@@ -203,7 +212,8 @@ def test_the_faulty_rank_is_named(folder):
     (folder / "shard").mkdir()
     shard, _ = small(folder / "shard", **lanes, train__ranks=2, memory__shard="optimizer")
     log = folder / "log.jsonl"
-    command = lambda step, *more: [harness.BIN / "gacc-exec", step, "--data", data, "--device", "cpu", "--epochs", 1, "--log", log,
+    command = lambda step, *more: [harness.BIN / "gacc-exec", step, "--data", data, "--device", "cpu", "--epochs", 1,
+                                   "--log", log,
                                    "--log-hash", *more]
     hashes = lambda: [event["hash"] for event in harness.updates_of(log)]
     run("gacc-exec", *command(artifact)[1:])
@@ -212,7 +222,8 @@ def test_the_faulty_rank_is_named(folder):
         ranks.mpirun(2, command(step, "--recheck", 1))
         expect(hashes() == alone, f"{step}: other weights than on one rank")
     # On rank 1: init, its first launch twice, its lane's close twice, then its second launch.
-    faulty = ["env", f"GACC_TEST_FLIP=5:0:{ArtifactIr(artifact).place('fc1.weight')}:1", *command(artifact, "--recheck", 1)]
+    faulty = ["env", f"GACC_TEST_FLIP=5:0:{ArtifactIr(artifact).place('fc1.weight')}:1",
+              *command(artifact, "--recheck", 1)]
     done = ranks.mpirun(2, command(artifact, "--recheck", 1), faulty, code=1)
     ranks.one_error(done, "rank 1", "--recheck: launch 4: fc1.weight[0, 0], which it only reads")
 

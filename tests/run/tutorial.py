@@ -1,4 +1,5 @@
-"""docs/tutorials/published-model.md, on a folder that is made here: random weights, two layers, a tokenizer of its own."""
+"""docs/tutorials/published-model.md, on a folder that is made here: random weights, two layers, a tokenizer of its
+own."""
 import json
 import os
 import re
@@ -35,14 +36,17 @@ text = json.dumps(header).encode()
 
 
 def made(folder):
-    """A model, a text and chats; returns Python and the environment in which the pages' commands find what they name."""
+    """A model, a text and chats; returns Python and the environment in which the pages' commands find what they
+    name."""
     python = harness.peer("numpy", "tokenizers", "jinja2")
     model = folder / "FOLDER"
     model.mkdir()
     subprocess.run([python, "-c", MAKE, model], check=True)
     (folder / "text.txt").write_text("to be or not to be, that is the question\n" * 200)
-    (folder / "chats.jsonl").write_text("".join(json.dumps({"prompt": f"{n} and {n} are ", "completion": str(2 * n)}) + "\n" for n in range(64)))
-    return python, dict(os.environ, PYTHONPATH=str(harness.ROOT / "python"), GACC_LIBRARY=str(harness.BIN / "libgacc.so.0"),
+    (folder / "chats.jsonl").write_text("".join(json.dumps({"prompt": f"{n} and {n} are ", "completion": str(2 * n)})
+                                                + "\n" for n in range(64)))
+    return python, dict(os.environ, PYTHONPATH=str(harness.ROOT / "python"),
+                        GACC_LIBRARY=str(harness.BIN / "libgacc.so.0"),
                         PATH=f"{harness.BIN}:{os.environ['PATH']}")
 
 
@@ -63,7 +67,9 @@ def test_the_page_s_commands_make_an_adapter(folder):
     page = "docs/tutorials/published-model.md"
     expect(type_commands(page, folder, python, environment) == 10, "the page has ten commands")
     for adapter in "adapter", "answers":
-        expect(sorted(path.name for path in (folder / adapter).iterdir()) == ["adapter_config.json", "adapter_model.safetensors"], adapter)
+        expect(sorted(path.name
+                      for path in (folder / adapter).iterdir()) == ["adapter_config.json", "adapter_model.safetensors"],
+                      adapter)
     code = re.findall(r"(?m)^    ((?:import|step|run|gacc)\b[ .].*)$", (harness.ROOT / page).read_text())
     expect(len(code) == 5, code)
     done = subprocess.run([python, "-c", "\n".join(code)], cwd=folder, env=environment, capture_output=True, text=True)
@@ -73,7 +79,8 @@ def test_the_page_s_commands_make_an_adapter(folder):
 def test_the_readme_s_commands_make_an_adapter(folder):
     """The model here has 128 positions."""
     python, environment = made(folder)
-    expect(type_commands("README.md", folder, python, environment, ("--context 512", "--context 128")) == 3, "the README has three commands")
+    expect(type_commands("README.md", folder, python, environment, ("--context 512", "--context 128")) == 3,
+           "the README has three commands")
     expect((folder / "adapter/adapter_config.json").exists(), "no adapter")
 
 

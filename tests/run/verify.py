@@ -21,7 +21,8 @@ def check_report(done, passed):
     found = re.search(r"(\d+) checks passed, (\d+) failed, (\d+) left out", done.stdout)
     expect(found and int(found[1]) >= passed and found[2] == "0", done.stdout)
     for number, what in ((1, "one window"), (2, "recompute"), (3, "resume"), (4, "half")):
-        expect(re.search(rf"^{number}\. .*{what}|^{number}\. .*against f32", done.stdout, re.M), f"check {number}:\n{done.stdout}")
+        expect(re.search(rf"^{number}\. .*{what}|^{number}\. .*against f32", done.stdout, re.M),
+               f"check {number}:\n{done.stdout}")
 
 
 def test_every_example_passes(folder):
@@ -50,17 +51,22 @@ def test_dropout_does_not_depend_on_the_split(folder):
 
 
 def test_settings_leave_out_no_check(folder):
-    """The variants that checks 2 and 4 compile have no place for a recompute budget and for a dynamic scale's start. That start
-    overflows here, and the scale must settle on the masks that the comparisons will have."""
+    """The variants that checks 2 and 4 compile have no place for a recompute budget and for a dynamic scale's start.
+    That start overflows here, and the scale must settle on the masks that the comparisons will have."""
     model = folder / "model.toml"
-    model.write_text(DROPOUT.replace("p = 0.3", "p = 0.9").replace("[optimizer]", "[precision]\nscale_initial = 16777216.0\n[optimizer]"))
+    model.write_text(DROPOUT.replace("p = 0.3", "p = 0.9").replace("[optimizer]",
+                                                                   "[precision]\nscale_initial = 16777216.0\n"
+                                                                   "[optimizer]"))
     spec = harness.make_data(model, 40, folder)
-    artifact = harness.compile_model(model, folder / "step.ptx", model__seed=2, precision__compute="f16", train__micro_batch=2,
+    artifact = harness.compile_model(model, folder / "step.ptx", model__seed=2, precision__compute="f16",
+                                     train__micro_batch=2,
                                      train__accumulate=1, recompute__policy="budget", recompute__budget="1MiB")
     done = run("gacc-exec", artifact, "--data", spec, "--verify")
     expect("4 checks passed, 0 failed, 0 left out" in done.stdout, done.stdout)
-    harness.write_npy(folder / "y.npy", array.array("i", [-100] * 40), [40])  # no scale can be found, and that is not why
-    harness.one_error(run("gacc-exec", artifact, "--data", spec, "--verify", code=1), "nothing is counted in the first window")
+    harness.write_npy(folder / "y.npy", array.array("i", [-100] * 40),
+                      [40])  # no scale can be found, and that is not why
+    harness.one_error(run("gacc-exec", artifact, "--data", spec, "--verify", code=1),
+                      "nothing is counted in the first window")
 
 
 def half_model(*between, micro_batch=4, **first):
@@ -81,7 +87,8 @@ def test_loaded_weights_reach_every_variant(folder):
         spec = harness.make_data(model, 16, folder)
         artifact = harness.compile_model(model, folder / "step.ptx")
         run("gacc-exec", artifact, "--init-only", "--seed", 5, "--save", folder / "w", "--device", "cpu")
-        large = {name: (shape, [3 * v for v in values]) for name, (shape, values) in harness.read_safetensors(folder / "w").items()}
+        large = {name: (shape, [3 * v for v in values]) for name,
+                 (shape, values) in harness.read_safetensors(folder / "w").items()}
         harness.write_safetensors(folder / "w", large)
         done = run("gacc-exec", artifact, "--data", spec, "--load", folder / "w", "--verify", "--device", "cpu")
         check_report(done, 4)
@@ -98,7 +105,8 @@ def test_a_check_that_is_not_judged_may_overflow(folder):
 
 
 def test_half_with_batch_norm(folder):
-    """The reshapes that recompute repeats stand between f16 kernels; relu and max_pool2d turn over in rounding (check 4's bound)."""
+    """The reshapes that recompute repeats stand between f16 kernels; relu and max_pool2d turn over in rounding (check
+    4's bound)."""
     small = dict(layers__conv1__channels=6, layers__conv2__channels=6, layers__fc__features=16, train__micro_batch=8)
     artifact, spec = make("mnist_cnn", folder, precision__compute="f16", **small)
     check_report(run("gacc-exec", artifact, "--data", spec, "--verify"), 3)
@@ -112,7 +120,8 @@ def test_emulated(folder):
 def test_a_mean_of_means_is_refused(folder):
     """An artifact whose step counts launches in the place of samples, the usual mistake of gradient accumulation."""
     artifact, spec = make("mnist_mlp_plain", folder, train__micro_batch=8, train__accumulate=3)
-    sealed(artifact, lambda body: re.sub(rb"total_sum\.acc @loss\.count, %[\w.]+ k\(\d+\)", b"add.acc @loss.count, 1.0 k(900)", body, count=1))
+    sealed(artifact, lambda body: re.sub(rb"total_sum\.acc @loss\.count, %[\w.]+ k\(\d+\)",
+                                         b"add.acc @loss.count, 1.0 k(900)", body, count=1))
     done = run("gacc-exec", artifact, "--data", spec, "--verify", code=1)
     expect("the artifact's IR is not sound" in done.stderr and "R18" in done.stderr, done.stderr)
 
@@ -121,7 +130,9 @@ def test_splits_that_are_not_promised_are_not_judged(folder):
     artifact, spec = make("mnist_mlp_plain", folder, train__micro_batch=8, train__accumulate=3)
     # Without the record of its model, against which check 2 would hold it.
     sealed(artifact, lambda body: re.sub(rb"(?m)^//(sets|model) .*\n", b"", body))
-    sealed(artifact, lambda body: body.replace(b"//ir   set ", b'//ir   set equivalence.because = ["it counts launches"]\n//ir   set ', 1))
+    sealed(artifact, lambda body: body.replace(b"//ir   set ",
+                                               b'//ir   set equivalence.because = ["it counts launches"]\n//ir   set ',
+                                               1))
     done = run("gacc-exec", artifact, "--data", spec, "--verify")
     expect("not judged: " in done.stdout, done.stdout)
 
@@ -165,8 +176,10 @@ def lean_folder(folder):
 def test_without_a_compiler_it_says_so(folder):
     artifact, spec = make("regression", folder, train__micro_batch=8, train__accumulate=2)
     lean = lean_folder(folder)
-    done = subprocess.run([lean / "gacc-exec", artifact, "--data", spec, "--verify"], capture_output=True, text=True, timeout=300)
-    expect(done.returncode == 0 and re.search(r"2\. recompute.*\n  left out: .*gaccc is not there", done.stdout), done.stdout + done.stderr)
+    done = subprocess.run([lean / "gacc-exec", artifact, "--data", spec, "--verify"], capture_output=True, text=True,
+                          timeout=300)
+    expect(done.returncode == 0 and re.search(r"2\. recompute.*\n  left out: .*gaccc is not there", done.stdout),
+           done.stdout + done.stderr)
 
 
 def test_a_fault_of_the_compiler_fails(folder):
@@ -176,13 +189,17 @@ def test_a_fault_of_the_compiler_fails(folder):
     for status, code, says in ((1, 0, "left out: "), (3, 1, "FAILED: "), (139, 1, "FAILED: ")):
         (lean / "gaccc").write_text(f"#!/bin/sh\necho error: no such luck\nexit {status}\n")
         (lean / "gaccc").chmod(0o755)
-        done = subprocess.run([lean / "gacc-exec", artifact, "--data", spec, "--verify"], capture_output=True, text=True, timeout=300)
-        expect(done.returncode == code and f"\n  {says}gaccc gives up with exit {status}: error: no such luck" in done.stdout, done.stdout + done.stderr)
+        done = subprocess.run([lean / "gacc-exec", artifact, "--data", spec, "--verify"], capture_output=True,
+                              text=True, timeout=300)
+        expect(done.returncode == code
+               and f"\n  {says}gaccc gives up with exit {status}: error: no such luck" in done.stdout,
+               done.stdout + done.stderr)
 
 
 def test_it_goes_with_nothing_that_writes(folder):
     artifact, spec = make("regression", folder)
-    for options in (["--save", folder / "w.safetensors"], ["--updates", 3], ["--checkpoint", folder / "c"], ["--init-only"]):
+    for options in (["--save", folder / "w.safetensors"], ["--updates", 3], ["--checkpoint", folder / "c"],
+                    ["--init-only"]):
         run("gacc-exec", artifact, "--data", spec, "--verify", *options, code=2)
     run("gacc-exec", artifact, "--verify", code=2)
 

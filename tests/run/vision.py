@@ -11,7 +11,8 @@ SETS = dict(train__micro_batch=4, train__accumulate=2, precision__on_nonfinite="
 
 
 def data(folder, name, samples=48, without=(), planted=(), unlabelled=()):
-    """Real images in file order but those of `without`; the rows `planted` hold a number that normalising makes infinite, `unlabelled` the label -100."""
+    """Real images in file order but those of `without`; the rows `planted` hold a number that normalising makes
+    infinite, `unlabelled` the label -100."""
     arrays = harness.make_arrays(MODEL, samples, 3)
     (values, shape), (labels, _) = arrays["image"], arrays["label"]
     values = array.array("f", [v / 255 for v in values])
@@ -29,7 +30,8 @@ def train(folder, artifact, spec, name, *words):
 
 
 def statistics(path):
-    return {k: list(v) for k, (_, v) in harness.read_safetensors(path).items() if k.endswith((".running_mean", ".running_var"))}
+    return {k: list(v) for k, (_, v) in harness.read_safetensors(path).items()
+            if k.endswith((".running_mean", ".running_var"))}
 
 
 def test_a_skipped_window_leaves_no_statistics(folder):
@@ -38,14 +40,16 @@ def test_a_skipped_window_leaves_no_statistics(folder):
     expect([e["skipped"] for e in events] == [False, True, False, False, False, False], f"{events}")
     _, reference = train(folder, artifact, data(folder, "clean", without=range(8, 16)), "clean")
     expect(len(statistics(final)) == 4, f"{list(statistics(final))}")
-    expect(final.read_bytes() == reference.read_bytes(), "statistics or weights differ from those of the run without the window")
+    expect(final.read_bytes() == reference.read_bytes(),
+           "statistics or weights differ from those of the run without the window")
 
 
 def test_a_dropped_window_leaves_no_statistics(folder):
     artifact = harness.compile_model(MODEL, folder / "m.ptx", **SETS | dict(train__tail="drop"))
     _, final = train(folder, artifact, data(folder, "rest"), "rest")
     _, reference = train(folder, artifact, data(folder, "whole", without=range(40, 48)), "whole", "--updates", 5)
-    _, longer = train(folder, artifact, data(folder, "tail", without=range(44, 48)), "tail")  # a last window of one launch
+    _, longer = train(folder, artifact, data(folder, "tail", without=range(44, 48)),
+                      "tail")  # a last window of one launch
     expect(longer.read_bytes() == reference.read_bytes(), "the dropped launch left a trace")
     expect(final.read_bytes() != reference.read_bytes(), "the sixth window counts when it is full")
 
@@ -76,9 +80,11 @@ def test_threads_change_no_bit(folder):
 
 
 def test_the_plan_names_batch_norm(folder):
-    verdicts = [json.loads(run("gaccc", MODEL, "--plan", "--json", "--set", f"train.accumulate={k}").stdout)["equivalence"] for k in (1, 2)]
+    verdicts = [json.loads(run("gaccc", MODEL, "--plan", "--json", "--set",
+                               f"train.accumulate={k}").stdout)["equivalence"] for k in (1, 2)]
     expect(verdicts[0] == {"exact": True}, f"one micro-batch is the batch: {verdicts[0]}")
-    expect(verdicts[1] == {"exact": False, "because": [f"batch_norm {n} takes its statistics per micro-batch" for n in ("bn_a", "bn_c")]}, f"{verdicts[1]}")
+    expect(verdicts[1] == {"exact": False, "because": [f"batch_norm {n} takes its statistics per micro-batch"
+                                                       for n in ("bn_a", "bn_c")]}, f"{verdicts[1]}")
     done = run("gaccc", MODEL, "--set", "train.require=exact", "-o", folder / "no.ptx", code=1)
     expect(done.stderr.count("error:") == 2 and "bn_a" in done.stderr and "group_norm" in done.stderr, done.stderr)
 
