@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The rules of text in this repository: lines of at most 120 columns (but rows of tables, which cannot be broken),
-sentences of at most 40 words, and no citation of a document that is not here. A comment of C++ begins with a verb or a
-noun, not with Of, What, Who, Whether, Where, Which or How. A type of a header has a name of its own. What is from before
-a rule stands in check_text.exceptions with its number (of types, or of a test's long lines), which may only shrink.
-Names each place that breaks a rule, exit 1.
+sentences of at most 40 words, and no citation of a document that is not here. A comment of C++ begins with a verb or
+a noun, not with Of, What, Who, Whether, Where, Which or How. A type of a header has a name of its own. What is from
+before a rule stands in check_text.exceptions with its number (of types, or of a test's long lines), which may only
+shrink. Names each place that breaks a rule, exit 1.
 
     check_text.py            check what git tracks
     check_text.py --wrap     wrap the long paragraphs of Markdown files first; nothing else is touched
