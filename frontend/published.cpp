@@ -288,12 +288,19 @@ class Reading {
       return std::ranges::count(kNeutralValues, std::pair<std::string_view, std::string_view>(name, text)) >
              0;
     };
-    for (const auto& [name, value] : config_)
-      if (!value.is_null() && !read_.contains(name) && !is_ignored(name) && !is_neutral(name, value)) {
+    // Returns whether some expression reads keys of it, as of an object.
+    const auto has_keys = [&](const std::string& name) {
+      const auto next = read_.lower_bound(name + ".");
+      return next != read_.end() && next->starts_with(name + ".");
+    };
+    for (const auto& [name, value] : config_) {
+      const bool is_known = read_.contains(name) && !has_keys(name);
+      if (!value.is_null() && !is_known && !is_ignored(name) && !is_neutral(name, value)) {
         const std::string text = value_text({name});  // without control characters, in quotes
         error(Kind::unknown_key, "`{}` = {}: {} does not say what that means",
               text.substr(1, text.size() - 2), shown_text(value), family_);
       }
+    }
   }
 
   const Lookup look_ = [this](const std::string& name) { return lookup(name); };

@@ -73,7 +73,7 @@ TEST_F(DatasetTest, ReadsCsv) {
   Dataset data;
   for (std::string label : {"class", "2"}) {
     ASSERT_EQ(load_dataset("csv:" + file + ",label=" + label, image_label_plan(), data).text(), "");
-    EXPECT_EQ(values<float>(data.columns[0].bytes), (std::vector<float>{.5f, 1, 2, 3, 4, 5, 6, 7}));
+    EXPECT_EQ(values<double>(data.columns[0].bytes), (std::vector<double>{.5, 1, 2, 3, 4, 5, 6, 7}));
     EXPECT_EQ(values<double>(data.columns[1].bytes), (std::vector<double>{2, 0}));
   }
   Plan regression = image_label_plan();
@@ -120,7 +120,7 @@ Plan table_plan() {
 struct Loaded {
   std::string error;
   std::vector<std::string> remarks;
-  std::vector<float> features;
+  std::vector<double> features;
 };
 
 Loaded load(const std::string& spec, DataFacts& facts, DataUse use = DataUse::evaluation,
@@ -129,7 +129,7 @@ Loaded load(const std::string& spec, DataFacts& facts, DataUse use = DataUse::ev
   Loaded result;
   result.error = load_dataset(spec, plan, use, facts, data).text();
   result.remarks = data.remarks;
-  if (result.error.empty()) result.features = values<float>(data.columns[0].bytes);
+  if (result.error.empty()) result.features = values<double>(data.columns[0].bytes);
   return result;
 }
 
@@ -138,7 +138,7 @@ TEST_F(DatasetTest, CsvColumnsGoByName) {
   const std::string first = folder_.put("first.csv", "a,city,kind,b\n1,4,2,2\n3,0,1,4\n");
   Loaded train = load("csv:" + first + ",label=kind", facts, DataUse::training);
   EXPECT_EQ(train.error, "");
-  EXPECT_EQ(train.features, (std::vector<float>{1, 2, 3, 4}));
+  EXPECT_EQ(train.features, (std::vector<double>{1, 2, 3, 4}));
   EXPECT_EQ(facts["table"].columns, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(facts["table"].fill, (std::vector<double>{2, 3}));
   const std::string turned = folder_.put("turned.csv", "b,kind,a,city\n2,2,1,4\n4,1,3,0\n");
@@ -170,16 +170,16 @@ TEST_F(DatasetTest, CsvIsSplitByRows) {
   const std::string spec = "csv:" + folder_.put("f.csv", text);
   const auto rows = [&](const std::string& options) {
     DataFacts facts;
-    std::vector<float> all = load(spec + options, facts, DataUse::training).features, rows;
+    std::vector<double> all = load(spec + options, facts, DataUse::training).features, rows;
     for (size_t i = 0; i < all.size(); i += 2) rows.push_back(all[i]);
     return rows;
   };
   EXPECT_EQ(rows("").size(), 25u);
-  EXPECT_EQ(rows(",split=test"), (std::vector<float>{9, 19}));
-  EXPECT_EQ(rows(",split=test,limit=1"), (std::vector<float>{9}));
-  const std::vector<float> train = rows(",split=train");
+  EXPECT_EQ(rows(",split=test"), (std::vector<double>{9, 19}));
+  EXPECT_EQ(rows(",split=test,limit=1"), (std::vector<double>{9}));
+  const std::vector<double> train = rows(",split=train");
   EXPECT_EQ(train.size(), 23u);
-  EXPECT_EQ(std::count(train.begin(), train.end(), 19.0f), 0);
+  EXPECT_EQ(std::count(train.begin(), train.end(), 19.0), 0);
 }
 
 TEST_F(DatasetTest, CsvGapsAreFilledOrLeftOut) {
@@ -192,13 +192,13 @@ TEST_F(DatasetTest, CsvGapsAreFilledOrLeftOut) {
           ":2: column 4 (\"b\"): \"NA\" is no number; missing=mean fills it in, missing=drop leaves the "
           "line out");
   Loaded dropped = load(spec + ",missing=drop", facts = {}, DataUse::training);
-  EXPECT_EQ(dropped.features, (std::vector<float>{8, 6}));
+  EXPECT_EQ(dropped.features, (std::vector<double>{8, 6}));
   EXPECT_EQ(dropped.remarks[0], "note: " + path + ": 3 of 4 lines have a missing field and are left out");
   Loaded filled = load(spec + ",missing=mean", facts = {}, DataUse::training);
-  EXPECT_EQ(filled.features, (std::vector<float>{1, 7.5, 3, 7.5, 8, 6, 4, 9}));
+  EXPECT_EQ(filled.features, (std::vector<double>{1, 7.5, 3, 7.5, 8, 6, 4, 9}));
   EXPECT_EQ(filled.remarks[0], "note: " + path + ": 3 missing fields have their column's mean of training");
   const std::string later = folder_.put("g.csv", "a,city,label,b\n,0,0,\n");
-  EXPECT_EQ(load("csv:" + later + ",missing=mean", facts).features, (std::vector<float>{4, 7.5}));
+  EXPECT_EQ(load("csv:" + later + ",missing=mean", facts).features, (std::vector<double>{4, 7.5}));
   EXPECT_EQ(load("csv:" + later + ",missing=mean", facts = {}).error,
             later + ": column 1 (\"a\"): a field is missing, and no training data have given a mean for it");
   const std::string label = folder_.put("h.csv", "a,city,label,b\n1,0,,2\n");
