@@ -89,7 +89,7 @@ std::string wrong_command(const CLI::App& app, const CompilerArguments& given, c
     return fmt::format("--fits {}: expected sizes of cards in GiB, as in 4,8,24", *given.fits);
   if (given.model == "-" && given.writes_output() && given.output.empty())
     return "a model from standard input needs -o";
-  return wrong_output(rows, given);
+  return "";
 }
 
 }  // namespace
@@ -200,9 +200,10 @@ std::optional<int> parse_arguments(int argc, char** argv, CompilerArguments& to)
   if (const std::optional<int> ended = parse_command_line(app, argc, argv, elsewhere)) return ended;
   if (to.fits && to.model.empty() && !parse_cards(*to.fits))
     to.model = std::exchange(to.fits, kUsualCards).value();  // --fits MODEL
-  const std::string wrong = wrong_command(app, to, rows);
-  if (wrong.empty()) return std::nullopt;
-  return fail(kWrongCommand, fmt::format("{}\ngaccc --help lists the options", wrong));
+  if (const std::string wrong = wrong_command(app, to, rows); !wrong.empty())
+    return fail(kWrongCommand, fmt::format("{}\ngaccc --help lists the options", wrong));
+  if (const std::string wrong = wrong_output(rows, to); !wrong.empty()) return fail(kWrongCommand, wrong);
+  return std::nullopt;
 }
 
 }  // namespace gacc

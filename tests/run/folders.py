@@ -231,10 +231,10 @@ def test_a_config_means_what_transformers_takes_it_for(folder):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    # Of both spellings of the positions the older one counts, as a whole.
-    both = emitted("both", rope_scaling=dict(type="default"),
-                   rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=500000.0))
-    assert "rope = { theta = 10000.0 }" in both and "linear" not in both, both
+    # Of both spellings of the positions the older one counts, as a whole. What the other one says beside is refused.
+    both = gaccc(folder_of(folder, "both", rope_scaling=dict(type="default"),
+                           rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=500000.0)), "--summary")
+    assert both.returncode == 1 and "`rope_parameters.factor` = 2:" in both.stderr, both.stderr
     assert "theta = 77.0" in emitted("older", rope_scaling=dict(type="default", rope_theta=77.0),
                                      rope_parameters=dict(rope_type="default", rope_theta=5.0))
     # Phi3's class takes 32000 for a padding that is not there.
