@@ -80,6 +80,7 @@ std::string wrong_command(const CompilerArguments& given, std::vector<Override>&
     if (!parsed) return fmt::format("--set {}: expected KEY=VALUE", set);
     overrides.push_back(*parsed);
   }
+  if (const std::string wrong = wrong_outputs(given); !wrong.empty()) return wrong;
   if (!given.memory.empty()) overrides.push_back({"memory.budget", toml_string(given.memory)});
   if (!given.ranks.empty()) {
     const bool number = given.ranks.find_first_not_of("0123456789") == std::string::npos;

@@ -70,17 +70,6 @@ std::string elsewhere(const std::string& option) {
   return set.empty() ? "" : fmt::format("write {}", set);
 }
 
-// Returns what is wrong with the files that the command line names, or "".
-std::string wrong_output(const OptionRows& rows, const CompilerArguments& given) {
-  std::vector<FileOption> files = file_options(rows);
-  for (FileOption& each : files)
-    if (each.option == "-o") each.files = {given.writes_output() ? target_of(given.output_path()) : ""};
-  for (const auto& [prints, option] :
-       {std::pair(given.plan || given.summary, "--plan"), {given.fits.has_value(), "--fits"}})
-    if (prints) files.push_back({option, FileUse::writes, {target_of("-")}});
-  return wrong_files(files, rows);
-}
-
 std::string wrong_command(const CLI::App& app, const CompilerArguments& given, const OptionRows& rows) {
   if (std::string wrong = wrong_excludes(app, rows); !wrong.empty()) return wrong;
   if (std::string wrong = wrong_needs(app, rows); !wrong.empty()) return wrong;
@@ -200,10 +189,19 @@ std::optional<int> parse_arguments(int argc, char** argv, CompilerArguments& to)
   if (const std::optional<int> ended = parse_command_line(app, argc, argv, elsewhere)) return ended;
   if (to.fits && to.model.empty() && !parse_cards(*to.fits))
     to.model = std::exchange(to.fits, kUsualCards).value();  // --fits MODEL
-  if (const std::string wrong = wrong_command(app, to, rows); !wrong.empty())
-    return fail(kWrongCommand, fmt::format("{}\ngaccc --help lists the options", wrong));
-  if (const std::string wrong = wrong_output(rows, to); !wrong.empty()) return fail(kWrongCommand, wrong);
-  return std::nullopt;
+  const std::string wrong = wrong_command(app, to, rows);
+  if (wrong.empty()) return std::nullopt;
+  return fail(kWrongCommand, fmt::format("{}\ngaccc --help lists the options", wrong));
+}
+
+std::string wrong_outputs(CompilerArguments given) {
+  std::vector<FileOption> files = file_options(option_table(given));
+  for (FileOption& each : files)
+    if (each.option == "-o") each.files = {given.writes_output() ? target_of(given.output_path()) : ""};
+  for (const auto& [prints, option] :
+       {std::pair(given.plan || given.summary, "--plan"), {given.fits.has_value(), "--fits"}})
+    if (prints) files.push_back({option, FileUse::writes, {target_of("-")}});
+  return wrong_files(files, option_table(given));
 }
 
 }  // namespace gacc

@@ -35,4 +35,7 @@ OptionRows option_table(CompilerArguments& to);
 // --help and --version, 2 for a command line that no model can make right.
 [[nodiscard]] std::optional<int> parse_arguments(int argc, char** argv, CompilerArguments& to);
 
+// Returns what is wrong with the files that the command line names, or "".
+std::string wrong_outputs(CompilerArguments given);
+
 }  // namespace gacc
