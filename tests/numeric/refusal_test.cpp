@@ -72,7 +72,7 @@ TEST(Refusals, Reductions) {
   EXPECT_EQ(refusal("total_sum.acc @n, %x"),
             "`total_sum.acc`: `%x` is f32[B,4]; it must be i32 [type-mismatch]");
   EXPECT_EQ(refusal("total_sum.acc @b, %x"),
-            "`total_sum.acc`: `@b` is f32[5]; it must be a scalar [shape-mismatch]");
+            "`total_sum.acc`: `@b` is f32[5]; the buffer must have one element [shape-mismatch]");
 }
 
 TEST(Refusals, ShapesAndProducts) {
