@@ -674,13 +674,6 @@ gacc_error gacc_session_write(gacc_session* session, const char* name, const voi
   });
 }
 
-gacc_error gacc_session_save(gacc_session* session, const char* path) {
-  return with_session(session, "gacc_session_save", true, [&](gacc_session& run) -> Answer {
-    if (path == nullptr) return wrong_call("gacc_session_save: the path is null");
-    return save(run, {.option = "gacc_session_save", .path = path});
-  });
-}
-
 gacc_error gacc_session_save_as(gacc_session* session, const char* path, const gacc_save_options* options) {
   return with_session(session, "gacc_session_save_as", true, [&](gacc_session& run) -> Answer {
     if (path == nullptr) return wrong_call("gacc_session_save_as: the path is null");

@@ -245,10 +245,6 @@ gacc_error gacc_session_next_token(gacc_session* session, const int32_t* text, s
 gacc_error gacc_session_read(gacc_session* session, const char* name, void* data, size_t bytes);
 gacc_error gacc_session_write(gacc_session* session, const char* name, const void* data, size_t bytes);
 
-/* The parameters as f32, as a safetensors file; a path that ends as another format does, such as w.pt, is refused.
- * Waits. */
-gacc_error gacc_session_save(gacc_session* session, const char* path);
-
 typedef struct gacc_save_options {
   int adapter;      /* the adapters alone, into a folder as PEFT has it */
   int merge;        /* adds the adapters to the weights */
@@ -260,6 +256,12 @@ typedef struct gacc_save_options {
  * whole folder of a published model, with config.json and the tokenizer's files of that which gacc_session_load has
  * read. `options` may be null. Waits. */
 gacc_error gacc_session_save_as(gacc_session* session, const char* path, const gacc_save_options* options);
+
+/* The parameters as f32, as a safetensors file; a path that ends as another format does, such as w.pt, is refused.
+ * Waits. */
+static inline gacc_error gacc_session_save(gacc_session* session, const char* path) {
+  return gacc_session_save_as(session, path, NULL);
+}
 
 /* The whole state, an open window too, in FOLDER/checkpoint, from which another session goes on with the same
  * bits. It has no position in a data set, which is the caller's to keep. With train.lanes above 1 it is of the

@@ -496,7 +496,7 @@ class Session:
     def _arrays(self) -> dict[str, np.ndarray]:
         with tempfile.TemporaryDirectory(prefix="gacc-") as folder:
             path = os.path.join(folder, "parameters")
-            call("session_save", self._handle, path_bytes(path))
+            call("session_save_as", self._handle, path_bytes(path), None)
             return _arrays.read_safetensors(path)
 
     def load(self, parameters: Mapping[str, Any] | str | os.PathLike) -> None:

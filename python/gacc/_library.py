@@ -101,7 +101,6 @@ FUNCTIONS = {
     "session_predict": [c_void_p, c_void_p, c_size_t, c_int64, c_void_p, c_size_t],
     "session_next_token": [c_void_p, c_void_p, c_size_t, c_void_p, c_void_p],
     "session_read": [c_void_p, c_char_p, c_void_p, c_size_t],
-    "session_save": [c_void_p, c_char_p],
     "session_save_as": [c_void_p, c_char_p, c_void_p],
     "session_checkpoint": [c_void_p, c_char_p],
     "session_resume": [c_void_p, c_char_p],
