@@ -195,13 +195,14 @@ std::optional<int> parse_arguments(int argc, char** argv, CompilerArguments& to)
 }
 
 std::string wrong_outputs(CompilerArguments given) {
-  std::vector<FileOption> files = file_options(option_table(given));
+  const OptionRows rows = option_table(given);
+  std::vector<FileOption> files = file_options(rows);
   for (FileOption& each : files)
     if (each.option == "-o") each.files = {given.writes_output() ? target_of(given.output_path()) : ""};
   for (const auto& [prints, option] :
        {std::pair(given.plan || given.summary, "--plan"), {given.fits.has_value(), "--fits"}})
     if (prints) files.push_back({option, FileUse::writes, {target_of("-")}});
-  return wrong_files(files, option_table(given));
+  return wrong_files(files, rows);
 }
 
 }  // namespace gacc

@@ -45,7 +45,7 @@ def settings(given: Mapping) -> dict[str, object]:
     for name, it in given.items():
         depth = (2 if str(name).partition(".")[0] in ("inputs", "layers") else 1) - str(name).count(".")
         if isinstance(it, Mapping) and depth > 0 and it:
-            out |= {path: value for path, value in settings({f"{name}.{key(k)}": v for k, v in it.items()}).items()}
+            out |= settings({f"{name}.{key(k)}": v for k, v in it.items()})
         else:
             out[name] = it
     return out
