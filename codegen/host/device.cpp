@@ -29,8 +29,7 @@ std::string precision_note(gacc::DType type) {
   if (type == gacc::DType::f32 || (type == gacc::DType::bf16 && multiplies_bf16())) return "";
   return fmt::format(
       "this CPU multiplies no {0}: what the step keeps in {0} is converted to f32 for products and back, "
-      "which "
-      "takes about 1.3 times as long as f32 alone (gaccc --set precision.compute=f32, of more memory)",
+      "which takes about 1.3 times as long as f32 alone (gaccc --set precision.compute=f32, of more memory)",
       gacc::dtype_text(type));
 }
 

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ._tokenizer import Refused
+from ._tokenizer import Refused, are_messages, parsed
 
 # What others call those who speak.
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
@@ -14,15 +14,6 @@ ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assi
          "function_call": "assistant", "observation": "tool"}
 FORMS = ("a sample is a table with `text`, with `prompt` and `completion`, with `messages`, with `conversations`, or "
          "with `instruction` and `output`")
-
-
-def parsed(text: str, place: str) -> Any:
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise Refused(f"{place}: is no JSON: it is nested too deeply") from None
-    except ValueError as error:
-        raise Refused(f"{place}: is no JSON: {error}") from None
 
 
 def lines_of(text: str, path: pathlib.Path) -> Iterator[tuple[Any, str]]:
@@ -133,9 +124,7 @@ def messages_of(table: Any) -> list[dict[str, Any]] | None:
     known = {key for key, value in table.items() if value is not None}  # a row of a table has every key
     if "messages" in known:
         messages = table["messages"]
-        right = isinstance(messages, list) and messages and all(
-            isinstance(one, dict) and isinstance(one.get("role"), str) and "content" in one for one in messages)
-        if not right:
+        if not are_messages(messages):
             raise Refused("`messages` is no list of tables with `role` and `content`")
         # Without the keys of other rows, which a template would see.
         return [{key: value for key, value in one.items() if value is not None or key == "content"}

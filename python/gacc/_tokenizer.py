@@ -34,15 +34,23 @@ class Part(NamedTuple):
     end: int
 
 
+def parsed(text: str, place: object) -> Any:
+    """What a text of JSON says."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise Refused(f"{place}: is no JSON: it is nested too deeply") from None
+    except ValueError as error:
+        raise Refused(f"{place}: is no JSON: {error}") from None
+
+
 def read_json(path: pathlib.Path) -> dict[str, Any]:
     """The table of a file; an empty one where there is no file."""
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except RecursionError:
-        raise Refused(f"{path}: is no JSON: it is nested too deeply") from None
-    except ValueError as error:
+        found = parsed(path.read_text(encoding="utf-8"), path)
+    except UnicodeDecodeError as error:
         raise Refused(f"{path}: is no JSON: {error}") from None
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}") from None
@@ -61,6 +69,12 @@ def numbers_of(facts: Mapping[str, Any], key: str, place: object, several: bool 
             kind = "a token's number, or a list of them" if several else "a token's number"
             raise Refused(f"{place}: `{key}` is {json.dumps(said, default=str)[:60]}, and is {kind}")
     return numbers
+
+
+def are_messages(said: Any) -> bool:
+    """Returns whether that is a chat: tables with `role` and `content`, at least one."""
+    return isinstance(said, Sequence) and len(said) > 0 and all(
+        isinstance(one, Mapping) and isinstance(one.get("role"), str) and "content" in one for one in said)
 
 
 def word_of(said: Any) -> str | None:
@@ -290,23 +304,20 @@ class Given(Words):
         end = getattr(tokenizer, "eos_token_id", None)
         self.stops = {end} if isinstance(end, int) else set()
         self.special = set(getattr(tokenizer, "all_special_ids", ()))
+        self._unmarked = {"add_special_tokens": False}
         try:
-            self._ids("a", False)
+            self.encode("a")
         except TypeError:  # it knows nothing of marks
-            self._marks = False
+            self._unmarked = {}
         else:
-            self._marks = True
-            self.front, _ = surroundings(self._ids)
+            self.front, _ = surroundings(lambda text, marked: self._ids(text, add_special_tokens=marked))
 
-    def _ids(self, text: str, marked: bool) -> list[int]:
-        found = self.tokenizer.encode(text, add_special_tokens=marked)
+    def _ids(self, text: str, **marks: bool) -> list[int]:
+        found = self.tokenizer.encode(text, **marks)
         return list(getattr(found, "ids", found))
 
     def encode(self, text: str) -> list[int]:
-        if self._marks:
-            return self._ids(text, False)
-        found = self.tokenizer.encode(text)
-        return list(getattr(found, "ids", found))
+        return self._ids(text, **self._unmarked)
 
     def decode(self, ids: list[int]) -> str:
         more = {SPACES: False} if hasattr(self.tokenizer, SPACES) else {}

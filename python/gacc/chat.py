@@ -17,7 +17,6 @@ import json
 import os
 import pathlib
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,13 +32,11 @@ DRAWN = {"temperature": float, "top_p": float, "top_k": int}  # keys of generati
 
 def libraries() -> list[tuple[str, int, int]]:
     """The libraries of gacc that this process has, and their versions by size and time."""
-    found = {}
-    for line in pathlib.Path("/proc/self/maps").read_text().splitlines():
-        path = line.rpartition(" ")[2]
-        if os.path.basename(path).startswith("libgacc"):
-            for file in pathlib.Path(path).parent.glob("libgacc*.so*"):
-                found[str(file)] = file.stat()
-    return sorted((name, info.st_size, info.st_mtime_ns) for name, info in found.items())
+    maps = pathlib.Path("/proc/self/maps").read_text().splitlines()
+    paths = {pathlib.Path(line.rpartition(" ")[2]) for line in maps}
+    folders = {path.parent for path in paths if path.name.startswith("libgacc")}
+    files = {str(file): file.stat() for folder in folders for file in folder.glob("libgacc*.so*")}
+    return sorted((name, info.st_size, info.st_mtime_ns) for name, info in files.items())
 
 
 def cached(model: pathlib.Path, settings: Mapping[str, Any], lora: int, context: int | None) -> Step:
@@ -64,9 +61,7 @@ def cached(model: pathlib.Path, settings: Mapping[str, Any], lora: int, context:
     step = compile(model, lora=lora, context=context, set=settings)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            step.save(os.path.join(folder, "step.ptx"))
-            os.replace(os.path.join(folder, "step.ptx"), path)
+        step.save(path)
     except (OSError, Error) as error:
         print(f"note: {path} cannot be written, and the next start compiles again: {error}", file=sys.stderr)
     return step

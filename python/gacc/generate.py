@@ -22,7 +22,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ import numpy as np
 from . import Error, Session, Step, byref, call, program
 from . import open as open_step
 from ._library import CDrawOptions
-from ._tokenizer import Refused, Tokenizer, Words, words_by
+from ._tokenizer import Refused, Tokenizer, Words, are_messages, words_by
 
 BYTES = 256  # a vocabulary of no more is bytes for gacc-exec
 AT_ONCE = 16  # tokens of a prompt that a call of the library takes, which Ctrl-C waits for
@@ -157,9 +157,7 @@ class Model:
 
 
 def check_messages(messages: Any) -> None:
-    right = isinstance(messages, Sequence) and len(messages) > 0 and all(
-        isinstance(one, Mapping) and isinstance(one.get("role"), str) and "content" in one for one in messages)
-    if not right:
+    if not are_messages(messages):
         raise Refused(f"a prompt is a text, and messages are a list of tables with `role` and `content`, not "
                       f"{messages!r:.60}")
 

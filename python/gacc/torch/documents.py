@@ -12,7 +12,7 @@ from torch import fx
 from .layers import HIDDEN
 from .operations import OPERATIONS
 from .region import Region, row
-from .tensor import B, Tensor, Unsupported, axes_of, extents, known
+from .tensor import B, Tensor, Unsupported, axes_of
 
 aten = torch.ops.aten
 LIBRARY = torch.library.Library("gacc", "FRAGMENT")

@@ -56,7 +56,7 @@ def norms(graph: fx.Graph) -> None:
                     eps := root_mean_square(other, x)) is None:
                 continue
             end, weight = node, None
-            users = [user for user in node.users]
+            users = list(node.users)
             while len(users) == 1 and made_by(users[0], *PASSED):
                 users = list(users[0].users)
             if len(users) == 1 and made_by(users[0], aten.mul.Tensor):

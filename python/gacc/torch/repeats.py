@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import operator
 import re
 from collections import Counter
 from collections.abc import Iterator

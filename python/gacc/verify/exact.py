@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional as F
 
-from .observe import Batch, CannotJudge, Draws, Tensors, Update, named
+from .observe import Batch, CannotJudge, Draws, Tensors, named
 
 MADE_OF = {"sgd": (torch.optim.SGD, ("momentum", "dampening", "nesterov")),
            "adam": (torch.optim.Adam, ("betas", "eps")), "adamw": (torch.optim.AdamW, ("betas", "eps"))}
