@@ -258,10 +258,8 @@ typedef struct gacc_save_options {
 gacc_error gacc_session_save_as(gacc_session* session, const char* path, const gacc_save_options* options);
 
 /* The parameters as f32, as a safetensors file; a path that ends as another format does, such as w.pt, is refused.
- * Waits. */
-static inline gacc_error gacc_session_save(gacc_session* session, const char* path) {
-  return gacc_session_save_as(session, path, NULL);
-}
+ * Waits. A macro, because it is gacc_session_save_as without options. */
+#define gacc_session_save(session, path) gacc_session_save_as(session, path, NULL)
 
 /* The whole state, an open window too, in FOLDER/checkpoint, from which another session goes on with the same
  * bits. It has no position in a data set, which is the caller's to keep. With train.lanes above 1 it is of the

@@ -20,10 +20,13 @@ T = 16
 PLAIN = dict(train={"micro_batch": 2}, optimizer={"type": "sgd", "lr": 1.0})
 
 
+TEXT_CONFIG = {"Gemma3": "Gemma3TextConfig"}  # where KIND + Config is that of another module
+
+
 def made(kind, folder, **more):
     """A model of transformers with random weights, and its folder."""
     torch.manual_seed(0)
-    config = getattr(transformers, kind + "Config")(**SIZES | more)
+    config = getattr(transformers, TEXT_CONFIG.get(kind, kind + "Config"))(**SIZES | more)
     model = getattr(transformers, kind + "ForCausalLM")(config).float().eval()
     model.save_pretrained(folder)
     return model

@@ -137,12 +137,12 @@ class Repeats:
         results, its_spec = tree_flatten(out)
         like = [next((at for at, i in enumerate(places) if x.shape == leaves[i].shape and x.dtype == leaves[i].dtype),
                      None) for x in results if isinstance(x, torch.Tensor)]
-        same = (versions == [leaves[i]._version for i in places] and not any(n.used for n in watched)
+        if versions != [leaves[i]._version for i in places]:
+            raise Changed
+        same = (not any(n.used for n in watched)
                 and all(vars(each).keys() == all_of.keys() and all(vars(each)[k] is v for k, v in all_of.items())
                         for each, all_of in before)
                 and None not in like and all(isinstance(x, (torch.Tensor, *PLAIN)) for x in results))
-        if versions != [leaves[i]._version for i in places]:
-            raise Changed
         if not same:
             return out
         self.regions[key] = (number, ([torch.Tensor if isinstance(x, torch.Tensor) else x for x in results], its_spec),
