@@ -220,6 +220,14 @@ def test_writes_into_tensors_are_refused(_):
     net.count = torch.zeros(())
     refused(net, "`count`", "torch_state.py")
     expect(net.count.item() == 0, "the export has written into it")
+
+    def one_part(self, x):
+        a, b = self.count.split(2)
+        b.add_(1)
+        return x * a.sum()
+    net = One(one_part)
+    net.count = torch.zeros(4)
+    refused(net, "`count`", "torch_state.py")
     refused(One(lambda self, x: (self.weight.requires_grad_(False), x)[1]), "what is trained")
 
 

@@ -372,6 +372,12 @@ def with_names(program: torch.export.ExportedProgram, names: Mapping[str, str]) 
     return program
 
 
+def is_part(node: fx.Node) -> bool:
+    """Whether the node's first argument owns its memory: a view of it, or one of several that split() gave."""
+    return node.op == "call_function" and bool(node.args) and (
+        node.target is operator.getitem or getattr(node.target, "is_view", False))
+
+
 def refuse_writes(program: torch.export.ExportedProgram) -> None:
     """Refuses what writes into a tensor that the module keeps, and that is no buffer."""
     specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
@@ -381,7 +387,7 @@ def refuse_writes(program: torch.export.ExportedProgram) -> None:
         for argument, x in zip(node.target._schema.arguments, node.args):
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
-            while isinstance(x, fx.Node) and x.op == "call_function" and x.args and x.target.is_view:
+            while isinstance(x, fx.Node) and is_part(x):
                 x = x.args[0]
             spec = specs.get(x.name) if isinstance(x, fx.Node) else None
             if spec is not None and spec.kind.name in ("CONSTANT_TENSOR", "PARAMETER"):
