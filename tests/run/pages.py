@@ -39,8 +39,8 @@ def with_tree(folder):
 
 
 def with_wheel(folder):
-    """As pip installs it: its files, and a command for each entry point."""
-    command = [sys.executable, harness.ROOT / "scripts/wheel", "--build", harness.BIN.parent, "-o", folder / "wheel"]
+    """As pip installs it, made from an installed tree: its files, and a command for each entry point."""
+    command = [sys.executable, harness.ROOT / "scripts/wheel", "--installed", installed(folder), "-o", folder / "wheel"]
     done = subprocess.run(command, capture_output=True, text=True)
     expect(done.returncode == 0, done.stderr)
     size = pathlib.Path(done.stdout.strip()).stat().st_size

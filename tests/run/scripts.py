@@ -72,6 +72,9 @@ def test_a_wheel_that_cannot_be_built_says_why(folder):
     expect(done.returncode == 1 and "Traceback" not in done.stderr, done.stderr)
     expect("scripts/wheel: cmake --build" in done.stderr and "CMAKE_PROJECT_NAME" in done.stderr,
            done.stderr)  # cmake's words
+    done = subprocess.run([harness.ROOT / "scripts/wheel", "--installed", folder, "-o", folder / "wheel"],
+                          capture_output=True, text=True)
+    expect(done.returncode == 1 and "is no tree that `cmake --install` has made" in done.stderr, done.stderr)
 
 
 harness.main(globals())
