@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <stdexcept>
+#include <utility>
 
 #include "ir/text/size_text.h"
 #include "kernels/launch_work.h"
@@ -20,7 +21,7 @@ namespace gacc {
 
 namespace {
 
-constexpr int64_t kNoBudget = std::numeric_limits<int64_t>::max();
+constexpr int64_t kNoBudget = std::numeric_limits<int64_t>::max(), kNoLimit = kNoBudget;
 
 std::string time_text(double seconds) {
   return seconds < 1e-3 ? fmt::format("{:.1f} us", seconds * 1e6)
@@ -75,6 +76,7 @@ class BatchChooser::Search {
 
   void keep_to(int64_t budget) {
     budget_ = budget;
+    host_ = *model_.settings.memory.host;
     step_budget_ = policy_ == "budget" ? std::min(budget, *model_.settings.recompute.budget) : kNoBudget;
   }
 
@@ -87,14 +89,20 @@ class BatchChooser::Search {
 
   bool fits() {
     std::optional<Candidate> candidate = smallest();
-    if (!candidate) return false;
-    if (policy_ == "budget") {
-      const Prepared& of = *candidate->of;
-      if (passes::is_found_hastily(of.fused, of.step, step_budget_)) return true;
-      if (options_.plan_effort == 0) return false;
+    return candidate && is_found(*candidate, options_.plan_effort);
+  }
+
+  std::vector<HostPoint> host_curve(int points) {
+    const std::optional<Candidate> all = within(1, kNoLimit);
+    if (!all) return {};
+    const int64_t possible = *all->of->fused.results.host_possible;
+    std::vector<HostPoint> curve;
+    for (int i = 0; i < points; ++i) {
+      const std::optional<HostPoint> point = least_arena_with(possible / (points - 1) * i);
+      if (point && (curve.empty() || curve.back().host != point->host)) curve.push_back(*point);
+      prepared_.clear();
     }
-    solve(*candidate, options_.plan_effort);
-    return candidate->seconds >= 0;
+    return curve;
   }
 
   // `refused`: the one candidate was tried, and has no plan. `hint`: where nothing fits, whether to look for a
@@ -149,6 +157,39 @@ class BatchChooser::Search {
   }
 
  private:
+  // The smallest micro-batch in so many bytes, with so many on the host.
+  std::optional<Candidate> within(int64_t budget, int64_t host) {
+    keep_to(budget);
+    if (policy_ == "budget") step_budget_ = budget;
+    host_ = host;
+    return smallest();
+  }
+
+  std::optional<HostPoint> least_arena_with(int64_t host) {
+    const std::optional<Candidate> least = within(1, host);
+    if (!least) return {};
+    HostPoint found;
+    const auto fits_in = [&](int64_t budget) {
+      std::optional<Candidate> candidate = within(budget, host);
+      if (!candidate || !is_found(*candidate, 0)) return false;
+      found = {passes::host_bytes(candidate->of->fused), budget};
+      return true;
+    };
+    if (fits_in(least->least)) {
+      found.proven = true;
+      return found;
+    }
+    int64_t low = least->least, high = std::max(low, least->of->step.arena_bytes);
+    if (!fits_in(high)) return {};
+    const bool quick = least->of->step.graph.operations.size() <= kOperationsOfQuickSearch;
+    for (const int64_t enough = (high - low) / (quick ? 64 : 16);
+         high - low > std::max<int64_t>(enough, 256);) {
+      const int64_t middle = low + (high - low) / 2;
+      (fits_in(middle) ? high : low) = middle;
+    }
+    return found;
+  }
+
   int64_t limit() const { return std::min(budget_, step_budget_); }
 
   // Returns the possible values of M, and checks the batch that M x K must be.
@@ -188,9 +229,10 @@ class BatchChooser::Search {
                         {"train.effective_batch", fmt::to_string(micro * launches)}});
     if (!model) return {};
     model->settings.memory.budget = budget_;
+    model->settings.memory.host = host_;
     // The state on the host follows from the budget.
-    const int64_t within = *model->settings.memory.host > 0 ? budget_ : 0;
-    std::shared_ptr<Prepared>& of = prepared_[{micro, launches, passes::loss_chunks(*model), within}];
+    const int64_t within = host_ > 0 ? budget_ : 0;
+    std::shared_ptr<Prepared>& of = prepared_[{micro, launches, passes::loss_chunks(*model), within, host_}];
     if (of == nullptr) of = std::make_shared<Prepared>(fused(*model), options_);
     Candidate out{micro, launches, of};
     const passes::StepGraph& step = of->step;
@@ -223,6 +265,16 @@ class BatchChooser::Search {
     const passes::PipelineResult done = passes::run_pipeline(model, rest, none);
     if (!done) throw std::logic_error(done.internal_error + none.render());
     return model;
+  }
+
+  bool is_found(Candidate& candidate, int effort) const {
+    if (policy_ == "budget") {
+      const Prepared& of = *candidate.of;
+      if (passes::is_found_hastily(of.fused, of.step, step_budget_)) return true;
+      if (effort == 0) return false;
+    }
+    solve(candidate, effort);
+    return candidate.seconds >= 0;
   }
 
   // The fastest plan of this micro-batch, if one is found.
@@ -293,7 +345,7 @@ class BatchChooser::Search {
     else
       text = fmt::format("no plan was found with micro_batch {}; less than {} is impossible (proven)",
                          smallest.micro, ir::size_text(smallest.least));
-    text += host_text(smallest.of->fused);
+    text += host_text(smallest);
     if (!hint) return text;
     // The largest micro-batch below that fits, as far as hasty searches tell.
     int64_t most = 0;
@@ -342,27 +394,36 @@ class BatchChooser::Search {
     return text;
   }
 
-  // Says which part of the state is on the host, and which might be.
-  static std::string host_text(const ir::Module& module) {
+  // Says which part of the state is on the host, which might be, and what that would do.
+  std::string host_text(const Candidate& smallest) {
+    const ir::Module& module = smallest.of->fused;
     const int64_t possible = *module.results.host_possible, has = passes::host_bytes(module);
     if (*module.settings.memory.host == 0) return "";
     if (has == possible)
       return fmt::format("; the host has {} of optimizer state, which is all that may lie there",
                          ir::size_text(has));
-    return fmt::format("; the host has {} of optimizer state in its memory.host of {}, and might have {}",
-                       ir::size_text(has), ir::size_text(*module.settings.memory.host),
-                       ir::size_text(possible));
+    std::string text =
+        fmt::format("; the host has {} of optimizer state in its memory.host of {}, and might have {}",
+                    ir::size_text(has), ir::size_text(*module.settings.memory.host), ir::size_text(possible));
+    const int64_t host = std::exchange(host_, kNoLimit);
+    const std::optional<Candidate> all = prepare(smallest.micro, smallest.launches);
+    host_ = host;
+    if (!all) return text;
+    if (all->least > limit())
+      return text + fmt::format(", with which it needs at least {} (proven)", ir::size_text(all->least));
+    return text +
+           fmt::format("; with memory.host = \"{}B\" nothing is missing", passes::host_bytes(all->of->fused));
   }
 
   const ir::Module& model_;
   const CompileUnchunked& compile_;
   const passes::Options& options_;
-  int64_t budget_ = kNoBudget, step_budget_ = kNoBudget, effective_ = 1;
+  int64_t budget_ = kNoBudget, step_budget_ = kNoBudget, host_ = 0, effective_ = 1;
   std::string policy_;
   bool open_ = false;
   std::map<std::array<int64_t, 2>, std::optional<ir::Module>> unchunked_;  // by M and K
-  // By M, K, chunks of the loss and, where the host has state, the budget.
-  std::map<std::array<int64_t, 4>, std::shared_ptr<Prepared>> prepared_;
+  // By M, K, chunks of the loss, where the host has state the budget, and what the host may have.
+  std::map<std::array<int64_t, 5>, std::shared_ptr<Prepared>> prepared_;
 };
 
 namespace {
@@ -426,6 +487,8 @@ bool BatchChooser::fits(int64_t budget) {
   search_->keep_to(budget);
   return search_->fits();
 }
+
+std::vector<HostPoint> BatchChooser::host_curve(int points) { return search_->host_curve(points); }
 
 std::optional<int64_t> BatchChooser::least(int64_t budget) {
   search_->keep_to(budget);

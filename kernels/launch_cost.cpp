@@ -297,8 +297,9 @@ double streams_seconds(const std::vector<Streamed>& launches) {
     const Streamed* launch = nullptr;
     double gap = 0, left = 0;  // of the launch: then the gap is over
   };
-  std::array<Running, 2> streams;
-  for (size_t i = launches.size(); i-- > 0;) streams[launches[i].stream == 0 ? 0 : 1].waiting.push_back(i);
+  std::array<Running, kMostStreams> streams;
+  for (size_t i = launches.size(); i-- > 0;)
+    streams[static_cast<size_t>(launches[i].stream)].waiting.push_back(i);
   std::vector<bool> ended(launches.size());
   double now = 0;
   while (true) {
@@ -309,7 +310,7 @@ double streams_seconds(const std::vector<Streamed>& launches) {
         if (stream.waiting.empty() || stream.launch != nullptr) continue;
         const size_t next = stream.waiting.back();
         const Streamed& launch = launches[next];
-        if (launch.after >= 0 && !ended[launch.after]) continue;
+        if (!std::ranges::all_of(launch.after, [&](size_t other) { return ended[other]; })) continue;
         if (launch.gap + launch.seconds > 0) {
           stream.launch = &launch, stream.gap = launch.gap, stream.left = launch.seconds;
           continue;
@@ -319,7 +320,7 @@ double streams_seconds(const std::vector<Streamed>& launches) {
         more = true;
       }
     }
-    // 2. How fast: what both take of what they share, at the speed that each has alone.
+    // 2. How fast: what all take of what they share, at the speed that each has alone.
     Use asked;
     for (const Running& stream : streams) {
       if (stream.launch == nullptr || stream.gap > 0) continue;

@@ -105,15 +105,17 @@ double joined(const Terms& terms);
 double side_by_side_seconds(const Machine& machine, const std::vector<Work>& works);
 Estimate estimate(const Machine& machine, const Work& work, Engine engine);
 
-// A launch of a graph on two streams: what it takes alone, behind the gap, and where it stands.
+// A launch of a graph on several streams: what it takes alone, behind the gap, and where it stands.
+inline constexpr size_t kMostStreams = 3;
 struct Streamed {
   double gap = 0, seconds = 0;
   Use use{};
-  int64_t stream = 0, after = -1;  // the launch of the other stream that it waits for; -1: none
+  int64_t stream = 0;           // below kMostStreams
+  std::vector<size_t> after{};  // the launches of other streams that it waits for
 };
-// Estimates all of them. Two launches at a time share the machine ideally: both at full speed where each of what they
-// share has enough for both, else both slower by as much as the scarcest of it is over-asked. Nothing runs in a
-// launch's gap but the other stream.
+// Estimates all of them. Launches at a time share the machine ideally: all at full speed where each of what they share
+// has enough for all, else all slower by as much as the scarcest of it is over-asked. Nothing runs in a launch's gap
+// but the other streams.
 double streams_seconds(const std::vector<Streamed>& launches);
 
 }  // namespace gacc::kernels

@@ -233,14 +233,18 @@ Work work_of(const Machine& machine, const ir::Module& module, const ir::Region&
   return work;
 }
 
-// A copy between the arena and the host. As many bytes come in as go out, both ways at once.
-double copy_seconds(int64_t bytes) { return static_cast<double>(bytes) / kHostLink / 2; }
+double copy_seconds(int64_t bytes, double link) { return static_cast<double>(bytes) / link; }
 
 class RegionCosts {
  public:
   RegionCosts(const ir::Module& module, const ir::Region& region, const ModuleKernels& program,
-              const Machine& machine)
-      : module_(module), region_(region), program_(program), machine_(machine), batch_(module.micro_batch()) {
+              const Machine& machine, double link)
+      : module_(module),
+        region_(region),
+        program_(program),
+        machine_(machine),
+        link_(link),
+        batch_(module.micro_batch()) {
     cost_.persistent = region.schedule->persistent.has_value();
     for (const auto& level : ir::by_level(*region.schedule)) calls_of_level_.push_back(level.size());
     for (const ir::CallSite* call : ir::calls(*region.schedule)) {
@@ -257,8 +261,11 @@ class RegionCosts {
       // Calls of a level run side by side; a barrier ends it.
       for (const double level : levels_) cost_.seconds += level;
       cost_.seconds += machine_.barrier * levels_.size() + machine_.gap;
+    } else if (copies_) {
+      cost_.seconds = on_streams(true);
+      cost_.uncovered = std::max(0.0, cost_.seconds - on_streams(false));
     } else if (cost_.two_streams) {
-      cost_.seconds = on_two_streams();
+      cost_.seconds = on_streams(true);
     } else {
       for (const LaunchCost& launch : cost_.launches) cost_.seconds += launch.seconds;
     }
@@ -271,14 +278,15 @@ class RegionCosts {
     LaunchCost cost;
     longest_ = -1;
     cost.stream = ir::branch(launch).stream;
-    cost_.two_streams = cost_.two_streams || (cost.stream != 0 && region_.kind == ir::RegionKind::step);
     if (const ir::CopyCall* copy = ir::as_copy(*ir::calls(launch).front())) {
+      copies_ = true;
       cost.name = fmt::format("copy {} {}", cost.stream == 1 ? "in" : "out", copy->bytes);
       cost.bytes = static_cast<double>(copy->bytes);
-      cost.seconds = cost.floor = cost.own = copy_seconds(copy->bytes);
+      cost.seconds = cost.floor = cost.own = copy_seconds(copy->bytes, link_);
       cost_.launches.push_back(std::move(cost));
       return;
     }
+    cost_.two_streams = cost_.two_streams || cost.stream != 0;
     if (const ir::CallSite* call = std::get_if<ir::CallSite>(&launch)) {
       const ir::ProductCall* product = ir::as_product(*call);
       cost.name = product == nullptr ? ir::as_kernel(*call)->function
@@ -308,15 +316,19 @@ class RegionCosts {
     cost_.launches.push_back(std::move(cost));
   }
 
-  double on_two_streams() const {
+  // Without copies they take no time.
+  double on_streams(bool copies) const {
     const ir::LaunchOrder order(*region_.schedule);
     std::vector<Streamed> all;
     for (size_t i = 0; i < cost_.launches.size(); ++i) {
       const LaunchCost& cost = cost_.launches[i];
-      const std::vector<int32_t>& after = ir::branch(region_.schedule->launches[i]).after;
-      const double gap = cost.seconds > 0 ? machine_.gap : 0;
-      all.push_back({gap, cost.seconds - gap, cost.use, cost.stream,
-                     after.empty() ? -1 : static_cast<int64_t>(order.launch_of(after.front()).value())});
+      const ir::Launch& launch = region_.schedule->launches[i];
+      const bool copy = ir::as_copy(*ir::calls(launch).front()) != nullptr;
+      const double gap = cost.seconds > 0 && !copy ? machine_.gap : 0;
+      Streamed& out = all.emplace_back(Streamed{gap, cost.seconds - gap, cost.use, cost.stream});
+      if (copy && !copies) out.seconds = 0;
+      for (const int32_t other : ir::branch(launch).after)
+        out.after.push_back(order.launch_of(other).value());
     }
     return streams_seconds(all);
   }
@@ -358,7 +370,9 @@ class RegionCosts {
   const ir::Region& region_;
   const ModuleKernels& program_;
   const Machine& machine_;
+  double link_;
   int64_t batch_;
+  bool copies_ = false;
   std::set<int32_t> done_by_own_, done_by_library_;  // kernels that the product before them does
   std::vector<size_t> calls_of_level_;
   std::vector<double> levels_;  // seconds of the longest call
@@ -369,8 +383,8 @@ class RegionCosts {
 }  // namespace
 
 RegionCost region_cost(const ir::Module& module, const ir::Region& region, const ModuleKernels& program,
-                       const Machine& machine) {
-  return RegionCosts(module, region, program, machine).run();
+                       const Machine& machine, double link) {
+  return RegionCosts(module, region, program, machine, link).run();
 }
 
 KernelEstimator::KernelEstimator(const ir::Module& module, const ir::Region& region, std::string_view target,
@@ -385,7 +399,10 @@ KernelEstimator::KernelEstimator(const ir::Module& module, const ir::Region& reg
 double KernelEstimator::seconds(const ir::Kernel& kernel) const try {
   if (kernel.form == KernelForm::alias) return 0;
   if (kernel.form == KernelForm::copy)
-    return copy_seconds(ir::type_bytes(ir::operand_type(module_, region_, kernel.writes.front()), 1));
+    // As many bytes come in as go out, both ways at once.
+    return copy_seconds(ir::type_bytes(ir::operand_type(module_, region_, kernel.writes.front()), 1),
+                        kHostLink) /
+           2;
   const Specialisation made = specialiser_.make(kernel);
   const ir::CallSite call = select_kernel(module_, region_, made.call, &made.body, gpu_);
   const Work work = work_of(machine_, module_, region_, made.call, &made.body, call, gpu_, arena_);

@@ -30,14 +30,16 @@ struct LaunchCost {
 // The estimate of a region, run as one kernel or launch by launch.
 struct RegionCost {
   bool persistent = false;
-  bool two_streams = false;
+  double uncovered = 0;                // seconds that copies between arena and host add to the kernels
+  bool two_streams = false;            // of kernels
   std::vector<LaunchCost> launches{};  // in the schedule's order, one for each ir::Launch
   double seconds = 0, floor = 0;       // of all of it
 };
 
-// Estimates a scheduled region at the full micro-batch. `program` is the module's for its target.
+// Estimates a scheduled region at the full micro-batch. `program` is the module's for its target. Copies have `link`
+// bytes a second each way, both ways at once.
 RegionCost region_cost(const ir::Module& module, const ir::Region& region, const ModuleKernels& program,
-                       const Machine& machine);
+                       const Machine& machine, double link = kHostLink);
 
 // Estimates the kernels of a fused region before there is a schedule, each as the launch that `select` would make
 // of it, in a graph whose products the library computes, at the full micro-batch.

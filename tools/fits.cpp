@@ -142,6 +142,7 @@ class Search {
     fits.precision = ir::dtype_text(*fused->settings.precision.compute);
     fits.precision_because = model.precision_because();
     fits.effective_batch = batch_;
+    fits.host = *fused->settings.memory.host;
     fits.exact = fused->results.because->empty();
     way.adapters = !fused->settings.adapters.empty();
     const std::string& base = *fused->settings.precision.frozen;
@@ -304,19 +305,29 @@ std::optional<CompileTrouble> find_fits(const FitsRequest& request, Fits& fits) 
 
 namespace {
 
-constexpr size_t kCells = 4;  // of a card: batch, peak, recompute, window
-std::array<std::string, kCells> cells_of(const FitsCard& card, const Fits& fits) {
-  std::array<std::string, kCells> cells;
+double link_seconds(const FitsCard& card) {
+  return static_cast<double>(card.found.host) / kernels::kHostLink;
+}
+
+// Returns the cells of a card: batch, peak, where it may have any what lies on the host and the seconds of its copies,
+// recompute, window.
+std::vector<std::string> cells_of(const FitsCard& card, const Fits& fits) {
+  std::vector<std::string> cells;
   if (card.fits) {
-    cells[0] = fmt::format("{} x {}", card.found.micro_batch, card.found.accumulate);
-    cells[1] = ir::short_size_text(card.found.arena);
-    if (card.found.host > 0) cells[1] += fmt::format(" + {}", ir::short_size_text(card.found.host));
-    cells[2] = card.found.overhead > 0 ? fmt::format("+{:.1f} %", 100 * card.found.overhead) : "none";
+    cells = {fmt::format("{} x {}", card.found.micro_batch, card.found.accumulate),
+             ir::short_size_text(card.found.arena)};
+    if (fits.host > 0 && card.found.host == 0) cells.insert(cells.end(), {"none", "none"});
+    if (fits.host > 0 && card.found.host > 0)
+      cells.insert(cells.end(),
+                   {ir::short_size_text(card.found.host), fmt::format("{:.2f} s", link_seconds(card))});
+    cells.push_back(card.found.overhead > 0 ? fmt::format("+{:.1f} %", 100 * card.found.overhead) : "none");
   } else {
-    cells = {"-", fmt::format("> {}", ir::short_size_text(card.least)), "-", ""};
+    cells = {"-", fmt::format("> {}", ir::short_size_text(card.least))};
+    cells.resize(fits.host > 0 ? 5 : 3, "-");
   }
+  cells.emplace_back();
   if (card.context && fits.positions)
-    cells[3] =
+    cells.back() =
         *card.context == 0 ? "-" : count_text(*card.context) + (card.context == fits.positions ? "+" : "");
   return cells;
 }
@@ -336,7 +347,9 @@ std::vector<std::vector<std::string>> rows_of(const Fits& fits) {
   for (const int64_t card : fits.cards) rows.push_back({ir::short_size_text(card)});
   for (const FitsWay& way : fits.ways) {
     if (!way.refused.empty() || (way.adapters && &way != adapters.front())) continue;
-    std::vector<std::string> head = {"batch", "peak", "recompute", fits.positions ? "window" : ""};
+    std::vector<std::string> head = {"batch", "peak"};
+    if (fits.host > 0) head.insert(head.end(), {"host", "link"});
+    head.insert(head.end(), {"recompute", fits.positions ? "window" : ""});
     if (way.adapters) head.emplace_back("base");
     rows[0].push_back(way.name);
     rows[0].resize(rows[0].size() + head.size() - 1);
@@ -376,25 +389,24 @@ std::string fits_text(const Fits& fits) {
                                               count_text(way.trained), count_text(way.parameters))
                                 : fmt::format("  {}: cannot be trained so: {}", way.name, way.refused);
   const std::vector<std::vector<std::string>> rows = rows_of(fits);
+  const size_t cells = fits.host > 0 ? 6 : 4;
   std::vector<size_t> width(rows[1].size(), 0);
   for (size_t r = 1; r < rows.size(); ++r)
     for (size_t c = 0; c < rows[r].size(); ++c) width[c] = std::max(width[c], rows[r][c].size());
   for (const std::vector<std::string>& row : rows) {
     std::string line;
     for (size_t c = 0; c < row.size(); ++c)
-      line += fmt::format("{:<{}}  ", row[c], width[c] + (c % kCells == 0 ? 2 : 0));
+      line += fmt::format("{:<{}}  ", row[c], width[c] + (c % cells == 0 ? 2 : 0));
     text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }
   text +=
       "batch: micro-batch x accumulation, the fastest that fits; \"> SIZE\": no plan of less exists "
       "(proven)\n";
-  const auto has_host = [](const FitsCard& card) { return card.found.host > 0; };
-  if (std::ranges::any_of(fits.ways,
-                          [&](const FitsWay& way) { return std::ranges::any_of(way.cards, has_host); }))
+  if (fits.host > 0)
     text += fmt::format(
-        "peak + SIZE: optimizer state on the host; a GiB of it takes {:.0f} ms an update at {:g} GB/s each "
-        "way\n",
-        1e3 * (1 << 30) / kernels::kHostLink, kernels::kHostLink / 1e9);
+        "host: what lies in the host's memory, of at most {}; link: the copies of an update, at {:g} GB/s "
+        "each way\n",
+        ir::short_size_text(fits.host), kernels::kHostLink / 1e9);
   text += "recompute: time that it adds to a micro-batch, by the cost model\n";
   text += fits.positions
               ? fmt::format("window: the longest at micro-batch 1; +: all {} positions of the model\n",
@@ -448,7 +460,7 @@ nlohmann::ordered_json fits_json(const Fits& fits) {
                    {"accumulate", card.found.accumulate},
                    {"peak", card.found.arena},
                    {"host", card.found.host},
-                   {"host_seconds", static_cast<double>(card.found.host) / kernels::kHostLink},
+                   {"host_seconds", link_seconds(card)},
                    {"overhead", card.found.overhead},
                    {"overhead_lower_bound", card.found.overhead_bound}});
       it["context"] = or_null(card.context);

@@ -53,6 +53,7 @@ struct FitsWay {
 struct Fits {
   std::string model, target, precision, precision_because;
   int64_t effective_batch = 0;
+  int64_t host = 0;  // bytes that the host may have (memory.host)
   std::vector<int64_t> cards{};
   std::optional<int64_t> context{},
       positions{};    // of the rows, and the most; nothing: windows have one length

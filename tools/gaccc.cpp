@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "codegen/device_code.h"
+#include "compiler/choose_batch.h"
 #include "compiler/compile_step.h"
 #include "compiler/plan/show.h"
 #include "compiler/published_source.h"
@@ -82,6 +83,7 @@ std::string wrong_command(const CompilerArguments& given, std::vector<Override>&
   }
   if (const std::string wrong = wrong_outputs(given); !wrong.empty()) return wrong;
   if (!given.memory.empty()) overrides.push_back({"memory.budget", toml_string(given.memory)});
+  if (!given.host.empty()) overrides.push_back({"memory.host", toml_string(given.host)});
   if (!given.ranks.empty()) {
     const bool number = given.ranks.find_first_not_of("0123456789") == std::string::npos;
     overrides.push_back({"train.ranks", number ? given.ranks : toml_string(given.ranks)});
@@ -310,6 +312,18 @@ class Compilation {
     return passes::trade_off(*step, compiler_->options(), points, budget ? *asked.budget : 0);
   }
 
+  // Returns what less and more on the host would leave in the arena.
+  std::vector<HostPoint> host_curve() const {
+    constexpr int kPoints = 5;
+    std::string refused;
+    const CompileUnchunked compile = [&](const std::vector<Override>& more) {
+      return compiler_->before("chunk-loss", more, compiler_->options(), refused);
+    };
+    const std::optional<ir::Module> model = compile({});
+    if (!model) return {};
+    return BatchChooser(*model, compile, compiler_->options()).host_curve(kPoints);
+  }
+
   // Prepares --report and --plan.
   void describe() {
     const bool report = !arguments_.report.empty();
@@ -320,12 +334,13 @@ class Compilation {
                        (!arguments_.link.empty() && module.host_bytes == 0);
     report::KernelCosts kernels;
     if (arguments_.kernels || ranks || report || module.host_bytes > 0)
-      kernels = report::kernel_costs(module);
+      kernels = report::kernel_costs(module, arguments_.link_speed());
     const report::RankCosts sums = report::rank_costs(module, arguments_.link_speed(), kernels);
     nlohmann::ordered_json json = plan_json(plan_, module, recompute);
     const std::string& because = compiler_->source().precision_because;
     if (!because.empty()) json["precision_because"] = because;
-    const report::HostCosts host = report::host_costs(module, arguments_.link_speed(), kernels);
+    report::HostCosts host = report::host_costs(module, arguments_.link_speed(), kernels);
+    if (*module.settings.memory.host > 0) host.curve = host_curve();
     report::add_host(json, host);
     if (ranks) report::add_ranks(json, sums);
     if (arguments_.kernels || report) report::add_kernels(json, kernels);

@@ -12,7 +12,7 @@ namespace gacc {
 constexpr const char* kUsualCards = "4,6,8,12,16,24,40,80";  // of --fits
 
 struct CompilerArguments {
-  std::string model, output, emit = "ptx", target = "sm_80", memory, launch, report, stop_after;
+  std::string model, output, emit = "ptx", target = "sm_80", memory, host, launch, report, stop_after;
   std::string ranks, link, families, example;
   std::optional<int64_t> context, lora, documents;
   std::optional<std::string> fits;

@@ -203,8 +203,8 @@ TEST(LaunchCost, TheFloorIsTheCeilingOfTheMachine) {
 // Of two streams: 10 us each, by hand.
 TEST(LaunchCost, LaunchesOnTwoStreamsShareTheMachine) {
   constexpr double kTen = 10e-6, kGap = 1e-6;
-  const auto launch = [](double sms, double memory, int64_t stream, int64_t after = -1) {
-    return Streamed{0, kTen, {sms * kTen, memory * kTen, 0}, stream, after};
+  const auto launch = [](double sms, double memory, int64_t stream, std::vector<size_t> after = {}) {
+    return Streamed{0, kTen, {sms * kTen, memory * kTen, 0}, stream, std::move(after)};
   };
   const auto expect = [](const std::vector<Streamed>& launches, double microseconds) {
     EXPECT_NEAR(kMicro * streams_seconds(launches), microseconds, 1e-6);
@@ -215,7 +215,7 @@ TEST(LaunchCost, LaunchesOnTwoStreamsShareTheMachine) {
   expect({launch(1, 0, 0), launch(1, 0, 1)}, 20);          // none to spare
   expect({launch(0.9, 0, 0), launch(0.3, 0, 1)}, 12);      // a fifth over-asked
   // The second begins when the first has ended.
-  expect({launch(0.5, 0, 0), launch(0.5, 0, 1, 0)}, 20);
+  expect({launch(0.5, 0, 0), launch(0.5, 0, 1, {0})}, 20);
   // The second stream's two are slower while the first has a launch: 12.5 us for it, 7.5 of the second one's
   // 20 alone are left.
   expect({launch(0.75, 0, 0), launch(0.5, 0, 1), launch(0.5, 0, 1)}, 22.5);
@@ -223,7 +223,9 @@ TEST(LaunchCost, LaunchesOnTwoStreamsShareTheMachine) {
   Streamed behind = launch(1, 0, 1);
   behind.gap = kGap;
   expect({launch(1, 0, 0), behind}, 20);
-  expect({Streamed{}, launch(1, 0, 1, 0)}, 10);
+  expect({Streamed{}, launch(1, 0, 1, {0})}, 10);
+  // A copy takes nothing of the machine. The kernel waits for the second copy and for the first stream's.
+  expect({launch(0, 0, 2), launch(0, 0, 2), launch(1, 0, 0), launch(1, 0, 1, {1, 2})}, 30);
 }
 
 }  // namespace

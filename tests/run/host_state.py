@@ -211,6 +211,7 @@ def test_the_plan_says_what_is_locked_and_what_it_costs(folder):
     plan = compiled(model, artifact, **settings)
     host = plan["host"]
     expect(host["bytes"] == plan["bytes"]["host"] and host["link_seconds"] == host["link_bytes"] / 12e9, f"{host}")
+    expect(0 < host["uncovered_seconds"] < 4 * host["link_seconds"], f"{host}")
     said = run("gaccc", model, "--plan", "--link", "24GB/s", *sets_of(settings)).stdout
     expect(f"{1e3 * host['link_bytes'] / 24e9:.2f} ms an update at 24 GB/s" in said, said)
     done = run("gacc-exec", artifact, "--data", harness.make_data(model, 64, folder), "--updates", 1, "--recheck", 1,
@@ -228,6 +229,39 @@ def test_too_little_is_an_error_that_says_what_would_do(folder):
     expect(re.search(r"needs .* the host has .* in its memory.host of .*, and might have ", done.stderr), done.stderr)
     done = run("gaccc", model, *words, "--memory", "1MiB", "--set", "memory.host=1GiB", code=1)
     expect("which is all that may lie there" in done.stderr, done.stderr)
+    done = run("gaccc", model, *words, "--memory", "6MiB", "--host", "1MiB", code=1)
+    host = re.search(r'; with memory.host = "(\d+B)" nothing is missing', done.stderr)
+    expect(host, done.stderr)
+    run("gaccc", model, *words, "--memory", "6MiB", "--host", host[1], "--plan")
+    done = run("gaccc", model, *words, "--memory", "1MiB", "--host", "1MiB", code=1)
+    expect(re.search(r"might have .*, with which it needs at least .* \(proven\)", done.stderr), done.stderr)
+
+
+def test_five_points_say_what_the_host_saves(folder):
+    """Each is a plan: what gaccc gives for just these bytes."""
+    model, words = harness.example("mnist_mlp"), ["--set", "precision.compute=bf16"]
+    done = run("gaccc", model, *words, "--memory", "9MiB", "--host", "1GiB", "--plan", "--json")
+    curve = json.loads(done.stdout)["host"]["curve"]
+    expect(len(curve) == 5 and curve[0]["host"] == 0, f"{curve}")
+    for less, more in itertools.pairwise(curve):
+        expect(less["host"] < more["host"] and less["arena"] >= more["arena"], f"{curve}")
+    for point in curve:
+        there = {"memory__host": f"{point['host']}B"} if point["host"] else {}
+        plan = compiled(model, folder / "point.ptx", precision__compute="bf16", **there,
+                        memory__budget=f"{point['arena']}B")
+        expect(not isinstance(plan, str) and plan["bytes"]["peak"] <= point["arena"]
+               and plan["bytes"]["host"] <= point["host"], f"{point}: {plan}")
+    said = run("gaccc", model, *words, "--memory", "9MiB", "--host", "1GiB", "--plan").stdout
+    expect(len(re.findall(r" on the host( \(proven\))?$", said, re.M)) == 5, said)
+    expect("host" not in json.loads(run("gaccc", model, "--plan", "--json").stdout), "nobody asked for a host")
+
+
+def test_fits_says_what_lies_on_the_host(folder):
+    model, words = harness.example("mnist_mlp"), ["--set", "precision.compute=bf16", "--host", "1GiB"]
+    said = run("gaccc", model, *words, "--fits", "6MiB,1GiB").stdout
+    expect(re.search(r"^card +batch +peak +host +link +recompute", said, re.M), said)
+    expect(re.search(r"^6.00 MiB +\S+ x \S+ +\S+ MiB +\S+ MiB +\d+.\d\d s ", said, re.M), said)
+    expect(re.search(r"^1.00 GiB +\S+ x \S+ +\S+ MiB +none +none ", said, re.M), said)
 
 
 harness.main(globals())

@@ -99,7 +99,7 @@ int64_t nodes_of(LaneRange mine, int64_t lanes) {
 
 }  // namespace
 
-KernelCosts kernel_costs(const ir::Module& module) {
+KernelCosts kernel_costs(const ir::Module& module, std::optional<double> link) {
   KernelCosts costs{&kernels::machine(module.target), {}, {}, {}};
   std::string problem;
   const auto program =
@@ -109,7 +109,9 @@ KernelCosts kernel_costs(const ir::Module& module) {
   for (const auto& [kind, cost] : {std::pair(step, &costs.step), std::pair(update, &costs.update),
                                    std::pair(ir::RegionKind::close, &costs.close)}) {
     const ir::Region& region = module.region(kind);
-    if (region.schedule) *cost = kernels::region_cost(module, region, *program, *costs.machine);
+    if (region.schedule)
+      *cost =
+          kernels::region_cost(module, region, *program, *costs.machine, link.value_or(kernels::kHostLink));
   }
   return costs;
 }
@@ -167,7 +169,8 @@ int64_t HostCosts::accumulate() const {
 }
 
 HostCosts host_costs(const ir::Module& module, std::optional<double> link, const KernelCosts& kernels) {
-  HostCosts costs{.bytes = module.host_bytes, .step = kernels.step.seconds};
+  HostCosts costs{
+      .bytes = module.host_bytes, .step = kernels.step.seconds, .uncovered = kernels.update.uncovered};
   if (link) costs.link = *link;
   for (const ir::Buffer& buffer : module.buffers) {
     costs.tensors += buffer.host ? 1 : 0;
@@ -190,7 +193,7 @@ HostCosts host_costs(const ir::Module& module, std::optional<double> link, const
 }
 
 std::string host_text(const HostCosts& costs) {
-  if (costs.bytes + costs.kept == 0) return "";
+  if (costs.bytes + costs.kept == 0 && costs.curve.empty()) return "";
   std::string text = "host\n";
   const auto line = [&](std::string_view name, const std::string& value) {
     text += fmt::format("  {:<18}{}\n", name, value);
@@ -198,27 +201,43 @@ std::string host_text(const HostCosts& costs) {
   if (costs.kept > 0)
     line("in the arena", fmt::format("{} of state must stay there: more than the update's pieces use it",
                                      ir::short_size_text(costs.kept)));
-  if (costs.bytes == 0) return text;
+  const auto points = [&] {
+    std::string_view name = "least arena";
+    for (const HostPoint& point : costs.curve)
+      line(std::exchange(name, ""),
+           fmt::format("{} with {} on the host{}", ir::short_size_text(point.arena),
+                       ir::short_size_text(point.host), point.proven ? " (proven)" : ""));
+  };
+  if (costs.bytes == 0) {
+    points();
+    return text;
+  }
   line("state", fmt::format("{} of {} in locked memory ({} bytes)", ir::counted(costs.tensors, "tensor"),
                             ir::short_size_text(costs.bytes), count_text(costs.bytes)));
   line("copies", fmt::format("{} each way for an update, in {}", ir::short_size_text(costs.moved),
                              ir::counted(costs.copies, "piece")));
   line("time", fmt::format("{:.2f} ms an update at {:g} GB/s each way, estimated", 1e3 * costs.seconds,
                            costs.link / 1e9));
+  line("not covered", fmt::format("{:.2f} ms an update that no kernel hides", 1e3 * costs.uncovered));
   line("",
        fmt::format("less than 5 % of the launches' time from train.accumulate = {} on", costs.accumulate()));
+  points();
   return text;
 }
 
 void add_host(nlohmann::ordered_json& plan, const HostCosts& costs) {
-  if (costs.bytes == 0) return;
+  if (costs.bytes == 0 && costs.curve.empty()) return;
   plan["host"] = {{"bytes", costs.bytes},
                   {"tensors", costs.tensors},
                   {"link_bytes", costs.moved},
                   {"copies", costs.copies},
                   {"link", costs.link},
                   {"link_seconds", costs.seconds},
-                  {"accumulate", costs.accumulate()}};
+                  {"uncovered_seconds", costs.uncovered},
+                  {"accumulate", costs.accumulate()},
+                  {"curve", nlohmann::ordered_json::array()}};
+  for (const HostPoint& point : costs.curve)
+    plan["host"]["curve"].push_back({{"host", point.host}, {"arena", point.arena}, {"proven", point.proven}});
 }
 
 RankCosts rank_costs(const ir::Module& module, std::optional<double> link, const KernelCosts& kernels) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "compiler/choose_batch.h"
 #include "ir/module.h"
 #include "kernels/launch_work.h"
 #include "passes/recompute.h"
@@ -32,8 +33,8 @@ struct KernelCosts {
   const kernels::Machine* machine = nullptr;
   kernels::RegionCost step, update, close;
 };
-// The module is scheduled.
-KernelCosts kernel_costs(const ir::Module& module);
+// The module is scheduled. `link`: of the host, bytes a second each way.
+KernelCosts kernel_costs(const ir::Module& module, std::optional<double> link = {});
 // Returns the table of --plan --kernels: equal launches in one row, the longest first.
 std::string kernels_text(const KernelCosts& costs);
 // Adds `kernels`, a launch each in the order of execution, `step_seconds`, `step_floor_seconds`, and `estimate`, which
@@ -48,6 +49,8 @@ struct HostCosts {
   int64_t moved = 0, copies = 0;     // each way
   double link = kernels::kHostLink;  // bytes a second
   double seconds = 0, step = 0;      // of the copies, and of a launch of the step: estimates
+  double uncovered = 0;              // of them what no kernel of the update hides
+  std::vector<HostPoint> curve{};    // what more and less there would leave in the arena
   // The launches of an update from which the copies take less than a twentieth of their time.
   int64_t accumulate() const;
 };
