@@ -134,6 +134,7 @@ class Decoder {
     const ValueId values = cached(name + ".values", {length_, channels}, false);
     Attrs scoring = heads;
     scoring["window"] = window;
+    for (const char* of_scores : {"scale", "softcap"}) scoring[of_scores] = view.real(of_scores);
     const ValueId scores =
         build_.make("cache.scores", name + ".scores", {qkv, keys, position_}, std::move(scoring));
     const ValueId weights = build_.make("softmax", name + ".weights", {scores});

@@ -44,7 +44,7 @@ class MmaAttention : AttentionTiles {
       // Values that are not finite make NaN of all rows. It is seldom so, and then they are all made again.
       bool careful = false;
       const auto tile = [&](Value* key, Value* buffer, Values now) {
-        const Values scores = masked(product(query, buffer), key, minus_infinity(), false);
+        const Values scores = masked(capped(product(query, buffer)), key, minus_infinity(), false);
         Values factors(scores.size()), decay(rows);
         for (size_t row = 0; row < rows; ++row) {
           Value* top = now[row];
@@ -122,7 +122,8 @@ class MmaAttention : AttentionTiles {
       delta.push_back(load(delta_of(row)));
     }
     const auto tile = [&](Value* key, Value* buffer, Values now) {
-      Values p = product(query, buffer), dp = product(dy, second(buffer));
+      Values p = capped(product(query, buffer)), dp = product(dy, second(buffer));
+      const Values slope = slopes(p);
       for (size_t i = 0; i < p.size(); ++i) {
         const size_t row = row_of(i, p.size());
         p[i] = probability(p[i], top[row], log[row]);
@@ -130,13 +131,13 @@ class MmaAttention : AttentionTiles {
       p = masked(p, key, real(0), false);
       drop(dp, key, false, s_.kept());
       for (size_t i = 0; i < p.size(); ++i)
-        p[i] = b.CreateFMul(p[i], b.CreateFSub(dp[i], delta[row_of(i, p.size())]));
+        p[i] = by_slope(b.CreateFMul(p[i], b.CreateFSub(dp[i], delta[row_of(i, p.size())])), slope, i);
       add_product(now.data(), packed(p), buffer);
       return now;
     };
     const Values end =
         walk({part(1), part(2)}, first_keys(), visible_keys(), Values(sums_of_channels(), real(0)), tile);
-    store(end.data(), Values(rows_.size(), real(scale_)), part(0, s_.result()));
+    store(end.data(), Values(rows_.size(), real(s_.scale)), part(0, s_.result()));
   }
 
   void key_gradient(bool wants_k, bool wants_v) {
@@ -146,7 +147,8 @@ class MmaAttention : AttentionTiles {
     const Left value = wants_k ? own_in_shared(part(2), 1) : Left();
     const size_t dv = wants_k ? sums_of_channels() : 0;  // where its sums begin
     const auto tile = [&](Value* query, Value* buffer, Values now) {
-      Values p = product(key, buffer);
+      Values p = capped(product(key, buffer));
+      const Values slope = wants_k ? slopes(p) : Values();
       std::map<size_t, Value*> top, log, delta;  // by column
       each(0, p.size(), [&](size_t, size_t column) {
         top[column] = statistic_of(buffer, 0, column);
@@ -165,7 +167,7 @@ class MmaAttention : AttentionTiles {
         Values ds = product(value, second(buffer));
         for (size_t i = 0; i < p.size(); ++i) {
           if (s_.words != 0) ds[i] = b.CreateFMul(ds[i], kept[i]);
-          ds[i] = b.CreateFMul(p[i], b.CreateFSub(ds[i], delta[column_of(i, p.size())]));
+          ds[i] = by_slope(b.CreateFMul(p[i], b.CreateFSub(ds[i], delta[column_of(i, p.size())])), slope, i);
         }
         add_product(now.data(), packed(ds), buffer);
       }
@@ -182,10 +184,26 @@ class MmaAttention : AttentionTiles {
         },
         first_queries(), seeing_queries(), Values(sums_of_channels() * (wants_k && wants_v ? 2 : 1), real(0)),
         tile);
-    if (wants_k) store(end.data(), Values(rows_.size(), real(scale_ * s_.kept())), part(1, s_.result()));
+    if (wants_k) store(end.data(), Values(rows_.size(), real(s_.scale * s_.kept())), part(1, s_.result()));
     if (wants_v) store(end.data() + dv, Values(rows_.size(), real(s_.kept())), part(2, s_.result()));
   }
 
+  // With a cap: the tangents that stand for scores.
+  Values capped(Values products) {
+    if (s_.softcap > 0)
+      for (Value*& x : products) x = t_.math.tanh(b.CreateFMul(x, real(s_.query_scale())), Accuracy::half);
+    return products;
+  }
+  // With a cap: the derivatives of scores by what is capped.
+  Values slopes(const Values& tangents) {
+    Values all;
+    if (s_.softcap > 0)
+      for (Value* t : tangents) all.push_back(b.CreateFSub(real(1), b.CreateFMul(t, t)));
+    return all;
+  }
+  Value* by_slope(Value* gradient, const Values& slopes, size_t i) {
+    return slopes.empty() ? gradient : b.CreateFMul(gradient, slopes[i]);
+  }
   double unit() const { return scale_ * kLog2E; }  // of a score, in powers of 2
   // Returns log(sum) relative to top, which is largest * scale rounded; sum was made with largest * unit rounded.
   Value* log_of_sum(Value* sum, Value* largest, Value* top) {

@@ -4,13 +4,16 @@
 //
 // qkv [B, T, (H + 2 K) D]: H heads of queries, K of keys and K of values of a position side by side, each of D
 // channels (heads.h). A head of keys and values meets H / K heads of queries; its gradients are sums over them.
-//   s_ij = q_i k_j / sqrt(D)   (causal: j <= i only; window W: i - W < j <= i only)      m_i = max_j s_ij
-//                              (documents: positions of the same number only)
+//   x_ij = scale q_i k_j       s_ij = x_ij, or softcap tanh(x_ij / softcap)              m_i = max_j s_ij
+//                              (causal: j <= i only; window W: i - W < j <= i only; documents: positions of the
+//                              same number only)
 //   l_i = log(sum_j exp(s_ij - m_i))                       p_ij = exp((s_ij - m_i) - l_i)
 //   out_i = sum_j z_ij p_ij v_j                            z_ij = 1, or the dropout factor 0 or 1 / (1 - p)
 // Gradients, with dp_ij = z_ij (d_out_i v_j) and delta_i = d_out_i out_i = sum_j p_ij dp_ij:
-//   ds_ij = p_ij (dp_ij - delta_i)
-//   d_q_i = sum_j ds_ij k_j / sqrt(D)   d_k_j = sum_i ds_ij q_i / sqrt(D)   d_v_j = sum_i z_ij p_ij d_out_i
+//   dx_ij = p_ij (dp_ij - delta_i), times 1 - (s_ij / softcap)^2 with a cap
+//   d_q_i = scale sum_j dx_ij k_j       d_k_j = scale sum_i dx_ij q_i       d_v_j = sum_i z_ij p_ij d_out_i
+//
+// `scale` 0 is 1 / sqrt(D), `softcap` 0 none.
 //
 // Documents are two operands behind all others: the numbers and the spans that `documents` and `documents.spans`
 // make (documents.cpp). Spans only say where kernels need not look.
@@ -96,7 +99,7 @@ struct Head {
   int64_t window;
   int64_t sample, head;
   const double* qkv;
-  double scale;
+  double scale, softcap;
   const EvalView* view;
   size_t words;             // the first operand of four words for dropout; 0: none
   const double* documents;  // the sample's numbers; null: none
@@ -125,7 +128,9 @@ struct Head {
   size_t statistic(int64_t i) const {
     return static_cast<size_t>((sample * s.heads + head) * 2 * s.length + i);
   }
-  double score(int64_t i, int64_t j) const { return dot(query(i), key(j)) * scale; }
+  double score(int64_t i, int64_t j) const { return capped_score(dot(query(i), key(j)) * scale, softcap); }
+  // The derivative of a score by what is capped.
+  double slope(double score) const { return softcap > 0 ? 1 - (score / softcap) * (score / softcap) : 1; }
   double factor(int64_t i, int64_t j) const {
     if (words == 0) return 1;
     const auto word = [&](size_t k) {
@@ -157,7 +162,8 @@ void each_head(EvalView& view, size_t words, F f) {
              .sample = b,
              .head = h,
              .qkv = qkv.data.data(),
-             .scale = 1 / std::sqrt(static_cast<double>(s.channels)),
+             .scale = score_scale(view.op),
+             .softcap = view.op.real("softcap"),
              .view = &view,
              .words = words,
              .documents = documents == nullptr ? nullptr : documents + b * s.length});
@@ -199,8 +205,8 @@ void gradient_reference(EvalView& view, size_t words) {
       const double log = view.operand(1).data[head.statistic(i + s.length)];
       const double delta = view.operand(2).data[at * s.heads + head.head];
       head.each_key(i, [&](int64_t j) {
-        const double p = std::exp(head.score(i, j) - top - log), z = head.factor(i, j);
-        const double ds = p * (z * head.dot(dy, head.value(j)) - delta) * head.scale;
+        const double score = head.score(i, j), p = std::exp(score - top - log), z = head.factor(i, j);
+        const double ds = p * (z * head.dot(dy, head.value(j)) - delta) * head.slope(score) * head.scale;
         double *dq = d_qkv + head.at(i, head.head), *dk = d_qkv + head.at(j, s.key(head.head)),
                *dv = d_qkv + head.at(j, s.value(head.head));
         for (int64_t c = 0; c < s.channels; ++c) {
@@ -230,10 +236,11 @@ Cost cost(const OpView& op, int64_t products) {
   return {.flops = products * op.module.micro_batch() * twice * s.width(), .bytes = moved_bytes(op)};
 }
 
-const std::vector<AttrSpec> kHeadAttrs = {
-    {"causal", false}, {"heads", int64_t{1}}, {"kv_heads", int64_t{0}}, {"window", int64_t{0}}};
-const std::vector<AttrSpec> kDropoutAttrs = {kHeadAttrs[0], kHeadAttrs[1], kHeadAttrs[2],
-                                             kHeadAttrs[3], {"p", 0.5},    {"stream", int64_t{0}}};
+const std::vector<AttrSpec> kHeadAttrs = {{"causal", false}, {"heads", int64_t{1}}, {"kv_heads", int64_t{0}},
+                                          {"scale", 0.0},    {"softcap", 0.0},      {"window", int64_t{0}}};
+const std::vector<AttrSpec> kDropoutAttrs = {
+    kHeadAttrs[0], kHeadAttrs[1], kHeadAttrs[2],          {"p", 0.5},
+    kHeadAttrs[3], kHeadAttrs[4], {"stream", int64_t{0}}, kHeadAttrs[5]};
 
 // Dropout's operands begin at `words`; 0: there is no dropout.
 void expect_operands(const OpView& op, size_t words) {
@@ -243,6 +250,7 @@ void expect_operands(const OpView& op, size_t words) {
            count);
   expect_heads(op);
   expect_window(op);
+  expect_scores(op);
   if (words != 0) expect_probabilities(op, words);
   if (count > plain) expect_documents(op, plain);
 }
@@ -331,9 +339,10 @@ extern const OpInfo op_row_dot{
 
 extern const OpInfo op_attention = forward<0>(
     "attention",
-    "softmax(q k^T / sqrt(D)) v by heads over qkv [B,T,(heads + 2 kv_heads) D]; results: out "
+    "softmax(scale q k^T) v by heads over qkv [B,T,(heads + 2 kv_heads) D]; results: out "
     "[B,T,heads D] and, of each query's scores, the largest and the log of the sum of exp(score - "
     "largest) [B,heads,2,T]. kv_heads 0 are as many as heads; fewer are shared by neighbouring heads. "
+    "scale 0 is 1 / sqrt(D). With softcap a score x is softcap tanh(x / softcap); 0: x itself. "
     "With window a query sees itself and the window - 1 positions before it; 0: all before it. Two "
     "more operands, numbers [B,T] of `documents` and their `documents.spans`: a query sees keys of its "
     "number alone. Never makes the [T,T] matrix",

@@ -5,7 +5,7 @@
 //   values [P, K D]   a row for each position
 //
 // With position t, the last one so far, and the heads of attention (heads.h):
-//   s_j = q k_j / sqrt(D) for j <= t (window W: t - W < j <= t), else the least f32
+//   s_j = scale q k_j, capped as attention's (attention.cpp), for j <= t (window W: t - W < j <= t); else the least f32
 //   out = sum_j p_j v_j, where p is the softmax of s
 #include <algorithm>
 #include <cmath>
@@ -64,6 +64,7 @@ void scores_reference(EvalView& view) {
   const Heads h = heads_of(view.op);
   const Tensor& keys = view.operand(1);
   const int64_t positions = keys.shape[1], position = position_of(view, 2);
+  const double scale = score_scale(view.op), softcap = view.op.real("softcap");
   for (int64_t row = 0; row < view.result().shape[0] * h.heads; ++row) {
     const int64_t head = row % h.heads;
     const double* query = view.operand(0).data.data() + row / h.heads * h.row() + head * h.channels;
@@ -73,7 +74,7 @@ void scores_reference(EvalView& view) {
         score += query[c] * keys.data[(head / h.group() * h.channels + c) * positions + j];
       const bool seen = j <= position && j >= first_seen(view, position);
       view.result().data[row * positions + j] =
-          seen ? score / std::sqrt(static_cast<double>(h.channels)) : std::numeric_limits<float>::lowest();
+          seen ? capped_score(score * scale, softcap) : std::numeric_limits<float>::lowest();
     }
   }
 }
@@ -122,14 +123,19 @@ extern const OpInfo op_cache_scores{
     .name = "cache.scores",
     .summary =
         "f32 [B,heads,P]: the products of each query in qkv [B,1,(heads + 2 kv_heads) D] with the "
-        "cached keys [kv_heads D, P], over the root of D; the least f32 behind the position i32 [B,1], "
-        "and where `window` does not reach",
+        "cached keys [kv_heads D, P], by `scale` and `softcap` as in `attention`; the least f32 behind the "
+        "position i32 [B,1], and where `window` does not reach",
     .operands = 3,
     .numbers = 2,
     .numbered = [](const OpView& op) { return op.operand(1).shape[1]; },
-    .attrs = {{"heads", int64_t{1}}, {"kv_heads", int64_t{0}}, {"window", int64_t{0}}},
+    .attrs = {{"heads", int64_t{1}},
+              {"kv_heads", int64_t{0}},
+              {"scale", 0.0},
+              {"softcap", 0.0},
+              {"window", int64_t{0}}},
     .infer = [](const OpView& op) -> Types {
       const Heads h = expect_qkv(op, 0);
+      expect_scores(op);
       const int64_t positions = expect_cache(op, 1, h.kv_heads * h.channels, true);
       expect_one_position(op, 2);
       if (op.operand(0).dtype != op.operand(1).dtype)

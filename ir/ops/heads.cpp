@@ -1,6 +1,8 @@
 // The heads of a position of qkv, [B,T,(H + 2 K) D], apart and together again.
 #include "ir/ops/heads.h"
 
+#include <cmath>
+
 namespace gacc::ir {
 
 Heads heads_of(const OpView& op, size_t operand) {
@@ -24,6 +26,21 @@ void expect_heads(const OpView& op, size_t operand) {
            "it must be [B,T,(H + 2 K) D] with H = {} heads, a multiple of K = {} kv_heads", heads, kv_heads);
   }
 }
+
+double score_scale(const OpView& op) {
+  const double given = op.real("scale");
+  return given > 0 ? given : 1 / std::sqrt(static_cast<double>(heads_of(op).channels));
+}
+
+void expect_scores(const OpView& op) {
+  for (const char* name : {"scale", "softcap"}) {
+    const double value = op.real(name), used = static_cast<float>(value);
+    if (!(value >= 0) || !std::isfinite(used) || (used == 0 && value != 0))
+      refuse(op, Kind::out_of_range, "{} is {}; it must be a number of f32, 0 or more", name, value);
+  }
+}
+
+double capped_score(double x, double cap) { return cap > 0 ? cap * std::tanh(x / cap) : x; }
 
 namespace {
 

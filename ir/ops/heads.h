@@ -37,6 +37,13 @@ Heads heads_of(const OpView& op, size_t operand = 0);
 // The operand is such a tensor of floats.
 void expect_heads(const OpView& op, size_t operand = 0);
 
+// Returns what an op multiplies a product of a query and a key by: its `scale`, or 1 / sqrt(D) where that is 0.
+double score_scale(const OpView& op);
+// `scale` and `softcap` are 0 or more, and finite in f32.
+void expect_scores(const OpView& op);
+// Returns the score of a product that was multiplied by the scale: cap tanh(x / cap), or x itself where the cap is 0.
+double capped_score(double x, double cap);
+
 // Returns the angle in radians by which `rope` turns a pair of channels from one position to the next.
 long double rope_frequency(const OpView& op, int64_t pair);
 

@@ -7,6 +7,16 @@ namespace gacc::ir {
 
 namespace {
 
+// Returns x times the factor of a norm, offset + weight. Neither is rounded to a half first, as their sum would be.
+Operand times_factor(Builder& b, const std::string& name, const Operand& x, const Operand& weight,
+                     const Op& norm) {
+  const double offset = std::get<double>(*find_attr(norm, "offset"));
+  if (offset == 0) return b.make("mul", name, {x, weight});
+  const Operand scaled = b.make("mul", name + ".by_weight", {x, weight});
+  return b.make("add", name,
+                {scaled, offset == 1 ? x : Operand(b.make("mul", name + ".by_offset", {x, offset}))});
+}
+
 Types infer_layer_norm(const OpView& op) {
   expect_columns(op, 0);
   expect_float(op, 0);
@@ -21,7 +31,7 @@ Types infer_layer_norm(const OpView& op) {
   return {{DType::f32, x.shape}, row, row};
 }
 
-// With h = (x - mean) * rstd, the normalised x, and g = dy * weight, means taken over the row:
+// With h = (x - mean) * rstd, the normalised x, and g = dy * (offset + weight), means taken over the row:
 //   d_x = rstd * (g - mean(g) - h * mean(g * h))    d_weight = sum(dy * h)    d_bias = sum(dy)
 void gradient(GradBuilder& g) {
   if (!only_first(g, "its mean and rstd")) return;
@@ -33,7 +43,7 @@ void gradient(GradBuilder& g) {
     h = g.b.make("mul", name + ".normal", {centred, g.result(2)});
   }
   if (g.wanted(0)) {
-    const Operand scaled = g.b.make("mul", name + ".scaled", {dy, g.operand(1)});
+    const Operand scaled = times_factor(g.b, name + ".scaled", dy, g.operand(1), g.op());
     g.add(0, normal_rows_gradient(g.b, name, name, scaled, h, g.result(2)));
   }
   if (g.wanted(1)) g.add(1, g.b.make("mul", g.d_name(1) + ".rows", {dy, h}));
@@ -45,18 +55,19 @@ std::vector<Operand> expand(Builder& b, const Op& op) {
   const std::string& name = names[0];
   const double eps = std::get<double>(*find_attr(op, "eps"));
   const NormalRows rows = normal_rows(b, name, names[1], names[2], op.operands[0], eps);
-  const Operand scaled = b.make("mul", name + ".scaled", {rows.normal, op.operands[1]});
+  const Operand scaled = times_factor(b, name + ".scaled", rows.normal, op.operands[1], op);
   return {b.make("add", name, {scaled, op.operands[2]}), rows.mean, rows.rstd};
 }
 
 void reference(EvalView& view) {
   const std::vector<double>& bias = view.operand(2).data;
+  const double offset = view.op.real("offset");
   each_row(view, [&](int64_t r, const double* row, int64_t columns) {
     const auto [mean, rstd] = row_statistics(row, columns, view.op.real("eps"));
     for (int64_t c = 0; c < columns; ++c) {
       const auto i = static_cast<size_t>(c);
       view.result(0).data[r * columns + c] =
-          (row[c] - mean) * rstd * view.operand(1).data[i] + bias[bias.size() == 1 ? 0 : i];
+          (row[c] - mean) * rstd * (offset + view.operand(1).data[i]) + bias[bias.size() == 1 ? 0 : i];
     }
     view.result(1).data[r] = mean;
     view.result(2).data[r] = rstd;
@@ -68,13 +79,14 @@ void reference(EvalView& view) {
 extern const OpInfo op_layer_norm{
     .name = "layer_norm",
     .summary =
-        "(x - mean) * rstd * weight + bias over the last axis; rstd = 1 / sqrt(biased variance + eps). "
-        "Operands: x, weight, bias (a vector or a number); results: y, mean, rstd, the last two [..,1]. The "
+        "(x - mean) * rstd * (offset + weight) + bias over the last axis; rstd = 1 / sqrt(biased variance + "
+        "eps). Operands: x, weight, bias (a vector or a number); results: y, mean, rstd, the last two "
+        "[..,1]. The "
         "variance is the mean of the squared deviations, in a second pass over the row",
     .operands = 3,
     .results = 3,
     .local = true,
-    .attrs = {{"eps", 1e-5}},
+    .attrs = {{"eps", 1e-5}, {"offset", 0.0}},
     .infer = infer_layer_norm,
     .gradient = gradient,
     .expand = expand,
@@ -95,7 +107,7 @@ Types infer_rms_norm(const OpView& op) {
   return {{DType::f32, x.shape}, {DType::f32, row_shape(x.shape)}};
 }
 
-// With h = x * rstd and g = dy * weight, the mean taken over the row:
+// With h = x * rstd and g = dy * (offset + weight), the mean taken over the row:
 //   d_x = rstd * (g - h * mean(g * h))    d_weight = sum(dy * h)
 void rms_gradient(GradBuilder& g) {
   if (!only_first(g, "its rstd")) return;
@@ -103,7 +115,7 @@ void rms_gradient(GradBuilder& g) {
   const std::string name = g.d_name(g.wanted(0) ? 0 : 1);
   const Operand h = g.b.make("mul", name + ".normal", {x, g.result(1)});
   if (g.wanted(0)) {
-    const Operand scaled = g.b.make("mul", name + ".scaled", {dy, g.operand(1)});
+    const Operand scaled = times_factor(g.b, name + ".scaled", dy, g.operand(1), g.op());
     g.add(0, normal_rows_gradient(g.b, name, name, scaled, h, g.result(1), /*centred=*/false));
   }
   if (g.wanted(1)) g.add(1, g.b.make("mul", g.d_name(1) + ".rows", {dy, h}));
@@ -122,7 +134,7 @@ std::vector<Operand> expand_rms(Builder& b, const Op& op) {
   const Operand root = b.make("sqrt", name + ".root", {shifted});
   const Operand rstd = b.make("reciprocal", rstd_name, {root});
   const Operand normal = b.make("mul", name + ".normal", {x, rstd});
-  return {b.make("mul", name, {normal, op.operands[1]}), rstd};
+  return {times_factor(b, name, normal, op.operands[1], op), rstd};
 }
 
 void rms_reference(EvalView& view) {
@@ -131,7 +143,8 @@ void rms_reference(EvalView& view) {
     for (int64_t c = 0; c < columns; ++c) mean += row[c] * row[c] / static_cast<double>(columns);
     const double rstd = 1.0 / std::sqrt(mean + view.op.real("eps"));
     for (int64_t c = 0; c < columns; ++c)
-      view.result(0).data[r * columns + c] = row[c] * rstd * view.operand(1).data[c];
+      view.result(0).data[r * columns + c] =
+          row[c] * rstd * (view.op.real("offset") + view.operand(1).data[c]);
     view.result(1).data[r] = rstd;
   });
 }
@@ -141,12 +154,12 @@ void rms_reference(EvalView& view) {
 extern const OpInfo op_rms_norm{
     .name = "rms_norm",
     .summary =
-        "x * rstd * weight over the last axis; rstd = 1 / sqrt(mean(x^2) + eps). Operands: x, weight; "
-        "results: y, rstd [..,1]",
+        "x * rstd * (offset + weight) over the last axis; rstd = 1 / sqrt(mean(x^2) + eps). Operands: x, "
+        "weight; results: y, rstd [..,1]",
     .operands = 2,
     .results = 2,
     .local = true,
-    .attrs = {{"eps", 1e-5}},
+    .attrs = {{"eps", 1e-5}, {"offset", 0.0}},
     .infer = infer_rms_norm,
     .gradient = rms_gradient,
     .expand = expand_rms,

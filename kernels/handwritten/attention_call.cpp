@@ -50,6 +50,8 @@ AttentionShape attention_shape(const ir::OpView& op) {
           .documents = operands > plain ? plain : 0,
           .operands = operands,
           .p = dropout ? op.real("p") : 0,
+          .scale = ir::score_scale(op),
+          .softcap = op.real("softcap"),
           .parts = gradient ? 2 : 1};
 }
 

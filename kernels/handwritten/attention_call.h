@@ -37,6 +37,8 @@ struct AttentionShape {
   static constexpr int32_t kStatistics = 1, kDelta = 2, kDy = 3;  // slots of a gradient, behind that of qkv
   int32_t result() const { return static_cast<int32_t>(operands); }
   double p;            // dropout's
+  double scale;        // multiplies the product of a query and a key
+  double softcap;      // makes a score of it, softcap tanh(. / softcap); 0: it is the score
   int64_t parts;       // forward 1; 2 or 3 are what a gradient is made of: d_q, and d_k with d_v or each
   int64_t tile = 0;    // by tensor cores (attention_mma.cpp): positions that pass by at a time; else 0
   int64_t modern = 0;  // they are those of sm_80 and later
@@ -47,6 +49,8 @@ struct AttentionShape {
   // Positions that a team meets at a time: with more, ptxas fetches more rows ahead than it has registers
   // for.
   int64_t step() const { return parts > 1 ? 2 : 4; }
+  // What a product is multiplied by before its tangent, or to be a score where there is no cap.
+  double query_scale() const { return softcap > 0 ? scale / softcap : scale; }
   int64_t group() const { return heads / kv_heads; }            // heads of queries that meet a head of keys
   int64_t rows() const { return group() + parts - 1; }          // of a block of a head of keys
   int64_t width() const { return heads * channels; }            // of the output

@@ -31,6 +31,8 @@ Specialisation describe_cache_put(const ir::OpView& op, Purpose) {
 Specialisation describe_cache_scores(const ir::OpView& op, Purpose purpose) {
   CacheShape shape = shape_of(ir::heads_of(op), op.result().shape.back());
   shape.window = op.integer("window");
+  shape.scale = ir::score_scale(op);
+  shape.softcap = op.real("softcap");
   return with_shape(
       point_items(op, purpose, extent_of({ir::kBatch, shape.heads}), shape.positions, 4 * shape.channels),
       shape);

@@ -25,6 +25,7 @@ struct CacheShape {
   int64_t heads, kv_heads, channels, positions;  // H, K, D, P
   int64_t keys = 0;                              // of what is put: 1 for keys, 0 for values
   int64_t window = 0;                            // a position sees so many, itself the last; 0: all before it
+  double scale = 1, softcap = 0;                 // of scores, as attention's
   int64_t row() const { return (heads + 2 * kv_heads) * channels; }  // of qkv
   int64_t group() const { return heads / kv_heads; }
 };

@@ -1,5 +1,6 @@
 // Attention with its gradient at sizes around vectors, steps and blocks: what both targets' tests run.
 #pragma once
+#include "ir/text/text.h"
 #include "tests/codegen/machine.h"
 #include "tests/numeric/examples.h"
 
@@ -15,6 +16,7 @@ struct AttentionCase {
   int64_t kv_heads = 0;  // as many as heads
   int64_t window = 0;    // none
   Documents documents = Documents::none;
+  double scale = 0, softcap = 0;  // the root's; none
   int64_t row() const { return (heads + 2 * (kv_heads == 0 ? heads : kv_heads)) * channels; }
 };
 
@@ -35,8 +37,9 @@ inline ir::Module attention_module(const AttentionCase& c, int64_t micro_batch) 
   }
   const std::string name = c.dropout ? "attention.dropout" : "attention";
   const std::string attrs =
-      fmt::format("{{causal = {}, heads = {}, kv_heads = {}, window = {}{}}}", c.causal, c.heads, c.kv_heads,
-                  c.window, c.dropout ? ", p = 0.25, stream = 77" : "");
+      fmt::format("{{causal = {}, heads = {}, kv_heads = {}, scale = {}, softcap = {}, window = {}{}}}",
+                  c.causal, c.heads, c.kv_heads, ir::attr_text(c.scale), ir::attr_text(c.softcap), c.window,
+                  c.dropout ? ", p = 0.25, stream = 77" : "");
   const std::string state = !c.dropout ? ""
                                        : "state @low : i32[] control\nstate @high : i32[]\n"
                                          "state @first.low : i32[] control\nstate @first.high : i32[]\n";

@@ -127,6 +127,19 @@ TEST_P(MmaAttention, Windows) {
   }
 }
 
+// Scores of another scale, and capped: with the tile's masks, dropout, shared heads and wide ones.
+TEST_P(MmaAttention, Capped) {
+  for (AttentionCase c : {AttentionCase{17, 1, 32, true, true},
+                          {5, 2, 16, true, false, 1},
+                          {33, 2, 48, false, false},
+                          {129, 2, 64, true, false, 1, 64},
+                          {70, 1, 128, true, false}}) {
+    c.scale = 1.5, c.softcap = 0.75;
+    check(c, GetParam(), c.length < 20 ? 2 : 1, GetParam().cores);
+    if (HasFailure()) return;
+  }
+}
+
 // Documents within a tile and over several, with a tail of none; numbers in any order; all of the window.
 TEST_P(MmaAttention, Documents) {
   using enum Documents;

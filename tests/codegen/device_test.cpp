@@ -64,6 +64,13 @@ TEST(Device, AttentionAtTheEdges) {
   // Heads of keys that several heads of queries share.
   check_eval(attention_module({33, 3, 4, true, true, 1}, 2), {1, 2}, 2e-5);
   check_eval(attention_module({9, 4, 20, false, false, 2}, 1), {1}, 2e-5);
+  // Scores of another scale, and capped.
+  AttentionCase c{33, 3, 4, true, true, 1};
+  c.scale = 2, c.softcap = 0.75;
+  check_eval(attention_module(c, 2), {1, 2}, 3e-5);
+  c = {37, 1, 40, true, false};
+  c.softcap = 1;
+  check_eval(attention_module(c, 1), {1}, 3e-5);
   // More channels than are written out.
   check_eval(attention_module({3, 1, 515, true, false}, 1), {1}, 2e-5);
 }

@@ -100,6 +100,27 @@ TEST(Host, DocumentsOfAttention) {
   }
 }
 
+// Scores of another scale, and capped where most of them would be far beyond.
+TEST(Host, CappedAttention) {
+  for (const AttentionCase& shape : {AttentionCase{9, 3, 5, true, false, 1},
+                                     {17, 6, 8, true, true, 3, 5},
+                                     {65, 2, 16, false, false},
+                                     {130, 1, 5, true, false, 0, 64, Documents::runs}}) {
+    for (const auto& [scale, softcap] : {std::pair{2.0, 0.0}, {0.0, 1.0}, {2.0, 0.75}, {0.5, 50.0}}) {
+      AttentionCase c = shape;
+      c.scale = scale, c.softcap = softcap;
+      SCOPED_TRACE(fmt::format("T = {}, {} heads of {}, scale {}, softcap {}", c.length, c.heads, c.channels,
+                               scale, softcap));
+      const Module module = attention_module(c, 2);
+      std::mt19937 random(7);
+      Data data = random_data(module, 2, random, false);
+      set_documents(c, data.inputs, random);
+      Check(module, On::host)(2, data, 3e-5);
+      if (HasFailure()) return;
+    }
+  }
+}
+
 TEST(Host, AttentionOfScoresFarFromZero) {
   const AttentionCase c{19, 2, 4, true, false};
   const Module module = attention_module(c, 2);

@@ -119,9 +119,13 @@ TEST_P(AttentionPtx, TensorCoresWithoutSpills) {
       ASSERT_TRUE(module);
       append(all, *module, fmt::format("e{}.", count++));
     }
-    const auto grouped = to_half(attention_module({256, 3, channels, true, false, 1}, 2), ir::DType::f16);
-    ASSERT_TRUE(grouped);
-    append(all, *grouped, fmt::format("e{}.", count++));
+    for (const double softcap : {0.0, 50.0}) {
+      AttentionCase grouped{256, 3, channels, true, false, 1};
+      grouped.softcap = softcap;
+      const auto half = to_half(attention_module(grouped, 2), ir::DType::f16);
+      ASSERT_TRUE(half);
+      append(all, *half, fmt::format("e{}.", count++));
+    }
   }
   assemble_attention(std::move(all), target, "mma.sync", "shfl.sync.idx");
 }

@@ -11,7 +11,6 @@
 // A lane's order of operations follows from T, the step and the heads alone, so its bits depend
 // neither on threads, nor on the samples beside it, nor (on the host) on the width of vectors. All arithmetic
 // is f32.
-#include <cmath>
 #include <limits>
 #include <optional>
 
@@ -32,7 +31,7 @@ class Attention {
     at_points([&] {
       const LaneArrays::Array query = arrays().make(), out = arrays().make();
       const LaneArrays::Array top = arrays().make(1), sum = arrays().make(1);
-      arrays().load(query, part(0), first_, arrays().real(scale()));
+      arrays().load(query, part(0), first_, arrays().real(s_.query_scale()));
       arrays().clear(out);
       one(top, arrays().real(-std::numeric_limits<double>::infinity()));
       one(sum, arrays().real(0));
@@ -40,7 +39,7 @@ class Attention {
         Values scores = arrays().dots({{query, rows(1, keys)}})[0];
         Value *before = one(top), *now = before;
         for (size_t i = 0; i < scores.size(); ++i) {
-          scores[i] = seen(keys, i, scores[i], -std::numeric_limits<double>::infinity());
+          scores[i] = seen(keys, i, score(scores[i]), -std::numeric_limits<double>::infinity());
           now = t_.math.max(now, scores[i]);
         }
         now = arrays().over_rows(ir::Combine::max, now, keys.count);
@@ -95,7 +94,7 @@ class Attention {
   // Lanes are queries.
   void query_gradient() {
     const LaneArrays::Array query = arrays().make(), dy = arrays().make(), dq = arrays().make();
-    arrays().load(query, part(0), first_, arrays().real(scale()));
+    arrays().load(query, part(0), first_, arrays().real(s_.query_scale()));
     arrays().load(dy, {s_.kDy, output_base(), s_.width(), s_.length}, first_, nullptr);
     arrays().clear(dq);
     Value *top = t_.load(s_.kStatistics, top_of(first_), point()),
@@ -105,21 +104,21 @@ class Attention {
       const auto sums = arrays().dots({{query, rows(1, keys)}, {dy, rows(2, keys)}});
       Values weights;
       for (size_t i = 0; i < sums[0].size(); ++i) {
-        Value* p = probability(sums[0][i], top, log);
+        Value *s = score(sums[0][i]), *p = probability(s, top, log);
         Value* dp = sums[1][i];
         if (Value* z = factor(positions_, position(keys, i))) dp = b_.CreateFMul(dp, z);
-        weights.push_back(seen(keys, i, b_.CreateFMul(p, b_.CreateFSub(dp, delta)), 0));
+        weights.push_back(seen(keys, i, by_slope(b_.CreateFMul(p, b_.CreateFSub(dp, delta)), s), 0));
       }
       arrays().add({{dq, nullptr, weights, rows(1, keys), sees(keys)}});
     });
-    t_.branch(exists_, [&] { arrays().store(dq, part(0, s_.result()), first_, arrays().real(scale())); });
+    t_.branch(exists_, [&] { arrays().store(dq, part(0, s_.result()), first_, arrays().real(s_.scale)); });
   }
 
   // Lanes are keys.
   void key_gradient() {
     const LaneArrays::Array key = arrays().make(), value = arrays().make();
     const LaneArrays::Array dk = arrays().make(), dv = arrays().make();
-    arrays().load(key, part(1), first_, arrays().real(scale()));
+    arrays().load(key, part(1), first_, arrays().real(s_.query_scale()));
     arrays().load(value, part(2), first_, nullptr);
     arrays().clear(dk);
     arrays().clear(dv);
@@ -132,20 +131,21 @@ class Attention {
           Value *query = position(queries, i), *at = inside(queries, query);
           Value* top = everywhere(t_.load_one(s_.kStatistics, top_of(at)));
           Value* log = everywhere(t_.load_one(s_.kStatistics, log_of(at)));
-          Value* p = seen(queries, i, probability(sums[0][i], top, log), 0);
+          Value* s = score(sums[0][i]);
+          Value* p = seen(queries, i, probability(s, top, log), 0);
           Value* z = factor(everywhere(t_.word(query)), query, /*lanes_are_keys=*/true);
           p_weights.push_back(z != nullptr ? b_.CreateFMul(p, z) : p);
           Value* delta = everywhere(
               t_.load_one(s_.kDelta, b_.CreateAdd(delta_base(), b_.CreateMul(at, t_.index(s_.heads)))));
           Value* dp = z != nullptr ? b_.CreateFMul(sums[1][i], z) : sums[1][i];
-          s_weights.push_back(seen(queries, i, b_.CreateFMul(p, b_.CreateFSub(dp, delta)), 0));
+          s_weights.push_back(seen(queries, i, by_slope(b_.CreateFMul(p, b_.CreateFSub(dp, delta)), s), 0));
         }
         const Values mask = sees(queries);
         arrays().add({{dk, nullptr, s_weights, q, mask}, {dv, nullptr, p_weights, dy, mask}});
       });
     });
     t_.branch(exists_, [&] {
-      arrays().store(dk, part(1, s_.result()), first_, arrays().real(scale()));
+      arrays().store(dk, part(1, s_.result()), first_, arrays().real(s_.scale));
       arrays().store(dv, part(2, s_.result()), first_, nullptr);
     });
   }
@@ -306,6 +306,17 @@ class Attention {
     return b_.CreateAdd(b_.CreateMul(head, t_.index(2 * s_.length)), query);
   }
   Value* log_of(Value* query) { return b_.CreateAdd(top_of(query), t_.index(s_.length)); }
+  // The score of a product that has query_scale().
+  Value* score(Value* product) {
+    if (s_.softcap == 0) return product;
+    return b_.CreateFMul(t_.math.tanh(product), arrays().real(s_.softcap));
+  }
+  // A gradient by a score, as one by the product that the score was made of.
+  Value* by_slope(Value* gradient, Value* score) {
+    if (s_.softcap == 0) return gradient;
+    Value* tangent = b_.CreateFMul(score, arrays().real(1 / s_.softcap));
+    return b_.CreateFMul(gradient, b_.CreateFSub(arrays().real(1), b_.CreateFMul(tangent, tangent)));
+  }
   Value* probability(Value* score, Value* top, Value* log) {
     return t_.math.exp(b_.CreateFSub(b_.CreateFSub(score, top), log));
   }
@@ -352,7 +363,6 @@ class Attention {
   // --- small things
 
   LaneArrays& arrays() { return *arrays_; }
-  double scale() const { return 1 / std::sqrt(static_cast<double>(s_.channels)); }
   Value* everywhere(Value* scalar) { return t_.splat(scalar, lanes_); }
   Value* lane(int64_t value) { return t_.integer(value, lanes_); }
   // The position of the lane's own row i.

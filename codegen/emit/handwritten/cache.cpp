@@ -1,6 +1,5 @@
 // Going on with a text by the keys and values of its earlier positions (ir/ops/cache.cpp has the formulas). Loops run
 // over the positions so far, and no further.
-#include <cmath>
 #include <limits>
 
 #include "codegen/emit/handwritten/emitters.h"
@@ -69,8 +68,9 @@ void emit_cache_scores(Target& t) {
         Value* here = t.columns_of(at);
         const auto all = [&](Value* index) { return t.splat(t.word(index), at.lanes); };
         Value* seen = b.CreateAnd(b.CreateICmpULE(here, all(position)), b.CreateICmpUGE(here, all(first)));
-        const double scale = 1 / std::sqrt(static_cast<double>(s.channels));
-        Value* score = b.CreateFMul(sum[0], t.math.real(sum[0], scale));
+        const auto real = [&](double value) { return t.math.real(sum[0], value); };
+        Value* score = b.CreateFMul(sum[0], real(s.softcap > 0 ? s.scale / s.softcap : s.scale));
+        if (s.softcap > 0) score = b.CreateFMul(t.math.tanh(score), real(s.softcap));
         Value* least = t.math.real(sum[0], std::numeric_limits<float>::lowest());
         t.store(3, b.CreateAdd(to, at.column), b.CreateSelect(seen, score, least), at);
       });
