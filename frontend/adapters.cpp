@@ -20,7 +20,8 @@ void check_adapting(const Values& lora, Diag& diag) {
 
 bool adapts(const std::vector<LayerSpec>& layers) {
   return std::ranges::any_of(layers, [](const LayerSpec& layer) {
-    return layer.keys.find("lora") != nullptr || adapts(layer.layers);
+    return layer.keys.find("lora") != nullptr ||
+           std::ranges::any_of(layer.bodies, [](const auto& body) { return adapts(body); });
   });
 }
 

@@ -46,6 +46,9 @@ Words metric_names();                              // of all losses
 // Keys that several layers have.
 inline const Key bias_key{"bias", Form::flag, true, "false: no bias"};
 inline const Key norm_eps_key{"eps", Form::real, 1e-5, "is added to the variance", above(0)};
+inline const Key norm_offset_key{"offset", Form::integer, 0,
+                                 "0 or 1: the factor is offset + weight, and weight starts as 1 - offset",
+                                 between(0, 1)};
 inline const Key activation_key{"activation", Form::activation, no_default, "is applied to the result"};
 inline const Key slope_key{"slope", Form::real, 0.01, "of leaky_relu"};
 inline const Key features_key{"features", Form::integer, required, "elements of an output vector", extent};

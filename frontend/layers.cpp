@@ -21,7 +21,7 @@ double count_units(const std::vector<LayerSpec>& specs) {
       units += 1;
     else
       units += spec.keys.has("repeat") ? static_cast<double>(spec.keys.integer("repeat"))
-                                       : count_units(spec.layers);
+                                       : count_units(spec.bodies.front());
   }
   return units;
 }
@@ -66,7 +66,7 @@ Flow LayerLowering::run() {
 // Takes the input that attention layers name: one for all, since positions follow from it.
 void LayerLowering::find_documents(const std::vector<LayerSpec>& specs, const Node*& named) {
   for (const LayerSpec& spec : specs) {
-    find_documents(spec.layers, named);
+    for (const std::vector<LayerSpec>& body : spec.bodies) find_documents(body, named);
     if (spec.type != &layers::attention || spec.keys.nodes("documents").empty()) continue;
     const Node& name = spec.keys.nodes("documents").front();
     if (named != nullptr) {
@@ -400,7 +400,7 @@ Flow LayerContext::body(Flow x, const std::string& prefix, int64_t copy) {
                              .frozen = scope_.frozen || (keys.given("trainable") && !trains(copy)),
                              .trained = scope_.trained || (keys.given("trainable") && trains(copy)),
                              .keep_f32 = scope_.keep_f32 || keys.has("precision")};
-  return layers.list(spec.layers, std::move(x), inner);
+  return layers.list(spec.bodies[static_cast<size_t>(copy) % spec.bodies.size()], std::move(x), inner);
 }
 
 }  // namespace gacc::frontend

@@ -27,6 +27,9 @@ struct Layer {
 // The reason why an update with this batch_norm differs from the one big batch's.
 Inexact inexact_batch_norm(const std::string& name, const Location& at);
 
+// Returns the `offset` of a norm, a number of its op.
+inline double offset_of(const Values& norm) { return static_cast<double>(norm.integer("offset")); }
+
 // [B, extents of one sample].
 ir::Shape with_batch(const ir::Shape& per_sample);
 

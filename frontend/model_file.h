@@ -2,6 +2,8 @@
 // resolved and shapes not computed here; that is layers.cpp. Values point into the tree that they were read
 // from.
 #pragma once
+#include <memory>
+
 #include "frontend/layer_types.h"
 
 namespace gacc::frontend {
@@ -27,7 +29,9 @@ struct LayerSpec {
   std::string name;
   Location name_at{};
   bool valid = true;  // false: something about it is wrong and reported; nothing can be said about its output
-  std::vector<LayerSpec> layers{};  // of a block
+  // Lists of what is in a block: one, or one for each table of its `pattern`. Copy n has number n mod their count.
+  std::vector<std::vector<LayerSpec>> bodies{};
+  std::vector<std::shared_ptr<const Node>> made{};  // trees of bodies that the file does not have as they are
 };
 
 struct LossSpec {

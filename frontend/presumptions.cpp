@@ -44,7 +44,7 @@ void add_rope(const ir::OpView& view, Facts& facts) {
 // The keys of each `rope.scaling`, which are those of config.json.
 void add_scaling(const std::vector<LayerSpec>& layers, Facts& facts) {
   for (const LayerSpec& layer : layers) {
-    add_scaling(layer.layers, facts);
+    for (const std::vector<LayerSpec>& body : layer.bodies) add_scaling(body, facts);
     const Values* rope = layer.keys.find("rope");
     const Values* scaling = rope == nullptr ? nullptr : rope->find("scaling");
     if (scaling == nullptr || scaling->type == nullptr) continue;

@@ -71,6 +71,73 @@ void check_trainable(const Values& keys, Diag& diag) {
         .note(keys.at("repeat"), "the copies are counted here");
 }
 
+void set(Node& table, const Entry& entry) {
+  if (Node* found = table.find(entry.key))
+    *found = entry.value;
+  else
+    table.entries.push_back(entry);
+}
+
+// Sets a key in all of these layers whose type has it, and in those inside of them; returns how many there are.
+size_t set_everywhere(Node& layers, const Entry& entry) {
+  size_t found = 0;
+  for (Node& layer : layers.items) {
+    const Node* type = layer.find("type");
+    const auto has_key = [&](const LayerType* each) {
+      return type != nullptr && each->schema.name == type->text &&
+             find_key(each->schema.keys, entry.key) != nullptr;
+    };
+    if (std::ranges::any_of(all_layers(), has_key)) {
+      set(layer, entry);
+      ++found;
+    }
+    if (Node* inner = layer.find("layers"); inner != nullptr && inner->is_list())
+      found += set_everywhere(*inner, entry);
+  }
+  return found;
+}
+
+// Puts what a table of a pattern says over the layers of a body. A key "a.b" is the key b of a.
+void apply_pattern(Node& layers, const Node& table, Diag& diag) {
+  const std::vector<std::string> names = layer_names(layers);
+  const Words words(names.begin(), names.end());
+  for (const Entry& entry : table.entries) {
+    const size_t dot = std::min(entry.key.find('.'), entry.key.size());
+    const bool dotted = dot < entry.key.size();
+    const std::string head = entry.key.substr(0, dot);
+    const auto named = std::ranges::find(names, head);
+    if (named == names.end() || !(dotted || entry.value.is_table())) {
+      if (!dotted && set_everywhere(layers, entry) > 0) continue;
+      diag.error(Kind::unknown_name, entry.key_at,
+                 "`{}` in a pattern names no layer of the block and is no key of one; its layers are {}{}",
+                 head, list_words(words), did_you_mean(head, words));
+      continue;
+    }
+    Node inner = entry.value;
+    if (dotted) {
+      inner = {.at = entry.value.at, .entries = {}};
+      inner.entries.push_back({entry.key.substr(dot + 1), entry.key_at, entry.value});
+    }
+    Node& layer = layers.items[static_cast<size_t>(named - names.begin())];
+    Node* within = layer.find("layers");
+    const std::vector<std::string> inside =
+        within != nullptr && within->is_list() ? layer_names(*within) : std::vector<std::string>();
+    for (const Entry& own : inner.entries) {
+      const std::string first = own.key.substr(0, own.key.find('.'));
+      const bool names_layer = own.value.is_table() && std::ranges::count(inside, first) > 0;
+      if (!inside.empty() && (first != own.key || names_layer)) {
+        Node one{.at = own.value.at, .entries = {}};
+        one.entries.push_back(own);
+        apply_pattern(*within, one, diag);
+      } else if (own.key == "type" || own.key == "name" || own.key == "layers" || own.key == "repeat") {
+        diag.error(Kind::conflict, own.key_at, "a pattern does not change the `{}` of a layer", own.key);
+      } else {
+        set(layer, own);
+      }
+    }
+  }
+}
+
 std::vector<LayerSpec> read_list(const Node& list, std::map<std::string, Location> taken, Diag& diag);
 
 LayerSpec read_layer(const Node& node, const std::string& name, Diag& diag) {
@@ -96,11 +163,25 @@ LayerSpec read_layer(const Node& node, const std::string& name, Diag& diag) {
   }
   check_starts(layer, diag);
   check_trainable(keys, diag);
-  if (!layer.type->block || !keys["layers"].good) return layer;
+  if (!layer.type->block) return layer;
+  if (!keys["layers"].good) {
+    layer.bodies.emplace_back();
+    return layer;
+  }
   const Node& inner = *keys["layers"].node;
   if (inner.items.empty())
     diag.error(Kind::missing_key, inner.at, "a layer of type \"{}\" needs layers in it", keys.type->name);
-  layer.layers = read_list(inner, {}, diag);
+  const std::span<const Node> pattern =
+      keys.lists("pattern") ? keys.nodes("pattern") : std::span<const Node>();
+  if (pattern.empty()) layer.bodies.push_back(read_list(inner, {}, diag));
+  // The first of the tables that share a mistake tells it.
+  const size_t read = diag.reports().size();
+  for (size_t i = 0; i < pattern.size() && diag.reports().size() == read; ++i) {
+    auto made = std::make_shared<Node>(inner);
+    apply_pattern(*made, pattern[i], diag);
+    layer.bodies.push_back(read_list(*made, {}, diag));
+    layer.made.push_back(std::move(made));
+  }
   return layer;
 }
 

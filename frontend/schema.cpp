@@ -143,7 +143,11 @@ const Table tables::qk_norm{
     .says =
         "Of `attention`: each head of queries and of keys by the root of its mean square, before rotary "
         "positions; q_norm.weight and k_norm.weight [head_dim].",
-    .keys = {norm_eps_key}};
+    .keys = {
+        norm_eps_key, norm_offset_key,
+        word("over", "head", {"head", "all"},
+             "\"all\": queries of all heads together, and keys; weights [heads * head_dim] and [kv_heads "
+             "* head_dim]")}};
 
 const Table tables::lora{
     .name = "`lora`",

@@ -512,7 +512,7 @@ class AttentionTiles : protected BlockCode {
   // Bytes of a tile's row in shared memory: 16 more than its channels, an odd multiple of 16, so that neither
   // copies nor ldmatrix meet a bank twice.
   const int row_bytes_;
-  // What a score is of the number that stands for it: the product of a query and a key or, with a cap, the tangent.
+  // A score is so many times what stands for it: the product of a query and a key or, with a cap, the tangent.
   const double scale_ = s_.softcap > 0 ? s_.softcap : s_.scale;
   bool gradient_ = false;         // operands are the gradient's, and stages have room for statistics ...
   bool with_statistics_ = false;  // ... which are sent

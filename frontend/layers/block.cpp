@@ -32,7 +32,9 @@ Layer lower_residual(LayerContext& l) {
                           l.spec.name, x.label, l.shape_text(), y.label, l.layers.shape_of(y))
                       .note(y.at, fmt::format("the body ends in {}", y.label)));
   l.b.location = l.keys.type_at;
-  return {{l.b.make("add", l.path, {*x.value, *y.value})}};
+  const double scale = l.keys.real("scale");
+  const ir::ValueId branch = scale != 1 ? l.b.make("mul", l.path + ".branch", {*y.value, scale}) : *y.value;
+  return {{l.b.make("add", l.path, {*x.value, branch})}};
 }
 
 const Key layers_key{"layers", Form::tables, required, "its body, written [[layers.layers]]"};
@@ -40,20 +42,35 @@ const Key layers_key{"layers", Form::tables, required, "its body, written [[laye
 }  // namespace
 
 const LayerType layers::sequential{
-    .schema = {.name = "sequential",
-               .says =
-                   "A named block. With `repeat`, even 1, its copies are called NAME.0, NAME.1 and so on.",
-               .keys = {{"repeat", Form::integer, no_default, "how many copies", extent}, layers_key},
-               .example =
-                   "name = \"block\"\nrepeat = 2\n[[layers.layers]]\ntype = \"linear\"\nfeatures = 16"},
+    .schema =
+        {.name = "sequential",
+         .says = "A named block. With `repeat`, even 1, its copies are called NAME.0, NAME.1 and so on.",
+         .keys = {{"repeat", Form::integer, no_default, "how many copies", extent},
+                  {"pattern", Form::tables, no_default,
+                   "with repeat: what differs among the copies; copy n takes the keys of table n mod the "
+                   "number of tables. A key that names a layer of the body holds keys of that layer, and so "
+                   "on inwards; any other is for all layers in the body whose type has it"},
+                  layers_key},
+         .example = "name = \"block\"\nrepeat = 2\n[[layers.layers]]\ntype = \"linear\"\nfeatures = 16"},
     .block = true,
+    .check =
+        [](const Values& keys, Diag& diag) {
+          if (!keys.given("pattern")) return;
+          if (!keys.has("repeat"))
+            diag.error(Kind::conflict, keys.at("pattern"),
+                       "`pattern` says what differs among copies; it needs `repeat`");
+          else if (keys["pattern"].good && keys.nodes("pattern").empty())
+            diag.error(Kind::out_of_range, keys.at("pattern"),
+                       "`pattern` is empty; it has a table for each copy");
+        },
     .lower = lower_sequential,
 };
 
 const LayerType layers::residual{
     .schema = {.name = "residual",
-               .says = "Adds its input to the output of its body.",
-               .keys = {layers_key},
+               .says = "Adds its input to the output of its body, times `scale`.",
+               .keys = {{"scale", Form::real, 1.0, "what the body's output is multiplied by", above(0)},
+                        layers_key},
                .example = "name = \"block\"\n[[layers.layers]]\ntype = \"layer_norm\""},
     .block = true,
     .lower = lower_residual,

@@ -5,7 +5,7 @@ namespace gacc::frontend {
 
 namespace {
 
-// y[..] = weight[token]; weight [vocab, features]. Where the token is `padding` no gradient flows.
+// y[..] = scale * weight[token]; weight [vocab, features]. Where the token is `padding` no gradient flows.
 Layer lower_embedding(LayerContext& l) {
   const int64_t vocab = l.keys.integer("vocab"), features = l.keys.integer("features");
   l.choose_rows(vocab, l.keys.at("vocab"));
@@ -15,7 +15,10 @@ Layer lower_embedding(LayerContext& l) {
   if (padding >= vocab)
     l.refuse(Kind::out_of_range, l.keys.at("padding"), "`padding` is {}, and layer `{}` has {} vectors",
              padding, l.spec.name, vocab);
-  return {{l.b.make("embedding", l.path, {l.x(), weight}, {{"padding", padding}})}, weight};
+  const double scale = l.keys.real("scale");
+  const ir::ValueId row =
+      l.b.make("embedding", scale != 1 ? l.path + ".row" : l.path, {l.x(), weight}, {{"padding", padding}});
+  return {{scale != 1 ? l.b.make("mul", l.path, {row, scale}) : row}, weight};
 }
 
 // y = x + weight, x [B, positions, features], weight [positions, features] or with more rows; in documents, x +
@@ -46,6 +49,7 @@ const LayerType layers::embedding{
                .says = "A learned vector for each number of an i32 input; weight [vocab, features].",
                .keys = {{"vocab", Form::integer, required, "how many vectors", extent},
                         features_key,
+                        {"scale", Form::real, 1.0, "what the vectors are multiplied by", above(0)},
                         {"padding", Form::integer, no_default,
                          "a number whose vector gets no gradient, as PyTorch's padding_idx",
                          count_from_zero}},

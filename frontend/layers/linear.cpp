@@ -32,16 +32,37 @@ Layer lower_linear(LayerContext& l) {
       l.keys.has("tied") ? tied(l, in, out) : l.parameter("weight", {out, in}, spread, {in, out}, "features");
   std::optional<ir::BufferId> bias;
   if (l.keys.flag("bias")) bias = l.parameter("bias", {out}, spread, {in, out}, "features");
-  const bool active = l.keys.has("activation");
+  const bool active = l.keys.has("activation"), caps = l.keys.has("softcap");
+  const double scale = l.keys.real("scale");
   const Values* by = l.adapting();
-  const std::string sum = active ? l.path + ".pre" : l.path;  // what the activation takes
-  ir::ValueId y = l.b.make("matmul", bias || active || by != nullptr ? l.path + ".mm" : l.path,
-                           {l.x(), weight}, {{"tb", true}});
+  // Names of what the activation or the cap takes, and of what is scaled to be that.
+  const std::string last = active || caps ? l.path + ".pre" : l.path;
+  const std::string sum = scale != 1 ? l.path + ".sum" : last;
+  const bool more = bias || active || caps || scale != 1 || by != nullptr;
+  ir::ValueId y = l.b.make("matmul", more ? l.path + ".mm" : l.path, {l.x(), weight}, {{"tb", true}});
   if (bias) y = l.b.make("add", by != nullptr ? l.path + ".base" : sum, {y, *bias});
   if (by != nullptr)
     y = l.b.make("add", sum, {y, l.adapter(*by, l.path, l.x(), out, l.b.module()[weight].name)});
+  if (scale != 1) y = l.b.make("mul", last, {y, scale});
   if (active) y = l.activate(y);
+  if (caps) {
+    const double cap = l.keys.real("softcap");
+    const ir::ValueId share = l.b.make("div", l.path + ".share", {y, cap});
+    y = l.b.make("mul", l.path, {l.b.make("tanh", l.path + ".tanh", {share}), cap});
+  }
   return {{y}, weight};
+}
+
+void check_linear(const Values& keys, Diag& diag) {
+  if (const Values* lora = keys.find("lora"); lora != nullptr && lora->given("on"))
+    diag.error(Kind::conflict, lora->at("on"),
+               "`on` chooses among the products of attention; a linear layer has one");
+  if (keys.has("tied") && keys.given("init"))
+    diag.error(Kind::conflict, keys.at("init"), "a tied weight starts as its owner does; set `init` at `{}`",
+               keys.text("tied"));
+  if (keys.has("softcap") && keys.has("activation"))
+    diag.error(Kind::conflict, keys.at("softcap"),
+               "`softcap` is applied to the result, and so is `activation`: a layer has one of them");
 }
 
 }  // namespace
@@ -53,21 +74,16 @@ const LayerType layers::linear{
                         bias_key,
                         activation_key,
                         slope_key,
+                        {"scale", Form::real, 1.0, "what the result is multiplied by first", above(0)},
+                        {"softcap", Form::real, no_default,
+                         "the result y is softcap * tanh(y / softcap), as of a head's logits", above(0)},
                         lora_key,
                         {"tied", Form::text, no_default,
                          "the layer whose weight it has, instead of one of its own"}},
                .example = "features = 16\nactivation = \"relu\""},
     .weight = true,
     .bias = true,
-    .check =
-        [](const Values& keys, Diag& diag) {
-          if (const Values* lora = keys.find("lora"); lora != nullptr && lora->given("on"))
-            diag.error(Kind::conflict, lora->at("on"),
-                       "`on` chooses among the products of attention; a linear layer has one");
-          if (keys.has("tied") && keys.given("init"))
-            diag.error(Kind::conflict, keys.at("init"),
-                       "a tied weight starts as its owner does; set `init` at `{}`", keys.text("tied"));
-        },
+    .check = check_linear,
     .lower = lower_linear,
 };
 

@@ -1,5 +1,7 @@
 // Norms over the last axis, over groups of channels, and over the batch.
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "frontend/layers.h"
 #include "ir/ops/channels.h"
@@ -13,12 +15,22 @@ struct Affine {
   ir::Operand bias;
 };
 
-// weight and bias [size], which start as 1 and 0; without a bias it is the number 0.
+// weight and bias [size], which start as 1 - offset and 0; without a bias it is the number 0.
 Affine affine(LayerContext& l, int64_t size, bool biased = true) {
   l.need_last_axis();
-  const ir::BufferId weight = l.parameter("weight", {size}, Parameters::Standard::ones);
+  using enum Parameters::Standard;
+  const ir::BufferId weight = l.parameter("weight", {size}, l.keys.integer("offset") == 1 ? zeros : ones);
   if (!biased) return {weight, 0.0};
   return {weight, l.parameter("bias", {size}, Parameters::Standard::zeros)};
+}
+
+// The factor of channels, offset + weight; in f32 also where the model is of halves.
+ir::Operand channel_factor(LayerContext& l, ir::BufferId weight) {
+  if (l.keys.integer("offset") == 0) return weight;
+  const bool outer = std::exchange(l.b.keep_f32, true);
+  const ir::ValueId factor = l.b.make("add", l.path + ".factor", {weight, 1.0});
+  l.b.keep_f32 = outer;
+  return factor;
 }
 
 // An op over the last axis or over groups of channels, which also gives the mean, if it takes one, and the
@@ -27,10 +39,13 @@ Layer lower_norm(LayerContext& l, const std::string& op, int64_t size, bool bias
   const Affine own = affine(l, size, biased);
   const bool centred = op != "rms_norm";
   std::vector<std::string> names = {l.path, l.path + ".rstd"};
-  std::vector<ir::Operand> operands = {l.x(), own.weight};
+  const bool adds =
+      std::ranges::count(ir::find_op(op)->attrs, "offset", &ir::AttrSpec::name) > 0;  // the op itself
+  std::vector<ir::Operand> operands = {l.x(), adds ? own.weight : channel_factor(l, own.weight)};
   if (centred) names.insert(names.begin() + 1, l.path + ".mean");
   if (centred) operands.push_back(own.bias);
-  return {{l.b.make_n(op, std::move(names), std::move(operands), l.attrs_of(op)).front()}, own.weight};
+  ir::Attrs attrs = l.attrs_of(op, adds ? ir::Attrs{{"offset", offset_of(l.keys)}} : ir::Attrs{});
+  return {{l.b.make_n(op, std::move(names), std::move(operands), std::move(attrs)).front()}, own.weight};
 }
 
 Layer lower_group_norm(LayerContext& l) {
@@ -50,7 +65,8 @@ Layer normal_of_running(LayerContext& l, const Affine& own, ir::BufferId mean, i
   const ir::ValueId rstd = l.b.make("reciprocal", l.path + ".rstd", {deviation});
   const ir::ValueId centred = l.b.make("sub", l.path + ".centred", {l.x(), wide(".mean.wide", mean)});
   const ir::ValueId normal = l.b.make("mul", l.path + ".normal", {centred, wide(".rstd.wide", rstd)});
-  const ir::ValueId scaled = l.b.make("mul", l.path + ".scaled", {normal, wide(".weight.wide", own.weight)});
+  const ir::ValueId scaled =
+      l.b.make("mul", l.path + ".scaled", {normal, wide(".weight.wide", channel_factor(l, own.weight))});
   return {{l.b.make("add", l.path, {scaled, wide(".bias.wide", own.bias)})}};
 }
 
@@ -72,7 +88,7 @@ Layer lower_batch_norm(LayerContext& l) {
   if (!measures) return normal_of_running(l, own, mean, variance);
   const auto results = l.b.make_n(
       "batch_norm", {l.path, l.path + ".mean", l.path + ".rstd", l.path + ".var", l.path + ".count"},
-      {l.x(), own.weight, own.bias}, {{"eps", l.keys.real("eps")}});
+      {l.x(), channel_factor(l, own.weight), own.bias}, {{"eps", l.keys.real("eps")}});
   double momentum = l.keys.real("momentum");
   if (l.keys.text("accumulation") == "compensate")
     momentum = 1 - std::pow(1 - momentum, 1 / static_cast<double>(l.model.accumulate));
@@ -105,7 +121,8 @@ const LayerType layers::batch_norm{
                             "\"compensate\": momentum 1 - (1 - momentum)^(1 / accumulate), for statistics "
                             "that move once per launch"}
                             .or_one_of({"micro", "compensate"}),
-                        norm_eps_key}},
+                        norm_eps_key,
+                        norm_offset_key}},
     .weight = true,
     .bias = true,
     .lower = lower_batch_norm,
@@ -114,7 +131,7 @@ const LayerType layers::batch_norm{
 const LayerType layers::layer_norm{
     .schema = {.name = "layer_norm",
                .says = "Less the mean, by the deviation, over the last axis; weight and bias [features].",
-               .keys = {norm_eps_key, bias_key}},
+               .keys = {norm_eps_key, norm_offset_key, bias_key}},
     .weight = true,
     .bias = true,
     .lower =
@@ -124,7 +141,7 @@ const LayerType layers::layer_norm{
 const LayerType layers::rms_norm{
     .schema = {.name = "rms_norm",
                .says = "By the root of the mean square, over the last axis; weight [features].",
-               .keys = {norm_eps_key}},
+               .keys = {norm_eps_key, norm_offset_key}},
     .weight = true,
     .lower = [](LayerContext& l) { return lower_norm(l, "rms_norm", l.shape().back(), false); },
 };
@@ -133,7 +150,9 @@ const LayerType layers::group_norm{
     .schema = {.name = "group_norm",
                .says = "Less the mean, by the deviation, of a group of channels of one sample; weight and "
                        "bias [channels].",
-               .keys = {{"groups", Form::integer, required, "divides the channels", extent}, norm_eps_key},
+               .keys = {{"groups", Form::integer, required, "divides the channels", extent},
+                        norm_eps_key,
+                        norm_offset_key},
                .example = "groups = 2"},
     .weight = true,
     .bias = true,

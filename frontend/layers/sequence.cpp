@@ -79,7 +79,8 @@ ir::ValueId with_rope(LayerContext& l, const Values& rope, ir::ValueId qkv, ir::
   return l.b.make("rope", l.path + ".rope", std::move(operands), std::move(attrs));
 }
 
-// qkv with each head of queries and keys by the root of its mean square, times a weight for each channel.
+// qkv with queries and keys by the root of their mean square, of each head or of all heads together, times a weight for
+// each channel.
 ir::ValueId with_norms(LayerContext& l, const Values& norm, ir::ValueId qkv, const ir::Attrs& heads,
                        int64_t channels) {
   KeyValue always_default;  // `init` is for the products' weights
@@ -88,13 +89,23 @@ ir::ValueId with_norms(LayerContext& l, const Values& norm, ir::ValueId qkv, con
   for (const ir::ValueId part :
        l.b.make_n("split_heads", {l.path + ".q", l.path + ".k", l.path + ".v"}, {qkv}, heads))
     parts.emplace_back(part);
+  const bool together = norm.text("over") == "all";
+  const double offset = offset_of(norm);
   for (size_t i = 0; i < 2; ++i) {
     const std::string name = i == 0 ? "q_norm" : "k_norm";
     const std::string path = fmt::format("{}.{}", l.path, name);
+    const ir::Shape apart = l.b.type(parts[i]).shape;  // [B,T,H,D]
+    const int64_t size = together ? apart[2] * channels : channels;
     const ir::BufferId weight = l.layers.parameters.get(
-        path + ".weight", {channels}, always_default, Parameters::Standard::ones, {}, l.trains(), norm.place);
-    parts[i] = l.b.make_n("rms_norm", {path, path + ".rstd"}, {parts[i], weight}, {{"eps", norm.real("eps")}})
-                   .front();
+        path + ".weight", {size}, always_default,
+        offset == 1 ? Parameters::Standard::zeros : Parameters::Standard::ones, {}, l.trains(), norm.place);
+    ir::Operand x = parts[i];
+    if (together)
+      x = l.b.make("reshape", path + ".rows", {x}, {{"shape", ir::Shape{apart[0], apart[1], size}}});
+    x = l.b.make_n("rms_norm", {together ? path + ".normal" : path, path + ".rstd"}, {x, weight},
+                   {{"eps", norm.real("eps")}, {"offset", offset}})
+            .front();
+    parts[i] = together ? l.b.make("reshape", path, {x}, {{"shape", apart}}) : x;
   }
   return l.b.make("join_heads", l.path + ".normal", std::move(parts));
 }
@@ -160,6 +171,8 @@ Layer lower_attention(LayerContext& l) {
   std::vector<ir::Operand> operands{qkv};
   attrs["causal"] = l.keys.flag("causal");
   if (l.keys.has("window") && l.keys.integer("window") < length) attrs["window"] = l.keys.integer("window");
+  for (const char* of_scores : {"scale", "softcap"})
+    if (l.keys.has(of_scores)) attrs[of_scores] = l.keys.real(of_scores);
   const bool drops = p > 0 && l.training();
   if (drops) {
     for (const ir::Operand& word : l.layers.parameters.sample_words()) operands.push_back(word);
@@ -209,6 +222,11 @@ const LayerType layers::attention{
                   Key{"rope", Form::table, no_default, "rotary positions, of queries and keys"}.of(
                       tables::rope),
                   Key{"qk_norm", Form::table, no_default, "norms of queries and keys"}.of(tables::qk_norm),
+                  {"scale", Form::real, no_default,
+                   "what products of queries and keys are multiplied by; default: 1 / sqrt(head_dim)",
+                   above(0)},
+                  {"softcap", Form::real, no_default,
+                   "a score x, scaled, is softcap * tanh(x / softcap) before the softmax", above(0)},
                   {"window", Form::integer, no_default,
                    "a position sees itself and the window - 1 before it; needs causal", extent},
                   {"documents", Form::text, no_default,

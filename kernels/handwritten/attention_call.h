@@ -49,7 +49,7 @@ struct AttentionShape {
   // Positions that a team meets at a time: with more, ptxas fetches more rows ahead than it has registers
   // for.
   int64_t step() const { return parts > 1 ? 2 : 4; }
-  // What a product is multiplied by before its tangent, or to be a score where there is no cap.
+  // Returns what a product is multiplied by before its tangent, or to be a score where there is no cap.
   double query_scale() const { return softcap > 0 ? scale / softcap : scale; }
   int64_t group() const { return heads / kv_heads; }            // heads of queries that meet a head of keys
   int64_t rows() const { return group() + parts - 1; }          // of a block of a head of keys
