@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -65,6 +66,8 @@ class Search {
       : items_(std::move(items)),
         capacity_(capacity),
         members_(static_cast<size_t>(sections)),
+        first_here_(static_cast<size_t>(sections)),
+        last_here_(static_cast<size_t>(sections)),
         floor_(static_cast<size_t>(sections), 0),
         top_(static_cast<size_t>(sections), 0),
         rest_(static_cast<size_t>(sections), 0),
@@ -81,7 +84,12 @@ class Search {
         rest_[s] += items_[i].bytes;
         ++left_[s];
       }
+      if (items_[i].begin == items_[i].end) continue;
+      first_here_[items_[i].begin].push_back(static_cast<int>(i));
+      last_here_[items_[i].end - 1].push_back(static_cast<int>(i));
     }
+    std::ranges::transform(members_, witness_.begin(),
+                           [](const auto& all) { return all.empty() ? 0 : all[0]; });
   }
 
   // One run with this order of the items; all facts but `fullest` are multiplied by an item's noise.
@@ -127,6 +135,45 @@ class Search {
     queued_[section] = std::max(queued_[section], why);
   }
 
+  // The same of sections begin..end-1, a block of which rose: most are queued already.
+  void touch_all(int begin, int end) {
+    static_assert(sizeof(Queued) == 1 && static_cast<int>(Queued::no) == 0);
+    while (begin < end) {
+      const void* next = std::memchr(&queued_[begin], 0, static_cast<size_t>(end - begin));
+      if (next == nullptr) return;
+      begin = static_cast<int>(static_cast<const Queued*>(next) - queued_.data());
+      queued_[begin] = Queued::block;
+      queue_.push_back(begin++);
+    }
+  }
+
+  // Says whether all blocks of this section are known to be at or above that floor.
+  bool is_above(int section, int64_t floor) const {
+    return section >= 0 && section < std::ssize(queued_) && queued_[section] != Queued::floor &&
+           floor_[section] >= floor;
+  }
+
+  // Returns the blocks of a section that may be below its floor. What a neighbour holds, too, is above the neighbour's.
+  const std::vector<int>& below_floor(int section) const {
+    const int64_t floor = floor_[section];
+    if (is_above(section - 1, floor)) return first_here_[section];
+    if (is_above(section + 1, floor)) return last_here_[section];
+    return members_[section];
+  }
+
+  // The lowest of a section's blocks, all of which are at its floor or above.
+  int64_t lowest_of(int section) {
+    const int64_t floor = floor_[section];
+    if (lowest_[witness_[section]] == floor) return floor;
+    int64_t lowest = kPlaced;
+    for (const int i : members_[section]) {
+      if (lowest_[i] >= lowest) continue;
+      lowest = lowest_[i], witness_[section] = i;
+      if (lowest == floor) break;
+    }
+    return lowest;
+  }
+
   // Blocks up to the floors of their sections, sections up to the lowest of their blocks, to the fixed point.
   bool settle() {
     bool good = true;
@@ -136,19 +183,18 @@ class Search {
       const Queued why = std::exchange(queued_[s], Queued::no);
       if (rest_[s] == 0) continue;
       work_ -= left_[s];
-      const int64_t floor = floor_[s];
-      if (why == Queued::block && lowest_[witness_[s]] == floor) continue;
-      int64_t lowest = kPlaced;
-      for (const int i : members_[s]) {
-        const int64_t low = lowest_[i];
-        if (low < lowest) lowest = low, witness_[s] = i;
-        if (low >= floor) continue;
-        set(lowest_, i, floor);
-        if (floor + item(i).bytes > capacity_) good = false;
-        for (int other = item(i).begin; other < item(i).end; ++other)
-          if (other != section) touch(other, Queued::block);
+      if (why == Queued::floor) {
+        const int64_t floor = floor_[s];
+        for (const int i : below_floor(section)) {
+          if (lowest_[i] >= floor) continue;
+          set(lowest_, i, floor);
+          witness_[s] = i;
+          if (floor + item(i).bytes > capacity_) good = false;
+          touch_all(item(i).begin, section);
+          touch_all(section + 1, item(i).end);
+        }
       }
-      if (lowest > floor_[s]) set(floor_, section, lowest);
+      if (const int64_t lowest = lowest_of(section); lowest > floor_[s]) set(floor_, section, lowest);
       if (floor_[s] + rest_[s] > capacity_) good = false;
     }
     for (const int section : queue_) queued_[section] = Queued::no;
@@ -259,10 +305,15 @@ class Search {
       if (at >= fits_below || (at == offset && rank_[i] < rank_before) || !carried(i, at)) continue;
       candidates.push_back(i);
     }
-    std::ranges::sort(candidates, [&](int a, int b) {
-      return std::pair(lowest_[a], rank_[a]) < std::pair(lowest_[b], rank_[b]);
-    });
-    for (const int i : candidates) {
+    // A heap, whose first is next: of most nodes only one candidate is tried.
+    const auto later = [&](int a, int b) {
+      return std::pair(lowest_[a], rank_[a]) > std::pair(lowest_[b], rank_[b]);
+    };
+    std::ranges::make_heap(candidates, later);
+    while (!candidates.empty()) {
+      std::ranges::pop_heap(candidates, later);
+      const int i = candidates.back();
+      candidates.pop_back();
       const size_t mark = trail_.size();
       const int64_t at = lowest_[i];
       if (put(i, at, part)) {
@@ -306,9 +357,11 @@ class Search {
   std::vector<double> noise_;  // by item
   std::vector<Item> items_;
   int64_t capacity_;
-  std::vector<std::vector<int>> members_;           // by section
+  std::vector<std::vector<int>> members_;  // by section
+  std::vector<std::vector<int>> first_here_,
+      last_here_;  // those of its members that no section before, or after, has
   std::vector<int64_t> floor_, top_, rest_, left_;  // by section; `left_`: the number of unplaced items
-  std::vector<int> witness_;    // by section: the item that was its lowest when last looked at
+  std::vector<int> witness_;    // by section: an item that was its lowest when last looked at
   std::vector<Queued> queued_;  // by section
   std::vector<int> queue_;
   std::vector<int64_t> lowest_;  // by item: the lowest offset it can still have, or kPlaced
