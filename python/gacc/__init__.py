@@ -230,11 +230,11 @@ def from_torch(module: Any, inputs: Mapping[str, Any], *, loss: str | Mapping, t
     _arguments.check(from_torch, locals() | {"inputs": {}})  # of which the lowering says more
     from . import torch as lowering  # the dependency is optional
     tables = _tables(locals())
-    if precision is None and (own := lowering.precision_of(module)) is not None:
-        tables["precision"] = {"compute": own}
     target = tables["loss"]["target"]
     text, state = lowering.text_of(module, inputs, target=target, name=name, output=output,
                                    classes=tables["loss"].get("type") == "cross_entropy")
+    if precision is None and (own := lowering.precision_of(module)) is not None:
+        tables["precision"] = {"compute": own}
     if not {"micro_batch", "effective_batch"} & tables["train"].keys():
         tables["train"]["micro_batch"] = max(len(x) for x in inputs.values())
     step = compile(text, set=_keys(tables) | _toml.settings(set or {}), target=gpu)
