@@ -378,7 +378,8 @@ def product_along(r: Region, x: Tensor, dim: int, keep: bool = False, **_: Any) 
 @row(aten.logcumsumexp.default)
 def cumulative_log(r: Region, x: Tensor, dim: int) -> Tensor:
     def join(a: Tensor, b: Tensor) -> Tensor:
-        apart = r.each("neg", r.each("abs", r.each("sub", a, b)))
+        near = [clamp(r, each, -1e38, 1e38) for each in (a, b)]  # infinities have no difference
+        apart = r.each("neg", r.each("abs", r.each("sub", *near)))
         return r.each("add", r.each("maximum", a, b), softplus(r, apart))
     return scanned(r, x, dim, join)
 
