@@ -64,9 +64,9 @@ class BatchChooser {
   bool fits(int64_t budget);
   // Returns the bytes that the smallest micro-batch needs then, proven; nothing when it does not compile.
   std::optional<int64_t> least(int64_t budget);
-  // Returns `points` of what lies on the host against the least arena, from nothing there to all that may be, for the
-  // smallest micro-batch. Each is a plan that a hasty search has found, to a 64th of what there is to save, of steps
-  // above 200 operations to a 16th.
+  // Returns up to `points` of what lies on the host against the least arena, from nothing there to all that may be,
+  // for the smallest micro-batch. Each is a plan that a hasty search has found, to a 64th of what there is to save,
+  // of steps above 200 operations to a 16th.
   std::vector<HostPoint> host_curve(int points);
 
  private:

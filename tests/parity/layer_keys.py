@@ -9,25 +9,17 @@ Needs a Python with PyTorch, and gaccc and gacc-exec in GACC_BIN.
 """
 import argparse
 import array
-import importlib.util
-import os
 import pathlib
 import random
 import sys
 import tempfile
 
-if importlib.util.find_spec("torch") is None:
-    python = os.environ.get("GACC_PEERS_PYTHON", sys.executable)
-    if pathlib.Path(python).resolve() == pathlib.Path(sys.executable).resolve():
-        print("SKIPPED: no Python with torch here (GACC_PEERS_PYTHON)", flush=True)
-        sys.exit(77)
-    os.execv(python, [python, *sys.argv])
-
-import torch  # noqa: E402
-from torch.nn import functional  # noqa: E402
-
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
 import harness  # noqa: E402
+
+harness.begin_with("torch")
+import torch  # noqa: E402
+from torch.nn import functional  # noqa: E402
 
 VOCABULARY = 31
 # Norm-wise of each tensor: gradients in f32, and of halves, where a weight is rounded before all else.

@@ -82,18 +82,24 @@ def peer(*modules):
     return skip(f"no Python with {' and '.join(modules)} here (GACC_PEERS_PYTHON)")
 
 
-def begin_package(*modules):
-    """Makes `import gacc` the package of this tree, over the library in BIN. Where this Python lacks a module, or has
-    an older PyTorch than from_torch takes, the test begins again in one that has all of them; skips where none
-    has."""
-    torch = "torch" in modules
-    if not all(map(importlib.util.find_spec, modules)) or torch and not has_modules(sys.executable, also=NEW_TORCH):
+def begin_with(*modules, also="pass", of=""):
+    """Begins the test again in a Python that has these modules, and for which `also` runs, where this one does not;
+    skips where none does."""
+    if not all(map(importlib.util.find_spec, modules)) or also != "pass" and not has_modules(sys.executable, also=also):
         others = [os.environ.get(name) for name in ("GACC_PYTHON", "GACC_PEERS_PYTHON")]
         for other in filter(None, (*others, "/usr/bin/python3")):
-            if has_modules(other, *modules, also=NEW_TORCH if torch else "pass"):
+            if has_modules(other, *modules, also=also):
                 os.execv(other, [other, *sys.argv])
-        skip(f"no Python here has {' and '.join(modules)}{', of PyTorch 2.4 or later' * torch} (GACC_PYTHON names "
-             "another one)")
+        skip(f"no Python here has {' and '.join(modules)}{of} (GACC_PYTHON names another one)")
+
+
+def begin_package(*modules):
+    """Makes `import gacc` the package of this tree, over the library in BIN, in a Python that has these modules; with
+    PyTorch one that from_torch takes."""
+    if "torch" in modules:
+        begin_with(*modules, also=NEW_TORCH, of=", of PyTorch 2.4 or later")
+    else:
+        begin_with(*modules)
     if sanitized():
         skip("a sanitized library does not load into a Python without a sanitizer")
     os.environ["GACC_LIBRARY"] = str(BIN / "libgacc.so.0")
