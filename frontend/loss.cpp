@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "ir/contains.h"
 #include "ir/text/size_text.h"
 
 namespace gacc::frontend {
@@ -43,14 +44,26 @@ void LossContext::add_metric(const std::string& name, ir::Operand each) {
       {.role = ir::YieldRole::metric, .metric = name, .of = {}, .what = b.make("total_sum", name, {each})});
 }
 
+const Node* LossContext::judged() const {
+  const auto found = std::ranges::find_if(
+      model.metrics(), [](const Node& metric) { return contains(judged_metrics, metric.text); });
+  return found == model.metrics().end() ? nullptr : &*found;
+}
+
+void LossContext::yield_answers(const ir::Operand& what) {
+  b.yield({.role = ir::YieldRole::output, .metric = {}, .of = {}, .what = what});
+}
+
 ir::BufferId LossContext::given(const std::string& name, const std::vector<double>& values,
                                 const Location& at) {
-  b.module().settings.of_types[name] = values;
-  return b.module().need_buffer({.name = name,
-                                 .role = ir::BufferRole::given,
-                                 .type = {ir::DType::f32, {static_cast<int64_t>(values.size())}},
-                                 .offset = {},
-                                 .at = at});
+  return given(name, ir::Attr(values), {ir::DType::f32, {std::ssize(values)}}, at);
+}
+
+ir::BufferId LossContext::given(const std::string& name, const ir::Attr& setting, const ir::Type& type,
+                                const Location& at) {
+  b.module().settings.of_types[name] = setting;
+  return b.module().need_buffer(
+      {.name = name, .role = ir::BufferRole::given, .type = type, .offset = {}, .at = at});
 }
 
 void LossContext::need_weights(std::string_view key, int64_t columns) {
@@ -114,8 +127,15 @@ void LossContext::elements(Each each) {
   if (!metrics) return;
   for (const Node& metric : model.metrics()) {
     b.location = metric.at;
-    measure(metric.text, x, wanted);
+    if (!contains(judged_metrics, metric.text)) measure(metric.text, x, wanted);
   }
+  b.location = keys.type_at;
+  if (model.loss.type != &losses::bce_with_logits) return;
+  const Node* const wants = judged();
+  if (wants != nullptr && in_document(shape))
+    refuse(Kind::conflict, wants->at, "metric \"{}\" of bce_with_logits is not for documents in a window",
+           wants->text);
+  if (wants != nullptr || ir::elements(shape, 1) == 1) yield_answers(x);
 }
 
 // Sums over all elements (runtime/session/evaluation.cpp makes the metrics of them).

@@ -4,6 +4,10 @@
 
 namespace gacc::frontend {
 
+// The metrics that the runtime makes of all answers at once, and the most classes of a confusion matrix.
+inline constexpr std::string_view judged_metrics[] = {"f1", "auc", "balanced_accuracy"};
+inline constexpr int64_t kMostConfused = 20;
+
 // Appends loss and count (and, with `metrics`, the metrics) after the forward pass whose last output is
 // `output`, and yields them. Adds what the runtime must know of the target to the module's settings.
 void lower_loss(LayerLowering& layers, Flow output, bool metrics);
@@ -36,6 +40,9 @@ struct LossContext : LoweringContext {
   ir::ValueId counted(const std::string& name, ir::ValueId each);
   // f32 state that the runtime fills with the setting of its name before `init`.
   ir::BufferId given(const std::string& name, const std::vector<double>& values, const Location& at);
+  // The same of numbers that the runtime learns, as the setting says.
+  ir::BufferId given(const std::string& name, const ir::Attr& setting, const ir::Type& type,
+                     const Location& at);
   // Refuses a window whose count is no i32, a key that does not have one number for each of `columns`, metrics
   // that cannot be measured beside this loss.
   void need_count(int64_t per_sample);
@@ -43,6 +50,10 @@ struct LossContext : LoweringContext {
   void need_metrics();
 
   void measure(const std::string& metric, const ir::Operand& x, const ir::Operand& wanted);
+  // Returns the first metric of the model that no sums over samples make; null where there is none.
+  const Node* judged() const;
+  // Yields the answers that the runtime judges (runtime/session/judgement.h).
+  void yield_answers(const ir::Operand& what);
 };
 
 }  // namespace gacc::frontend

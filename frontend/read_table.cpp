@@ -358,9 +358,11 @@ class TableReader {
   void read(const Node& node, const Key& key, KeyValue& value) {
     using enum Node::Form;
     const Taken as = taken[static_cast<size_t>(key.form)];
+    const bool named = key.form == Form::reals && key.table != nullptr;
+    if (named && node.is_table()) return;  // its reader knows the names
     const Words words = words_of(key);
     const bool word = !words.empty() || key.form == Form::integer_or_share;
-    const Node::Form form = word && node.form == text && as.one ? text : as.element;
+    const Node::Form form = word && node.form == text && (as.one || named) ? text : as.element;
     const bool one = form != as.element || !as.list || (as.one && !node.is_list());
     value.good = one || (is(node, key, list) && list_fits(node, key, words));
     if (!value.good) return;

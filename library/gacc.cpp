@@ -481,7 +481,8 @@ gacc_error gacc_session_load(gacc_session* session, const char* path) {
     DataFacts facts;
     GACC_TRY(weights.open(path, run.plan));  // refuses before the device has a part in it
     GACC_TRY(read_facts(weights.metadata(), path, run.plan, facts));
-    const Status status = weights.write(*run.session);
+    Status status = weights.write(*run.session);
+    if (status) status = run.session->write_class_weights(class_weights(facts, run.plan));
     if (status) {
       run.facts = std::move(facts);
       run.loaded = std::move(weights);

@@ -240,8 +240,12 @@ void clear_in_init(Module& module, Diag& diag) {
 }
 
 void add_metrics(Module& module, Region& region, Diag& diag) {
-  while (!region.yields.empty()) {
-    const Yield yield = region.yields.front();
+  for (size_t at = 0; at < region.yields.size();) {
+    const Yield yield = region.yields[at];
+    if (yield.role == YieldRole::output) {  // what the runtime judges stays
+      ++at;
+      continue;
+    }
     const bool named = yield.role == YieldRole::metric;
     const std::string name = "eval." + (named ? yield.metric : std::string(yield_role_text(yield.role)));
     const BufferId sum =
@@ -249,7 +253,7 @@ void add_metrics(Module& module, Region& region, Diag& diag) {
                             .role = BufferRole::evaluation,
                             .type = {yield.role == YieldRole::count ? DType::i32 : DType::f32, {}}});
     sum_samples(module, region, sum, yield.what, fmt::format("the metric {}", name), diag);
-    region.yields.erase(region.yields.begin());
+    region.yields.erase(region.yields.begin() + static_cast<std::ptrdiff_t>(at));
   }
   compact(region);
 }

@@ -241,6 +241,7 @@ class Parts {
     for (size_t i = 0; i < old_.size(); ++i)
       if (!loss_.is_cut(i) && (i >= loss_.ready() || loss_.follows(i))) region_.ops.push_back(old_[i]);
     for (Op& op : region_.ops) replaced.apply(op);
+    replaced.apply(region_.yields);
     compact(region_);
   }
 
@@ -300,7 +301,8 @@ class Parts {
       const std::vector<Operand>& operands = old_[i].operands;
       if (!loss_.is_cut(i) && contains(operands, Operand(value))) return true;
     }
-    return false;
+    return std::ranges::any_of(region_.yields,
+                               [&](const Yield& yield) { return yield.what == Operand(value); });
   }
 
   // The whole of what others read: rows one after the other, and sums added up.

@@ -69,6 +69,7 @@ struct PlanInput {  // one named input of `step`, `eval` and `predict`; the byte
   bool target = false;                  // what the loss compares with
   bool documents = false;               // numbers of documents, of which a text that goes on is one
   bool probability = false;             // f32: valid values are 0 to 1
+  bool balanced = false;                // class weights follow from its counts in the training data
   bool normalize_data = false;          // normalize = "data": the training data's statistics
   std::optional<int64_t> measure_offset{};  // where `measure` reads it, if the loss depends on it
   std::optional<DType> stored{};            // of f32: the half type to which it is rounded in the arena
@@ -324,6 +325,20 @@ struct PlanPredict {
   int64_t outputs() const;                                          // numbers that a run leaves at most
 };
 
+// The answers of a run of `eval` or of `measure`, f32 [samples, shape], which the runtime judges beside the targets
+// (runtime/session/judgement.h).
+struct PlanAnswers {
+  enum class Form : uint8_t {
+    logits,
+    numbers,
+    binary
+  };  // of classes, of the last axis; or of yes, element by element
+  Form form = Form::logits;
+  int64_t eval_offset = 0, measure_offset = 0;
+  std::vector<int64_t> shape{};
+  int64_t classes = 0;
+};
+
 struct Plan {
   std::string model;
   std::string target;      // "sm_80"
@@ -358,6 +373,7 @@ struct Plan {
   std::optional<PlanLength> length;
   std::optional<SeedRules> seed_rules;
   PlanPredict predict;
+  std::optional<PlanAnswers> answers;
   std::optional<PlanLoad> load;
   std::optional<PlanLoad> gguf;  // the same in a GGUF: [gguf]
   std::vector<PlanAdapter> adapters;

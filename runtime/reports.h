@@ -36,9 +36,12 @@ struct WindowReport {
 
 struct EvalReport {
   int64_t samples = 0;
-  int64_t count = 0;            // of counted elements
-  double loss = 0;              // mean over them; NaN when nothing was counted
-  std::vector<double> metrics;  // one for every Plan::metrics, in its order
+  int64_t count = 0;              // of counted elements
+  double loss = 0;                // mean over them; NaN when nothing was counted
+  std::vector<double> metrics{};  // one for every Plan::metrics, in its order
+  // Counts of samples whose target was class t and whose answer was class a, at t * (classes + 1) + a. Answer `classes`
+  // is none, as of outputs that are not numbers. Empty where there are no classes, or too many.
+  std::vector<int64_t> confusion{};
 };
 
 struct LaunchReport {    // queued, not necessarily finished

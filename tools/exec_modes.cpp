@@ -24,6 +24,10 @@ namespace {
 // Shows on standard output what other ranks show, too.
 Progress display_of(const Run& run) { return {run.artifact.plan, run.given.quiet, run.first()}; }
 
+void say_confusion(const Run& run, const std::string& lines, Progress& progress) {
+  if (!run.given.quiet && !lines.empty()) progress.say(lines);
+}
+
 // ---- training
 
 void say_nothing_to_do(const Run& run) {
@@ -116,6 +120,7 @@ Status launch_all(Run& run, Session& session, Progress& progress) {
       train(session, plan, run.data, run.given.eval.empty() ? nullptr : &run.eval, options, reporter, result);
   progress.clear();
   if (!status) return status;
+  say_confusion(run, reporter.confusion(), progress);
   if (options.resume && !result.interrupted && result.launches == before)
     say_nothing_to_do(run);
   else if (options.patience && result.best.worse >= *options.patience)
@@ -269,6 +274,7 @@ Status evaluate_parameters(Run& run, Session& session) {
   Status status = evaluate_once(session, plan, run.eval, run.options, report, result.interrupted);
   result.seconds = report.seconds;
   if (status && !result.interrupted) status = reporter.evaluated(report);
+  say_confusion(run, reporter.confusion(), progress);
   if (status) status = printed();
   return status ? run.log.write(end_line(result, run.device->peak_bytes())) : status;
 }
@@ -293,7 +299,10 @@ Status write_predictions(Run& run, Session& session) {
     GACC_TRY(
         evaluate_once(session, run.artifact.plan, *labelled, run.options, report, run.result.interrupted));
   report.show_in(run.metric_units);
-  if (!run.result.interrupted) run.say("{}\n", evaluation_text(report, run.artifact.plan));
+  if (run.result.interrupted) return {};
+  run.say("{}\n", evaluation_text(report, run.artifact.plan));
+  const std::string confusion = confusion_text(report.result, run.artifact.plan);
+  if (!run.given.quiet && !confusion.empty()) run.say("{}\n", confusion);
   return {};
 }
 
@@ -337,6 +346,7 @@ Status verify_artifact(Run& run) {
                               .lr = run.artifact.plan.lr,
                               .shuffle = run.options.shuffle,
                               .loaded = run.weights_of_load(),
+                              .class_weights = class_weights(run.facts, run.artifact.plan),
                               .compiler_folder = executable_folder(),
                               .open = open_artifact,
                               .interrupted = run.options.interrupted,

@@ -38,6 +38,9 @@ class Reporter final : public TrainObserver {
                                            : to_.units[static_cast<size_t>(found - to_.plan.metrics.begin())];
   }
 
+  // Returns the confusion matrix of the last evaluation, as lines; "" where there is none.
+  const std::string& confusion() const { return confusion_; }
+
   Status launched(const LaunchReport& report) override {
     to_.progress.launched(report);
     return {};
@@ -77,6 +80,7 @@ class Reporter final : public TrainObserver {
     EvaluationReport report = measured;
     report.show_in(to_.units);
     to_.progress.say(evaluation_text(report, to_.plan));
+    confusion_ = confusion_text(report.result, to_.plan);
     std::vector<std::string> tags = {"eval/loss"};
     for (const std::string& metric : to_.plan.metrics) tags.push_back("eval/" + metric);
     std::vector<Figure> figures = {{tags[0], report.result.loss}};
@@ -102,6 +106,7 @@ class Reporter final : public TrainObserver {
   int64_t updates_;
   const bool keeps_best_;
   std::optional<double> last_loss_;
+  std::string confusion_;
 };
 
 }  // namespace gacc

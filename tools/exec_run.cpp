@@ -193,6 +193,37 @@ Status Run::prepare() {
   return {};
 }
 
+// Says once what the training data are, and what about them hardly was meant.
+void Run::say_data() const {
+  const DataSummary summary = summarise(data, artifact.plan, facts);
+  if (!given.quiet) say("gacc-exec: data: {}\n", summary.text);
+  for (const std::string& warning : summary.warnings) say("gacc-exec: warning: {}\n", warning);
+}
+
+// Says which limits and settings change nothing, or hardly were meant.
+void Run::say_settings() const {
+  const Plan& plan = artifact.plan;
+  const int64_t batch = plan.micro_batch * plan.accumulate;
+  for (const auto& [option, limit] : {std::pair("--epochs", options.epochs),
+                                      {"--updates", options.updates},
+                                      {"--launches", options.launches}})
+    if (limit == 0) say("gacc-exec: note: {} 0: nothing is trained\n", option);
+  const int64_t updates = updates_of_run(plan, data.samples, options);
+  if (options.pause_at && *options.pause_at > updates)
+    say("gacc-exec: note: --pause-at {} changes nothing: the run has {}\n", *options.pause_at,
+        counted(updates, "update"));
+  if (plan.lr == 0) say("gacc-exec: warning: the learning rate is 0: the parameters stay as they are\n");
+  if (plan.micro_batch > data.samples)
+    say("gacc-exec: warning: the data have {}, fewer than the {} of a micro-batch: compile with --set "
+        "train.micro_batch={}\n",
+        counted(data.samples, "sample"), plan.micro_batch, data.samples);
+  constexpr int64_t kMany = 1000;
+  if (batch == 1 && data.samples >= kMany)
+    say("gacc-exec: warning: each sample makes an update of its own (train.micro_batch x train.accumulate is "
+        "1 x 1): "
+        "compile with --set train.micro_batch=32 for larger batches\n");
+}
+
 // Returns what decides bits or the course of the run.
 Facts Run::facts_of_rank() const {
   if (ranks.size() == 1) return {};

@@ -60,6 +60,31 @@ PlanPredict predict_of(const ir::Module& module) {
   return predict;
 }
 
+// Returns nothing where eval yields no answers.
+std::optional<PlanAnswers> answers_of(const ir::Module& module) {
+  if (module.eval.yields.empty()) return std::nullopt;
+  const auto place = [](const ir::Region& region) {
+    if (region.yields.empty()) return int64_t{0};
+    return region[*ir::as_value(region.yields.front().what)].offset.value_or(0);
+  };
+  const ir::Shape& shape = module.eval[*ir::as_value(module.eval.yields.front().what)].type.shape;
+  PlanAnswers answers{.eval_offset = place(module.eval),
+                      .measure_offset = place(module.measure),
+                      .shape = {shape.begin() + 1, shape.end()},
+                      .classes = 0};
+  if (const ir::Attr* classes = module.settings.of_type("loss.answer_classes"))
+    answers.classes = std::get<int64_t>(*classes);
+  if (*module.settings.loss.type == "bce_with_logits") {
+    answers.form = PlanAnswers::Form::binary;
+    answers.classes = 2;
+  } else if (answers.classes > 0) {
+    answers.form = PlanAnswers::Form::numbers;
+  } else {
+    answers.classes = answers.shape.back();
+  }
+  return answers;
+}
+
 PlateauRules plateau_of(const ir::Settings& settings) {
   const auto said = [&](std::string_view key) {
     const ir::Attr* set = settings.of_type(fmt::format("schedule.{}", key));
@@ -153,6 +178,8 @@ void add_inputs(const ir::Module& module, Plan& plan) {
     input.range = said.range;
     input.ignore_index = said.ignore_index;
     input.target = value.name == *module.settings.loss.target;
+    if (const ir::Attr* weights = module.settings.of_type("loss.class_weights"))
+      input.balanced = input.target && *weights == ir::Attr("balanced");
     input.probability = input.target && *module.settings.loss.type == "bce_with_logits";
     input.values = said.values;
     for (const ir::ColumnSettings& column : said.columns)
@@ -193,7 +220,7 @@ void add_buffers(const ir::Module& module, Plan& plan) {
     // class_weights, pos_weight
     const ir::Attr* said = module.settings.of_type(buffer.name);
     if (buffer.role == ir::BufferRole::given && said != nullptr)
-      entry.values = std::get<std::vector<double>>(*said);
+      if (const auto* numbers = std::get_if<std::vector<double>>(said)) entry.values = *numbers;
     if (buffer.kind == ir::BufferKind::param) plan.parameters += ir::elements(buffer.type.shape, 1);
     plan.buffers.push_back(std::move(entry));
   }
@@ -257,6 +284,7 @@ Plan plan_of(const ir::Module& module) {
   if (*settings.schedule.type == ir::rates::plateau.name) plan.plateau = plateau_of(settings);
   plan.length = length_of(settings);
   plan.predict = predict_of(module);
+  plan.answers = answers_of(module);
   plan.load = load_of(settings);
   plan.gguf = gguf_of(settings);
   plan.adapters = adapters_of(settings);

@@ -34,6 +34,55 @@ std::vector<double> scaled(std::vector<double> weights) {
   return weights;
 }
 
+// Weights by the words that stand for classes in data, or by their numbers; 1 of a class that is not named.
+std::vector<double> named_weights(LossContext& l, const Node& table, int64_t classes) {
+  const ir::Texts& words = l.model.settings.input(l.keys.text("target")).values;
+  std::vector<std::string> names(words.begin(), words.end());
+  for (int64_t i = std::ssize(names); i < classes; ++i) names.push_back(std::to_string(i));
+  std::vector<double> weights(static_cast<size_t>(classes), 1.0);
+  bool good = true;
+  names.resize(weights.size());
+  const Words known(names.begin(), names.end());
+  for (const Entry& entry : table.entries) {
+    const bool named = entry.key.size() > 1;  // a letter is near to each number
+    const std::string hint = named ? did_you_mean(entry.key, known) : "";
+    const auto found = std::ranges::find(names, entry.key);
+    const auto at = static_cast<size_t>(found - names.begin());
+    const Node& value = entry.value;
+    const bool number = value.form == Node::Form::integer || value.form == Node::Form::real;
+    good &= at < weights.size() && number && value.number() >= 0 &&
+            std::isfinite(static_cast<float>(value.number()));
+    if (at >= weights.size())
+      l.error(Kind::unknown_name, entry.key_at, "`loss.class_weights`: there is no class \"{}\"{}", entry.key,
+              hint.empty() ? fmt::format("; its classes are {}", list_words(known)) : hint);
+    else if (!number)
+      l.error(Kind::wrong_type, value.at, "`loss.class_weights.{}` must be a number, not {}", entry.key,
+              form_text(value.form));
+    else if (!good)
+      l.error(Kind::out_of_range, value.at, "`loss.class_weights.{}` must be finite and at least 0, not {}",
+              entry.key, value.number());
+    else
+      weights[at] = value.number();
+  }
+  if (!good) throw Refused();
+  return weights;
+}
+
+// A weight for each class; "balanced" ones are learnt by the runtime from its training data.
+ir::BufferId class_weights(LossContext& l) {
+  constexpr std::string_view key = "class_weights";
+  const int64_t classes = l.shape().back();
+  const Location& at = l.keys.at(key);
+  const Node& node = *l.keys[key].node;
+  if (node.form == Node::Form::text)
+    return l.given("loss.class_weights", node.text, {ir::DType::f32, {classes}}, at);
+  l.need_weights(key, classes);
+  const std::vector<double> weights = node.is_table() ? named_weights(l, node, classes) : l.keys.reals(key);
+  if (std::ranges::all_of(weights, [](double weight) { return static_cast<float>(weight) == 0; }))
+    throw Refused(l.error(Kind::out_of_range, at, "`loss.class_weights` are all 0: nothing would count"));
+  return l.given("loss.class_weights", scaled(weights), at);
+}
+
 // Output [B, .., C] and target i32 [B, ..] must fit. Gives [B, .., 1].
 ir::Shape rows_of(LossContext& l) {
   const ir::Shape shape = l.shape();
@@ -55,8 +104,42 @@ ir::Shape rows_of(LossContext& l) {
             .note(l.input.at, fmt::format("{} gives {}, classes last", l.input.label, l.shape_text())));
   l.need_count(ir::elements(rows, 1));
   set_range(l, shape.back());
-  l.need_weights("class_weights", shape.back());
   return rows;
+}
+
+// The area under the curve takes one score a sample: the second class's logit less the first's.
+void check_auc(LossContext& l) {
+  for (const Node& metric : l.model.metrics()) {
+    if (metric.text != "auc") continue;
+    if (l.shape().back() != 2)
+      l.refuse(Kind::conflict, metric.at, "metric \"auc\" is for two classes; {} gives {}", l.input.label,
+               l.shape().back());
+    if (l.in_document(l.shape()))
+      l.refuse(Kind::conflict, metric.at, "metric \"auc\" is not for documents in a window");
+  }
+}
+
+void measure(LossContext& l, const ir::Operand& wanted, const ir::Operand& counted) {
+  const ir::Operand logits = l.x();
+  const int64_t classes = l.shape().back();
+  std::optional<ir::ValueId> best;  // the first largest class
+  for (const Node& metric : l.model.metrics()) {
+    if (metric.text != "accuracy") continue;  // perplexity is exp(mean loss): the runtime's
+    l.b.location = metric.at;
+    best = l.b.make("row_argmax", "accuracy.best", {logits});
+    const ir::ValueId hit = l.b.make("equal", "accuracy.hit", {*best, wanted});
+    l.add_metric(metric.text, l.b.make("mul", "accuracy.right", {hit, counted}));
+  }
+  // Logits of few classes are judged as they are, of many the number of the largest, or -1 where nothing counts.
+  const Node* const wants = l.judged();
+  l.b.location = wants != nullptr ? wants->at : l.keys.type_at;
+  const bool documents = l.in_document(l.shape()).has_value();
+  if (classes > 1 && classes <= kMostConfused && !documents) return l.yield_answers(logits);
+  if (wants == nullptr) return;
+  if (!best) best = l.b.make("row_argmax", "answer.best", {logits});
+  const ir::ValueId given = l.b.make("select", "answer.given", {counted, *best, -1.0});
+  l.yield_answers(l.b.make("cast", "answer", {given}));
+  l.b.module().settings.of_types["loss.answer_classes"] = classes;
 }
 
 void lower(LossContext& l) {
@@ -66,12 +149,11 @@ void lower(LossContext& l) {
   if (const std::optional<ir::Operand> where = l.in_document(rows))
     wanted = l.b.make("select", l.keys.text("target") + ".counted",
                       {*where, wanted, static_cast<double>(l.keys.integer("ignore_index"))});
-  const bool weighted = l.keys.has("class_weights");
+  const bool weighted = l.keys.given("class_weights");
   std::vector<ir::Operand> operands = {logits, wanted};
   std::vector<std::string> names = {"loss.rows", "loss.max", "loss.log", "loss.counted"};
   if (weighted) {
-    operands.emplace_back(
-        l.given("loss.class_weights", scaled(l.keys.reals("class_weights")), l.keys.at("class_weights")));
+    operands.emplace_back(class_weights(l));
     names.insert(names.end(), {"loss.weights", "loss.mass"});
   }
   const std::string_view op = weighted ? "weighted_cross_entropy" : "cross_entropy";
@@ -81,38 +163,33 @@ void lower(LossContext& l) {
   if (weighted)
     l.b.yield({.role = ir::YieldRole::weights, .what = l.b.make("total_sum", "weight", {results[4]})});
   l.need_metrics();
-  if (!l.metrics) return;
-  for (const Node& metric : l.model.metrics()) {
-    if (metric.text == "perplexity") continue;  // exp(mean loss): the runtime's
-    // accuracy: the first largest class is the target
-    l.b.location = metric.at;
-    const ir::ValueId best = l.b.make("row_argmax", "accuracy.best", {logits});
-    const ir::ValueId hit = l.b.make("equal", "accuracy.hit", {best, wanted});
-    l.add_metric(metric.text, l.b.make("mul", "accuracy.right", {hit, counted}));
-  }
+  check_auc(l);
+  if (l.metrics) measure(l, wanted, counted);
 }
+
+const Table by_class{.name = "`class_weights`",
+                     .path = "loss.class_weights",
+                     .says = "A weight for each class that is named."};
 
 }  // namespace
 
 const LossType losses::cross_entropy{
-    .schema = {.name = "cross_entropy",
-               .says = "-log softmax(x)[target], classes on the last axis.",
-               .keys = {{"ignore_index", Form::integer, -100, "targets of this value count nothing",
-                         between(-2147483648.0, kLargest)},
-                        {"label_smoothing", Form::real, 0.0, "the part of a target that all classes share",
-                         fraction},
-                        {"class_weights", Form::reals, no_default,
-                         "one number for each class; the mean is that of the weights", at_least(0)}},
-               .example = "target = \"label\""},
-    .metrics = {"accuracy", "perplexity"},
-    .check =
-        [](const Values& keys, Diag& diag) {
-          const std::vector<double> weights = keys.reals("class_weights");
-          if (!weights.empty() &&
-              std::ranges::all_of(weights, [](double w) { return static_cast<float>(w) == 0; }))
-            diag.error(Kind::out_of_range, keys.at("class_weights"),
-                       "`loss.class_weights` are all 0: nothing would count");
-        },
+    .schema =
+        {.name = "cross_entropy",
+         .says = "-log softmax(x)[target], classes on the last axis.",
+         .keys = {{"ignore_index", Form::integer, -100, "targets of this value count nothing",
+                   between(-2147483648.0, kLargest)},
+                  {"label_smoothing", Form::real, 0.0, "the part of a target that all classes share",
+                   fraction},
+                  Key{"class_weights", Form::reals, no_default,
+                      "one number for each class, or a table of them by the words or numbers of classes, 1 "
+                      "where none stands; \"balanced\": n / (k count) for k classes with counts in the n "
+                      "targets of the training data. The mean is that of the weights",
+                      at_least(0)}
+                      .or_one_of({"balanced"})
+                      .of(by_class)},
+         .example = "target = \"label\""},
+    .metrics = {"accuracy", "perplexity", "f1", "auc", "balanced_accuracy"},
     .lower = lower,
 };
 

@@ -70,7 +70,7 @@ const LossType losses::bce_with_logits{
                          "element of the last axis",
                          at_least(0)}},
                .example = "target = \"y\""},
-    .metrics = {"accuracy"},
+    .metrics = {"accuracy", "f1", "auc", "balanced_accuracy"},
     .lower = [](LossContext& l) { l.elements(binary); },
 };
 

@@ -142,10 +142,10 @@ class SettingRules {
       if (std::get_if<double>(threshold) == nullptr) broken("schedule.threshold is not a real number");
   }
 
-  // A buffer that is named like a setting has its numbers.
+  // A buffer that is named like a setting has its numbers, or those that the runtime learns.
   void given_list(const Buffer& buffer) {
     const Attr* said = settings_.of_type(buffer.name);
-    if (buffer.role != BufferRole::given || said == nullptr) return;
+    if (buffer.role != BufferRole::given || said == nullptr || *said == Attr("balanced")) return;
     const auto* numbers = std::get_if<std::vector<double>>(said);
     if (numbers == nullptr || std::ssize(*numbers) != elements(buffer.type.shape, 1))
       broken("{} is not the {} real numbers of `@{}`", buffer.name, elements(buffer.type.shape, 1),

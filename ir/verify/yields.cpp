@@ -15,8 +15,9 @@ struct YieldRules : RegionRules {
     if (region.kind == RegionKind::answer) return parts();
     if (region.kind == RegionKind::decode) return one_position();
     if (region.kind == RegionKind::measure) measured();
+    if (region.kind == RegionKind::eval || region.kind == RegionKind::measure) answers();
     if (at_least(Phase::accumulated) || !is_batched(region.kind)) {
-      if (!region.yields.empty())
+      if (others() > 0)
         broken("R10", region.at, "{} yields nothing in phase {}", region_text(region.kind),
                phase_text(module.phase));
       return;
@@ -58,7 +59,7 @@ struct YieldRules : RegionRules {
         const bool measures = region.kind == RegionKind::eval || region.kind == RegionKind::measure;
         if (!measures || type != Type{DType::f32, {}})
           broken("R10", region.at, "a metric is an f32[] of eval or measure");
-      } else {
+      } else if (yield.role != YieldRole::output || region.kind == RegionKind::step) {
         broken("R10", region.at, "{} has no yield of the role `{}`", region_text(region.kind),
                yield_role_text(yield.role));
       }
@@ -67,6 +68,21 @@ struct YieldRules : RegionRules {
     if (sums[0].found != 1 || sums[1].found != 1 || weights > 1)
       broken("R10", region.at, "{} yields one loss and one count{}", region_text(region.kind),
              weights > 1 ? ", and at most one sum of weights" : "");
+  }
+
+  // Counts the yields that are no answers of an evaluation.
+  int64_t others() const {
+    const bool evaluates = region.kind == RegionKind::eval || region.kind == RegionKind::measure;
+    return std::ranges::count_if(
+        region.yields, [&](const Yield& yield) { return !evaluates || yield.role != YieldRole::output; });
+  }
+
+  // Checks what the runtime judges, in every phase.
+  void answers() {
+    const int64_t found = std::ssize(region.yields) - others();
+    if (found > 1) broken("R10", region.at, "{} yields {} outputs, not one", region_text(region.kind), found);
+    for (const Yield& yield : region.yields)
+      if (yield.role == YieldRole::output) output(yield.what);
   }
 
   static bool is_there(const Region& region) { return !region.ops.empty() || !region.yields.empty(); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "runtime/data/array.h"
 #include "runtime/json_text.h"
@@ -12,6 +13,8 @@ namespace gacc {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr std::string_view kClassWeights = "loss.class_weights";
 
 std::string key_of(std::string_view input, std::string_view what) {
   return fmt::format("gacc.inputs.{}.{}", input, what);
@@ -26,6 +29,7 @@ void each_fact(Facts& facts, Visit visit) {
   visit("mean", facts.mean);
   visit("std", facts.std);
   visit("values", facts.values);
+  visit("weights", facts.weights);
 }
 
 // Returns the first fact that cannot be this input's; "" when all can.
@@ -37,6 +41,9 @@ std::string_view problem(const InputFacts& facts, const PlanInput& input) {
   if (!facts.mean.empty() && facts.mean.size() != axis) return "mean";
   const auto bad = [](double value) { return !std::isfinite(static_cast<float>(value)); };
   if (std::ranges::any_of(facts.fill, bad)) return "fill";
+  if (std::ranges::any_of(facts.weights, [&](double value) { return bad(value) || value < 0; }))
+    return "weights";
+  if (!facts.weights.empty() && std::ssize(facts.weights) != input.range.value_or(0)) return "weights";
   if (std::ranges::any_of(facts.mean, bad)) return "mean";
   if (facts.std.size() != facts.mean.size()) return "std";
   if (std::ranges::any_of(facts.std, [&](double value) { return bad(value) || value <= 0; })) return "std";
@@ -95,6 +102,37 @@ Status read_facts(const Metadata& metadata, std::string_view source, const Plan&
     if (known != InputFacts()) facts[input.name] = std::move(known);
   }
   return {};
+}
+
+std::vector<float> class_weights(const DataFacts& facts, const Plan& plan) {
+  for (const PlanInput& input : plan.inputs) {
+    const auto known = facts.find(input.name);
+    if (!input.balanced || known == facts.end() || known->second.weights.empty()) continue;
+    const std::vector<double>& weights = known->second.weights;
+    int exponent = 0;
+    std::frexp(*std::ranges::max_element(weights), &exponent);
+    std::vector<float> scaled;
+    for (const double weight : weights)
+      scaled.push_back(static_cast<float>(std::ldexp(weight, 1 - exponent)));
+    scaled.resize(static_cast<size_t>(plan.find(kClassWeights)->shape.front()));  // classes beyond the range
+    return scaled;
+  }
+  return {};
+}
+
+std::vector<double> balanced_weights(std::string_view dtype, std::span<const std::byte> targets,
+                                     int64_t classes) {
+  std::vector<double> weights(static_cast<size_t>(classes));
+  visit_elements(dtype, targets, [&](const auto& all) {
+    for (const auto target : all)
+      if (target >= 0 && static_cast<double>(target) < static_cast<double>(classes))
+        ++weights[static_cast<size_t>(target)];
+  });
+  const double all = std::reduce(weights.begin(), weights.end());
+  const auto there =
+      static_cast<double>(std::ranges::count_if(weights, [](double count) { return count > 0; }));
+  for (double& weight : weights) weight = weight > 0 ? all / (there * weight) : 0;
+  return weights;
 }
 
 void learn_statistics(std::string_view dtype, std::span<const std::byte> values,

@@ -338,6 +338,7 @@ Status DataReader::check_next_tokens() const {
 Status DataReader::settle(size_t i) {
   const PlanInput& input = plan.inputs[i];
   Column& column = dataset_.columns[i];
+  if (input.balanced) GACC_TRY(settle_weights(i));
   if (input.dtype != DType::f32) return {};
   InputFacts& known = facts[input.name];
   warn_of_scale(i, known.dtype);
@@ -353,6 +354,20 @@ Status DataReader::settle(size_t i) {
   }
   column.mean = known.mean;
   column.std = known.std;
+  return {};
+}
+
+// Class weights that follow from the targets of the training data.
+Status DataReader::settle_weights(size_t i) {
+  const PlanInput& input = plan.inputs[i];
+  InputFacts& known = facts[input.name];
+  if (!known.weights.empty()) return {};
+  if (!learns)
+    return Status::error(
+        "{}: loss.class_weights = \"balanced\" are those of the training data, and nothing says them: give "
+        "--data, or --load a file that gacc-exec has saved after training",
+        given_[i].where);
+  known.weights = balanced_weights(dataset_.columns[i].dtype, dataset_.bytes(i), input.range.value_or(0));
   return {};
 }
 

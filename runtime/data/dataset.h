@@ -41,6 +41,8 @@ struct Dataset {
   int64_t samples = 0;
   std::vector<Column> columns;         // one for every plan input, in the plan's order
   std::vector<std::string> remarks{};  // "note: ...", "warning: ...": for the user
+  // The number of each sample's row in a table of which rows were left out, from 0, without the header. Else empty.
+  std::vector<int64_t> rows{};
 
   // The elements of a column (see FileBytes::text of one on disk).
   std::span<const std::byte> bytes(size_t column) const;

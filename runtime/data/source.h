@@ -105,6 +105,8 @@ class DataReader {
   Result<std::vector<size_t>> token_inputs() const;
   // Says that the data have the input, whatever else is wrong with them.
   void found(size_t input) { dataset_.columns[input].found = true; }
+  // Says which rows of the table the samples are.
+  void give_rows(std::vector<int64_t> rows) { dataset_.rows = std::move(rows); }
   void remark(std::string text) { dataset_.remarks.push_back(std::move(text)); }
 
   // Every NAME=FILE part, by a parser of `array.h`.
@@ -132,6 +134,7 @@ class DataReader {
   Status check_shape(size_t input) const;
   Status check_next_tokens() const;
   Status settle(size_t input);
+  Status settle_weights(size_t input);
   void warn_of_scale(size_t input, std::string_view before);
 
   const DataUse use_;

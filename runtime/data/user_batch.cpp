@@ -46,6 +46,12 @@ Status UserBatch::take(size_t input, const UserArray& array, int64_t samples, co
                        first + element / elements);
   };
   GACC_TRY(check_values(plan, array.dtype, array.bytes, place));
+  if (plan.balanced && !facts.contains(plan.name))
+    return Status::error(
+        "the input {}: loss.class_weights = \"balanced\" are those of training data, and nothing says them: "
+        "load "
+        "parameters that gacc-exec has saved after training, or compile with a number for each class",
+        quoted(plan.name));
   if (array.dtype == dtype_text(plan.dtype) && plan.mean.empty() && plan.std.empty() &&
       !plan.normalize_data) {
     inputs_[input] = array.bytes;
@@ -65,7 +71,7 @@ Status UserBatch::take(size_t input, const UserArray& array, int64_t samples, co
   }
   converted_[input].resize(static_cast<size_t>(samples * elements * 4));  // f32 and i32 are 4 bytes
   inputs_[input] = converted_[input];
-  const Dataset data{samples, {std::move(column)}};
+  const Dataset data{.samples = samples, .columns = {std::move(column)}};
   return data.gather(0, plan, epoch_order(samples, 0, 0, /*shuffle=*/false), converted_[input]);
 }
 

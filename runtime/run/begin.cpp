@@ -4,6 +4,7 @@ namespace gacc {
 
 Status begin(Session& session, const Plan& plan, const Beginning& from) {
   GACC_TRY(session.init(from.seed, static_cast<float>(from.lr)));
+  GACC_TRY(session.write_class_weights(from.class_weights));
   if (from.checkpoint != nullptr) {
     const Checkpoint& saved = from.checkpoint->content();
     GACC_TRY(from.checkpoint->restore(plan, session));

@@ -16,6 +16,7 @@ struct Beginning {
       nullptr;  // which has been checked; then files of parameters are not looked at
   const Weights* weights = nullptr;
   const Adapter* adapter = nullptr;
+  std::vector<float> class_weights{};  // where they follow from the data (runtime/data/data_facts.h)
 };
 Status begin(Session& session, const Plan& plan, const Beginning& from);
 

@@ -8,7 +8,10 @@
 
 namespace gacc {
 
-bool larger_is_better(std::string_view metric) { return metric == "accuracy" || metric == "r2"; }
+bool larger_is_better(std::string_view metric) {
+  constexpr std::string_view larger[] = {"accuracy", "r2", "f1", "auc", "balanced_accuracy"};
+  return std::ranges::find(larger, metric) != std::end(larger);
+}
 
 double metric_of(const EvalReport& report, const Plan& plan, std::string_view metric) {
   for (size_t i = 0; i < report.metrics.size(); ++i)
@@ -110,6 +113,11 @@ Result<std::string> tell_length(Session& session, const Plan& plan, int64_t upda
     const std::string text =
         differs(said.total, fmt::format("schedule.total is {}", counted(said.total, unit)));
     if (text.empty()) return text;
+    if (run.total <= run.warmup)
+      return fmt::format(
+          "{}; --pause-at {} ends this process in the middle of the whole run, or compile with "
+          "schedule.total = {} and a schedule.warmup below that (it is {})",
+          text, run.total, run.total, run.warmup);
     return fmt::format("{}; compile with schedule.total = {}, or \"run\", which is the length of any run",
                        text, run.total);
   }

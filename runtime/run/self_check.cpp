@@ -297,9 +297,12 @@ class Verifier : NoCopy {
         GACC_TRY(open_device(options_.device, options_.device_options, artifact));
     Session session(*device, artifact.plan);
     GACC_TRY(session.open(artifact));
-    GACC_TRY(
-        begin(session, artifact.plan,
-              {.seed = options_.seed, .lr = options_.lr, .checkpoint = from, .weights = options_.loaded}));
+    GACC_TRY(begin(session, artifact.plan,
+                   {.seed = options_.seed,
+                    .lr = options_.lr,
+                    .checkpoint = from,
+                    .weights = options_.loaded,
+                    .class_weights = options_.class_weights}));
     if (scale != 0) GACC_TRY(session.write_state(state::loss_scale, scale));
     GACC_TRY(tell_length(session, artifact.plan, updates_of_run(artifact.plan, data_.samples, {})));
     GACC_TRY(work(session));

@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/data/dataset.h"
 #include "runtime/device.h"
@@ -20,7 +21,8 @@ struct VerifyOptions {
   bool shuffle = true;
   // Parameters to begin with; null: the model's initial ones.
   const Weights* loaded = nullptr;
-  std::string compiler_folder{};  // where gaccc lies
+  std::vector<float> class_weights{};  // as in Beginning
+  std::string compiler_folder{};       // where gaccc lies
   // Reads and checks an artifact (compiler/open_artifact.h).
   std::function<Result<Artifact>(const std::string& path)> open{};
   std::function<bool()> interrupted{};            // asked after every launch. May be empty

@@ -54,7 +54,8 @@ Status Evaluation::open() {
   const Plan& plan = arena_.plan();
   for (const std::string_view name : {state::eval_loss, state::eval_count}) GACC_TRY(arena_.find(name));
   for (const std::string& metric : plan.metrics)
-    if (metric != "perplexity") GACC_TRY(arena_.find("eval." + metric));  // that follows from the loss
+    if (metric != "perplexity" && !Judgement::makes(metric))
+      GACC_TRY(arena_.find("eval." + metric));  // that follows from the loss
   for (const PlanBuffer& buffer : plan.buffers)
     if (buffer.role == BufferRole::evaluation) sums_.push_back(&buffer);
   most_unread_ = most_unread(plan);
@@ -65,6 +66,8 @@ Status Evaluation::begin(int64_t launches) {
   samples_ = launches_ = 0;
   expected_ = launches;
   nodes_.clear();
+  const Plan& plan = arena_.plan();
+  if (plan.answers) judgement_.emplace(*plan.answers, std::ranges::count(plan.metrics, "auc") > 0);
   return clear();
 }
 
@@ -132,7 +135,38 @@ Status Evaluation::next(InputBytes inputs, int64_t samples) {
 Status Evaluation::add(InputBytes inputs, int64_t samples, Program program) {
   GACC_TRY(arena_.write_inputs(inputs, samples, program));
   GACC_TRY(next(inputs, samples));
-  return arena_.run(program, samples);
+  GACC_TRY(arena_.run(program, samples));
+  return judgement_ ? judge(inputs, samples, program) : Status();
+}
+
+Status Evaluation::judge(InputBytes inputs, int64_t samples, Program program) {
+  const Plan& plan = arena_.plan();
+  const PlanAnswers& answers = *plan.answers;
+  const auto target = std::ranges::find(plan.inputs, true, &PlanInput::target);
+  const int64_t offset = program == Program::measure ? answers.measure_offset : answers.eval_offset;
+  const std::vector<float> given = GACC_TRY(arena_.read<float>(offset, samples * elements_of(answers.shape)));
+  judgement_->add(given, inputs[static_cast<size_t>(target - plan.inputs.begin())], target->dtype);
+  return {};
+}
+
+// Adds what other ranks have: of each as many words, and the number of those that count before them.
+Status Evaluation::judge_all_ranks() {
+  const std::vector<int64_t> mine = judgement_->words();
+  const auto gather = [&](std::vector<int64_t> words) -> Result<std::vector<int64_t>> {
+    const std::vector<std::byte> bytes = GACC_TRY(exchange_->gather_bytes(std::as_bytes(std::span(words))));
+    std::vector<int64_t> all(bytes.size() / sizeof(int64_t));
+    std::memcpy(all.data(), bytes.data(), bytes.size());
+    return all;
+  };
+  const std::vector<int64_t> counts = GACC_TRY(gather({std::ssize(mine)}));
+  const auto most = static_cast<size_t>(std::ranges::max(counts));
+  std::vector<int64_t> padded = mine;
+  padded.resize(most);
+  const std::vector<int64_t> all = GACC_TRY(gather(padded));
+  for (size_t rank = 0; rank < counts.size(); ++rank)
+    if (static_cast<int>(rank) != exchange_->rank())
+      judgement_->add_words(std::span(all).subspan(rank * most, static_cast<size_t>(counts[rank])));
+  return {};
 }
 
 // The mean of the first targets: all ranks take that of the one with the first launch.
@@ -185,9 +219,16 @@ Result<EvalReport> Evaluation::end() {
                   .targets = value_of(state::r2_targets),
                   .squares = value_of(state::r2_squares)};
   const double weight = arena_.has(state::eval_weight) ? value_of(state::eval_weight) : sums.count;
-  EvalReport report{
-      std::exchange(samples_, 0), static_cast<int64_t>(sums.count), value_of(state::eval_loss) / weight, {}};
+  EvalReport report{.samples = std::exchange(samples_, 0),
+                    .count = static_cast<int64_t>(sums.count),
+                    .loss = value_of(state::eval_loss) / weight};
+  if (judgement_ && exchange_ != nullptr) GACC_TRY(judge_all_ranks());
+  if (judgement_) report.confusion = judgement_->confusion();
   for (const std::string& metric : plan.metrics) {
+    if (Judgement::makes(metric)) {
+      report.metrics.push_back(judgement_->value(metric));
+      continue;
+    }
     sums.sum = value_of("eval." + metric);
     report.metrics.push_back(metric_value(metric, sums, report.loss));
   }

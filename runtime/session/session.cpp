@@ -72,6 +72,11 @@ Status Session::init(uint64_t seed, float lr) {
   return update_.init();
 }
 
+Status Session::write_class_weights(std::span<const float> weights) {
+  if (weights.empty()) return {};
+  return write_buffer(*GACC_TRY(arena_.find("loss.class_weights")), std::as_bytes(weights));
+}
+
 Status Session::set_ordinal(int64_t ordinal) {
   if (!arena_.has(state::samples_low)) return {};
   const auto bits = static_cast<uint64_t>(ordinal);

@@ -56,6 +56,8 @@ class Session : NoCopy {
   // Fills the parameters from the seed and clears everything else. Does not wait.
   Status init(uint64_t seed, float lr);
 
+  // Writes weights of classes that follow from the data, after `init`; nothing where there are none.
+  Status write_class_weights(std::span<const float> weights);
   // Forward and backward of `samples` samples (1 to micro_batch); adds to the window. Does not wait.
   Status step(InputBytes inputs, int64_t samples);
   // Counts a launch that another rank makes. Does not wait.

@@ -2,6 +2,7 @@
 #include "runtime/tell/log.h"
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "runtime/atomic_file.h"
 #include "runtime/json_text.h"
@@ -48,6 +50,16 @@ std::string resolved(const std::string& path) {
 std::string counts_text(const RecheckCounts& recheck) {
   return fmt::format(R"("every":{},"launches":{},"updates":{})", recheck.every, recheck.launches,
                      recheck.updates);
+}
+
+// The rows of the confusion matrix, without answers that are none.
+std::string matrix(const EvalReport& report, const Plan& plan) {
+  const auto classes = static_cast<size_t>(plan.answers->classes);
+  std::string rows;
+  for (size_t row = 0; row < classes; ++row)
+    rows += fmt::format("{}[{}]", row > 0 ? "," : "",
+                        fmt::join(std::span(report.confusion).subspan(row * (classes + 1), classes), ","));
+  return "[" + rows + "]";
 }
 
 std::string partial_of(const std::string& log) { return log + ".partial"; }
@@ -100,6 +112,8 @@ std::string eval_line(const EvaluationReport& report, const Plan& plan, bool kee
   for (size_t i = 0; i < report.result.metrics.size(); ++i)
     line += fmt::format(",{}:{}", json_string(plan.metrics[i]), number(report.result.metrics[i]));
   if (keeps_best) line += fmt::format(R"(,"best":{})", report.better);
+  if (!report.result.confusion.empty())
+    line += fmt::format(R"(,"confusion":{})", matrix(report.result, plan));
   return line + fmt::format(R"(,"updates":{},"seconds":{}}})", report.updates, seconds(report.seconds));
 }
 

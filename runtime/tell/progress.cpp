@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/standard_streams.h"
+#include "runtime/text.h"
 
 namespace gacc {
 namespace {
@@ -63,11 +64,13 @@ std::string progress_line(const ProgressState& state, const Plan& plan, size_t c
   figures.push_back(fmt::format("epoch {}{}", state.epoch, of(state.epochs)));
   figures.push_back(fmt::format("update {}{}", state.update, of(state.updates)));
   if (state.update > 0) figures.push_back(fmt::format("loss {:.4g}", state.loss));
+  const std::string scale = fmt::format("loss scale {}", state.scale);
+  if (plan.seed_rules) figures.push_back(scale);  // it moves
   if (state.samples_per_second > 0) figures.push_back(rate_text(state.samples_per_second));
   if (state.update > 0) figures.push_back(fmt::format("lr {:.4g}", state.lr));
   figures.push_back(fmt::format("eff. batch {} ({} × {})", plan.micro_batch * plan.accumulate,
                                 plan.micro_batch, plan.accumulate));
-  figures.push_back(fmt::format("loss scale {}", state.scale));
+  if (!plan.seed_rules) figures.push_back(scale);
   std::string line;
   for (const std::string& figure : figures) {
     const std::string next = line + (line.empty() ? "" : "  ") + figure;
@@ -108,6 +111,44 @@ std::string evaluation_text(const EvaluationReport& report, const Plan& plan) {
                                           : fmt::format(", {} {:.6g}", plan.metrics[i], value);
   }
   if (report.better) text += " (the best)";
+  return text;
+}
+
+// confusion (rows: targets, columns: answers)
+//       0    1
+//   0  48    2
+//   1   3   47
+std::string confusion_text(const EvalReport& report, const Plan& plan) {
+  const auto& counts = report.confusion;
+  if (counts.empty() || !plan.answers) return "";
+  const auto classes = static_cast<size_t>(plan.answers->classes);
+  const auto target = std::ranges::find(plan.inputs, true, &PlanInput::target);
+  std::vector<std::string> names;
+  for (size_t i = 0; i < classes; ++i)
+    names.push_back(i < target->values.size() ? quoted(target->values[i]) : std::to_string(i));
+  const auto at = [&](size_t row, size_t column) { return counts[row * (classes + 1) + column]; };
+  bool none = false;
+  for (size_t row = 0; row < classes; ++row) none |= at(row, classes) > 0;
+  if (none) names.emplace_back("none");
+  std::vector<size_t> widths;
+  size_t first = 0;
+  for (size_t column = 0; column < names.size(); ++column) {
+    if (column < classes) first = std::max(first, columns_of(names[column]));
+    size_t width = columns_of(names[column]);
+    for (size_t row = 0; row < classes; ++row)
+      width = std::max(width, std::to_string(at(row, column)).size());
+    widths.push_back(width + 2);
+  }
+  const auto padded = [](const std::string& text, size_t width) {
+    return std::string(width - std::min(width, columns_of(text)), ' ') + text;
+  };
+  std::string text = "confusion (rows: targets, columns: answers)\n" + std::string(first + 2, ' ');
+  for (size_t column = 0; column < names.size(); ++column) text += padded(names[column], widths[column]);
+  for (size_t row = 0; row < classes; ++row) {
+    text += "\n  " + padded(names[row], first);
+    for (size_t column = 0; column < names.size(); ++column)
+      text += padded(std::to_string(at(row, column)), widths[column]);
+  }
   return text;
 }
 

@@ -30,6 +30,9 @@ std::string progress_line(const ProgressState& state, const Plan& plan, size_t c
 std::string progress_text(const ProgressState& state);
 std::string epoch_text(const EpochReport& report);
 std::string evaluation_text(const EvaluationReport& report, const Plan& plan);
+// The confusion matrix, a line a class, with the words that stand for classes in data where there are some; "" where
+// the evaluation has none.
+std::string confusion_text(const EvalReport& report, const Plan& plan);
 std::string duration_text(double seconds);  // "0:07", "12:05", "3:04:05"
 // "memory: 131.2 MiB at most: the arena's 98.4 MiB as planned, and 32.8 MiB for the program, its code and the
 // data", of this process. `host`: bytes of state that lies beside the arena. Empty where the system does not say.
