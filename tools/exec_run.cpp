@@ -1,5 +1,6 @@
 #include "tools/exec_run.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <bit>
@@ -7,6 +8,7 @@
 #include "compiler/open_artifact.h"
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
+#include "runtime/data/data_summary.h"
 #include "runtime/data/spec.h"
 #include "runtime/run/begin.h"
 #include "runtime/run/open_device.h"
@@ -21,6 +23,18 @@ void print_text(std::string_view text) {
 }
 
 Status printed() { return std::ferror(stdout) ? Status::error("cannot write standard output") : Status(); }
+
+namespace {
+
+// Returns whether a file or device has not taken all of standard output. A reader that has gone, and an output that was
+// closed from the start, want nothing.
+bool is_lost() {
+  struct stat out {};
+  return std::ferror(stdout) != 0 && fstat(STDOUT_FILENO, &out) == 0 &&
+         (S_ISREG(out.st_mode) || S_ISCHR(out.st_mode));
+}
+
+}  // namespace
 
 Status check_ranks(const Plan& plan, Mode mode, int64_t ranks) {
   if (ranks == 1) return {};
@@ -66,6 +80,10 @@ int Run::execute() {
     return ranks.end(kFailed);
   }
   say_end();
+  if (is_lost() && !result.interrupted) {
+    fail(kFailed, "cannot write standard output: what was printed is not whole");
+    return ranks.end(kFailed);
+  }
   return ranks.end(result.interrupted ? kInterrupted : kDone);
 }
 
@@ -167,8 +185,14 @@ Status Run::prepare() {
   } else if (given.check > 0) {
     GACC_TRY(load_data(given.data, DataUse::prediction, data));
   }
-  if (given.mode() == Mode::predict)
+  if (given.mode() == Mode::predict) {
     outputs = GACC_TRY(output_form(plan, *module.settings.predict.layer, given.predict, facts));
+    outputs.rows = data.rows;
+    if (!data.rows.empty() && outputs.columns.empty())
+      say("gacc-exec: note: rows are left out, so the outputs are not those of the rows one by one: a file "
+          "that "
+          "ends in .csv has their numbers\n");
+  }
   find_units();
   if (given.trains()) {
     if (resumes && log.is_open() && !log.continues())
@@ -176,6 +200,8 @@ Status Run::prepare() {
     if (plan.plateau && given.eval.empty())
       say("gacc-exec: note: without --eval the schedule \"plateau\" never cuts the rate\n");
     GACC_TRY(check_can_update(plan, data.samples, options));
+    if (!resumes) say_data();
+    say_settings();
   }
   if (!given.tensorboard.empty()) {
     std::optional<int64_t> step;  // what an earlier run has shown beyond it is shown anew
@@ -190,6 +216,11 @@ Status Run::prepare() {
   GACC_TRY(read_gemm_choices());
   device = GACC_TRY(open_device(given.device, device_options, artifact, &note));
   if (!note.empty() && !given.quiet) say("{}\n", note);
+  if (given.gemm != "auto" && device->kind() == "cpu")
+    say("gacc-exec: note: --gemm {} changes nothing: it is for a GPU, and this run is on the CPU\n",
+        given.gemm);
+  if (constexpr int64_t kDefault = 60; given.rank_timeout != kDefault && ranks.size() == 1)
+    say("gacc-exec: note: --rank-timeout changes nothing: this run has one rank (--ranks N)\n");
   return {};
 }
 
@@ -435,7 +466,8 @@ Status Run::work() {
                   .lr = plan.lr,
                   .checkpoint = checkpoint.reader(),
                   .weights = weights_of_load(),
-                  .adapter = given.load_adapter.empty() ? nullptr : &adapter}));
+                  .adapter = given.load_adapter.empty() ? nullptr : &adapter,
+                  .class_weights = class_weights(facts, plan)}));
   session.recheck().begin(given.recheck, checkpoint.resumes() ? checkpoint.earlier().train : TrainState());
   switch (given.mode()) {
     case Mode::predict:

@@ -89,6 +89,8 @@ class Run {
   Status check_saving() const;
   SaveForm form_of(const char* option, const std::string& path) const;
   void say_remarks(const Dataset& of) const;
+  void say_data() const;
+  void say_settings() const;
   Status load_data(const std::string& spec, DataUse use, Dataset& to);
   Status load_predicted(bool labels);
   void find_units();

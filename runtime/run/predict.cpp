@@ -58,7 +58,10 @@ std::string csv_field(const std::string& text) {
 std::string csv_text(const OutputForm& form, int64_t first, std::span<const float> values) {
   std::string text;
   auto column = static_cast<size_t>(first) % form.columns.size();
-  for (const float value : values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    const float value = values[i];
+    if (column == 0 && !form.rows.empty())
+      text += fmt::format("{},", form.rows[(static_cast<size_t>(first) + i) / form.columns.size()]);
     const bool moved = !form.mean.empty();
     const auto shown = moved ? static_cast<float>(form.mean[column] + form.std[column] * value) : value;
     const auto known = static_cast<float>(form.classes.size());
@@ -270,7 +273,7 @@ Status predict(Session& session, const Plan& plan, const Dataset& data, const st
   AtomicFile file;
   GACC_TRY(file.open(path));
   const bool table = !form.columns.empty();
-  std::string header;
+  std::string header = form.rows.empty() ? "" : "row";
   for (const std::string& column : form.columns) header += (header.empty() ? "" : ",") + csv_field(column);
   GACC_TRY(file.write(table ? header + "\n" : npy_header(data.samples, plan.predict.answer_shape)));
   const int64_t each = elements_of(plan.predict.shape), merged = outputs_of_an_answer(plan.predict);

@@ -19,6 +19,7 @@ struct OutputForm {
   // The target's, one for each column, where it is normalised by its data and a csv file is in its own units.
   std::vector<double> mean{}, std{};
   std::vector<std::string> classes{};  // of a csv file of classes: what it calls them; empty: by number
+  std::vector<int64_t> rows{};         // numbers of the samples, where some rows are left out (Dataset::rows)
   std::string remark{};                // for the user
 };
 

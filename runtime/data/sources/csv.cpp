@@ -19,8 +19,8 @@ class CsvReader {
         features_(reader.first_input(DType::f32)) {}
 
   // An i32 input that is named like a column takes it. The label column goes to the first i32 input that has
-  // none, or, without one, to the second f32 input (a number to be predicted); all others make the samples of
-  // the first f32 input.
+  // none, or, without one, to the second f32 input (a number to be predicted), which takes the column of its name
+  // where no label is given; all others make the samples of the first f32 input.
   Status read() {
     SharedFile file = GACC_TRY(DataReader::read_unzipped(path_));
     const auto choose = [&]() -> Result<std::vector<ColumnUse>> {
@@ -129,10 +129,13 @@ class CsvReader {
     }
     if (target == none) target = r_.first_input(DType::f32, features_ + 1);
     if (!r_.spec.has("label")) {
-      if (target == none || !r_.needed(target)) return {};
+      if (target == none) return {};
       const auto found = std::ranges::find(table_.columns, r_.names[target]);
-      if (found != table_.columns.end() &&
-          taker_[static_cast<size_t>(found - table_.columns.begin())] == kDropped)
+      const auto place = static_cast<size_t>(found - table_.columns.begin());
+      const bool dropped = found != table_.columns.end() && taker_[place] == kDropped;
+      if (found != table_.columns.end() && !dropped) taker_[place] = target;
+      if ((found != table_.columns.end() && !dropped) || !r_.needed(target)) return {};
+      if (dropped)
         return Status::error("{}: the input {} is the column of its name, and drop= leaves it out", path_,
                              quoted(r_.names[target]));
       return Status::error("{}: say which column is the input {}: csv:{},label=COLUMN (it has {})", path_,
@@ -228,6 +231,7 @@ class CsvReader {
       else
         rows_.push_back(row);
     }
+    if (dropped > 0) r_.give_rows({rows_.begin(), rows_.end()});
     if (dropped > 0)
       r_.remark(fmt::format("note: {}: {} of {} lines have a missing field and are left out", path_, dropped,
                             rows_.size() + dropped));
