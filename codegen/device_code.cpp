@@ -95,6 +95,28 @@ std::string_view unconverted_load(std::string_view ptx) {
   return {};
 }
 
+// Names that people have for a target: cards, and capabilities in CUDA's spellings.
+std::string_view target_meant(std::string_view word) {
+  std::string name;
+  for (const char c : word)
+    if (c != ' ' && c != '-' && c != '_' && c != '.')
+      name += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  for (const std::string_view prefix : {"nvidia", "geforce", "tesla", "compute", "sm", "cuda", "rtx"})
+    if (name.starts_with(prefix)) name.erase(0, prefix.size());
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"sm_75", "75 t4 2060 2070 2080 2080ti turing"},
+      {"sm_80", "80 a100 a30 ampere"},
+      {"sm_86", "86 a10 a10g a40 a4000 a5000 a6000 3060 3070 3080 3090 3090ti"},
+      {"sm_89", "89 l4 l40 l40s 4060 4070 4080 4090 ada"},
+      {"sm_90a", "90 90a h100 h200 gh200 hopper"},
+      {"sm_100", "100 b100 b200 gb200 blackwell"},
+      {"sm_120", "120 5070 5080 5090"}};
+  for (const auto& [target, names] : kNames)
+    if (!name.empty() && fmt::format(" {} ", names).find(fmt::format(" {} ", name)) != std::string::npos)
+      return target;
+  return "";
+}
+
 }  // namespace
 
 std::vector<std::string_view> known_targets() {
@@ -115,8 +137,10 @@ bool check_target(std::string_view target, Diag& diag) {
                target, LLVM_VERSION_MAJOR);
     return false;
   }
+  const std::string_view meant = target_meant(target);
   diag.error(Kind::unknown_value, {}, "unknown target \"{}\"{}; known are {}", target,
-             did_you_mean(target, known), fmt::join(known, " "));
+             meant.empty() ? did_you_mean(target, known) : fmt::format("; it is called {} here", meant),
+             fmt::join(known, " "));
   return false;
 }
 

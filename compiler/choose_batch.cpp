@@ -337,8 +337,8 @@ class BatchChooser::Search {
   std::string failure(const Candidate& smallest, bool hint) {
     std::string text;
     if (smallest.least > limit())
-      text = fmt::format("needs at least {} with micro_batch {} (proven)", ir::size_text(smallest.least),
-                         smallest.micro);
+      text = fmt::format("needs at least {} with micro_batch {} (proven), and may take {}",
+                         ir::size_text(smallest.least), smallest.micro, ir::size_text(limit()));
     else if (policy_ != "budget")
       text = fmt::format("needs {} with micro_batch {} and recompute.policy \"{}\"",
                          ir::size_text(smallest.arena), smallest.micro, policy_);
@@ -391,7 +391,12 @@ class BatchChooser::Search {
       text += fmt::format(" with {:.1f} % recompute", 100 * fits.overhead);
     else
       text += " without recompute";
-    return text;
+    // With as many launches that is another batch; the fastest way to the same one is searched for by name.
+    const int64_t batch = smallest.micro * smallest.launches;
+    return text + fmt::format(
+                      ", an update of {} instead of {}; train.effective_batch = {} with micro_batch and "
+                      "accumulate = \"auto\" keeps it",
+                      fits.micro * smallest.launches, batch, batch);
   }
 
   // Says which part of the state is on the host, which might be, and what that would do.

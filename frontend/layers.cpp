@@ -1,5 +1,7 @@
 #include "frontend/layers.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -204,8 +206,9 @@ const Flow* LayerLowering::need_input(const Node& name) const {
   if (const Flow* found = input(name.text)) return found;
   Words known;
   for (const InputSpec& input : model.inputs) known.push_back(input.name);
+  const std::string hint = did_you_mean(name.text, known);
   diag_.error(Kind::unknown_name, name.at, "there is no input `{}`{}", name.text,
-              did_you_mean(name.text, known));
+              hint.empty() ? fmt::format("; the inputs are `{}`", fmt::join(known, "`, `")) : hint);
   return nullptr;
 }
 

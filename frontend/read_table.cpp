@@ -111,23 +111,108 @@ const std::vector<Foreign> foreign_words = {
     {"betas", {"beta1", "beta2"}, "betas = [0.9, 0.999]"},
     {"micro_batch", {"batch_size", "batch"}},
     {"accumulate", {"gradient_accumulation_steps", "accumulation_steps", "grad_accum"}},
-    {"clip_norm", {"grad_clip", "gradient_clip", "max_norm"}},
+    {"clip_norm",
+     {"grad_clip", "gradient_clip", "max_norm", "max_grad_norm", "gradient_clip_val", "clipnorm"}},
+    {"epochs", {"num_epochs", "num_train_epochs", "max_epochs", "n_epochs"}},
+    {"tail", {"drop_last"}, "tail = \"drop\""},
+    {"recompute.policy",
+     {"gradient_checkpointing", "activation_checkpointing", "checkpointing", "use_checkpoint"},
+     "recompute.policy = \"sqrt\""},
     {"lr", {"learning_rate", "rate"}},
+    {"weight_decay", {"wd", "l2", "decay_rate"}},
+    {"momentum", {"beta", "mu"}},
+    {"eps", {"epsilon", "adam_epsilon"}},
     {"groups", {"no_decay", "param_groups"}, "[[optimizer.groups]]"},
     {"class_weights", {"weight", "weights", "class_weight"}},
     {"total", {"T_max", "total_steps"}},
     {"warmup", {"warmup_steps", "num_warmup_steps"}},
     {"warmup", {"warmup_ratio"}, "warmup = \"3%\""},
     {"min_lr", {"eta_min"}},
-    {"compute", {"amp", "dtype", "precision"}},
+    {"milestones", {"boundaries"}},
+    {"patience", {"early_stopping_patience"}},
+    {"compute", {"amp", "dtype", "precision", "mixed_precision"}},
     {"policy", {"recompute"}},
     {"mode", {"launch"}},
+    {"precision.compute", {"fp16"}, "precision.compute = \"f16\""},
+    {"precision.compute", {"bf16"}, "precision.compute = \"bf16\""},
     {"seed", {"random_seed"}},
     {"linear", {"dense", "fc", "fully_connected"}},  // types of layers
     {"conv2d", {"conv", "convolution"}},
     {"embedding", {"embed"}},
     {"attention", {"self_attention", "mha", "multihead_attention"}},
 };
+
+// Words that other tools use for our values.
+constexpr std::pair<std::string_view, std::string_view> kForeignValues[] = {
+    {"float16", "f16"},
+    {"fp16", "f16"},
+    {"half", "f16"},
+    {"float", "f32"},
+    {"float32", "f32"},
+    {"fp32", "f32"},
+    {"single", "f32"},
+    {"double", "f32"},
+    {"float64", "f32"},
+    {"bfloat16", "bf16"},
+    {"int", "i32"},
+    {"int32", "i32"},
+    {"int64", "i32"},
+    {"long", "i32"},
+    {"uint8", "f32"},
+    {"bool", "f32"},
+    {"swish", "silu"},
+    {"gelu_new", "gelu_tanh"},
+    {"gelu_approximate", "gelu_tanh"},
+    {"gelu_pytorch_tanh", "gelu_tanh"},
+    {"logistic", "sigmoid"},
+    {"leakyrelu", "leaky_relu"},
+    {"cosine_annealing", "cosine"},
+    {"cosineannealinglr", "cosine"},
+    {"cosine_with_warmup", "cosine"},
+    {"linear_with_warmup", "linear"},
+    {"constant_with_warmup", "constant"},
+    {"reduce_lr_on_plateau", "plateau"},
+    {"reducelronplateau", "plateau"},
+    {"steplr", "step"},
+    {"step_lr", "step"},
+    {"multi_step", "multistep"},
+    {"exp", "exponential"},
+    {"adamw_torch", "adamw"},
+    {"adam_w", "adamw"},
+    {"momentum", "sgd"},
+    {"nll", "cross_entropy"},
+    {"nll_loss", "cross_entropy"},
+    {"crossentropy", "cross_entropy"},
+    {"softmax_cross_entropy", "cross_entropy"},
+    {"categorical_crossentropy", "cross_entropy"},
+    {"sparse_categorical_crossentropy", "cross_entropy"},
+    {"bce", "bce_with_logits"},
+    {"binary_crossentropy", "bce_with_logits"},
+    {"mean_squared_error", "mse"},
+    {"l2", "mse"},
+    {"mae", "l1"},
+    {"smooth_l1", "huber"},
+    {"roc_auc", "auc"},
+    {"auroc", "auc"},
+    {"f1_score", "f1"},
+    {"f1_macro", "f1"},
+    {"acc", "accuracy"},
+    {"top1", "accuracy"},
+    {"ppl", "perplexity"},
+    {"he_normal", "kaiming_normal"},
+    {"he_uniform", "kaiming_uniform"},
+    {"glorot_normal", "xavier_normal"},
+    {"glorot_uniform", "xavier_uniform"},
+};
+
+// Returns the one of our words that others call so; "" where there is none.
+std::string_view our_value(std::string_view word, const Words& words) {
+  std::string lower(word);
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  for (const auto& [theirs, ours] : kForeignValues)
+    if (theirs == lower && std::ranges::count(words, ours) > 0) return ours;
+  return "";
+}
 
 using Keys = std::vector<const Key*>;
 
@@ -178,6 +263,9 @@ std::string key_hint(std::string_view word, const Keys& known) {
   if (const Foreign* key = ours(word, known))
     return key->write.empty() ? fmt::format("; it is called `{}` here", key->ours)
                               : fmt::format("; write `{}`", key->write);
+  for (const Foreign& foreign : foreign_words)
+    if (called(foreign, word) && foreign.ours.find('.') != word.npos)
+      return fmt::format("; write `{}`", foreign.write);
   if (std::string near = did_you_mean(word, names_of(known)); !near.empty()) return near;
   std::string there = elsewhere(word);
   for (const Foreign& foreign : foreign_words)
@@ -266,8 +354,11 @@ class TableReader {
   }
 
   void unknown_word(const Node& node, std::string_view what, const Words& words, const std::string& hint) {
+    const std::string_view ours = our_value(node.text, words);
     diag_.error(Kind::unknown_value, node.at, "unknown {} \"{}\"{}", what, node.text,
-                hint.empty() ? "; it can be " + list_words(words) : hint);
+                !ours.empty()  ? fmt::format("; it is called \"{}\" here", ours)
+                : hint.empty() ? "; it can be " + list_words(words)
+                               : hint);
   }
 
   bool is(const Node& node, const Key& key, Node::Form form) {

@@ -272,6 +272,31 @@ std::string reworded(std::string_view text, std::string_view there) {
                      text.substr(kPrefix.size(), colon - kPrefix.size()));
 }
 
+// Names another language that the text is in, and how TOML writes it; "" where there is no sign of one.
+std::string other_language(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == text.npos) return "";
+  constexpr std::string_view kKeys = "TOML writes `key = value`, and a table as [name]";
+  if (text[first] == '{') return fmt::format("JSON: {}", kKeys);
+  if (text[first] == '<') return "HTML or XML";
+  if (text.starts_with("PK\x03\x04"))
+    return "a zip archive, as torch.save writes: gacc.from_torch takes a PyTorch module";
+  if (text.find('\0') != text.npos) return "no text";
+  for (size_t begin = first; begin < text.size();) {
+    const std::string_view line = text.substr(begin, text.find('\n', begin) - begin);
+    begin += line.size() + 1;
+    for (const std::string_view word : {"import ", "from ", "def ", "class "})
+      if (line.starts_with(word)) return "Python: gacc.from_torch takes a PyTorch module";
+    const size_t colon =
+        line.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-. \t");
+    const bool key = colon != line.npos && colon > 0 && line[colon] == ':' &&
+                     (colon + 1 == line.size() || line[colon + 1] == ' ' || line[colon + 1] == '\r');
+    if (key || line.starts_with("---")) return fmt::format("YAML: {}", kKeys);
+    if (line.find('=') != line.npos || line.starts_with('[')) return "";
+  }
+  return "";
+}
+
 void place_everywhere(Node& node, const Location& at) {
   node.at = at;
   for (Node& item : node.items) place_everywhere(item, at);
@@ -317,7 +342,9 @@ std::optional<Node> parse_toml(std::string_view text, Diag& diag) {
     return convert(toml::parse(text, std::string_view()), lines, diag);
   } catch (const toml::parse_error& error) {
     const Location at = lines.location(error.source());
-    if (!report_taken(error.description(), at, lines, diag))
+    if (const std::string other = other_language(text); !other.empty())
+      diag.error(Kind::syntax, at, "a model file is TOML, and this looks like {}", other);
+    else if (!report_taken(error.description(), at, lines, diag))
       diag.error(Kind::syntax, at, "{}", reworded(error.description(), lines.from(at)));
   } catch (const std::exception& error) {
     diag.error(Kind::syntax, {}, "{}", error.what());

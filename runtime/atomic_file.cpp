@@ -22,6 +22,7 @@
 #include <system_error>
 #include <utility>
 
+#include "runtime/not_downloaded.h"
 #include "runtime/temporaries.h"
 #include "runtime/text.h"
 
@@ -357,6 +358,25 @@ std::string wrong_ending(std::string_view option, const std::string& path,
                      torch ? " (PyTorch reads it by safetensors.torch.load_file)" : "");
 }
 
+std::string not_downloaded(const std::string& path) {
+  const size_t slash = path.find('/');
+  const auto plain = [](std::string_view part) {
+    return !part.empty() && part.front() != '.' && part.front() != '~' &&
+           part.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") ==
+               part.npos;
+  };
+  std::error_code none;
+  if (slash == path.npos || !plain(path.substr(0, slash)) || !plain(path.substr(slash + 1))) return "";
+  const std::string ending = lower_case(std::filesystem::path(path).extension().string());
+  if (std::ranges::find(kFormats, ending) != std::end(kFormats) ||
+      std::ranges::find(kTorch, ending) != std::end(kTorch) ||
+      std::filesystem::exists(path.substr(0, slash), none))
+    return "";
+  return fmt::format(
+      "; nothing is downloaded: `hf download {} --local-dir {}` does that, and then it is the folder {}",
+      path, path.substr(slash + 1), path.substr(slash + 1));
+}
+
 Status check_writable(const std::string& path) {
   if (path.empty()) return {};
   const std::optional<FileIdentity> file = identity_of(path);
@@ -391,6 +411,11 @@ Result<std::string> read_input(const std::string& path, int64_t limit) {
   return path == "-" ? read_descriptor(STDIN_FILENO, "standard input", limit) : read_file(path, limit);
 }
 
-Result<std::string> read_model(const std::string& path) { return read_input(path, int64_t{64} << 20); }
+Result<std::string> read_model(const std::string& path) {
+  Result<std::string> text = read_input(path, int64_t{64} << 20);
+  std::error_code none;
+  if (text || std::filesystem::exists(path, none)) return text;
+  return Status::error("{}{}", text.status().text(), not_downloaded(path));
+}
 
 }  // namespace gacc

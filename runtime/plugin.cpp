@@ -27,8 +27,13 @@ Result<std::string> find_plugin(const Plugin& plugin) {
   if (home().find("/gacc/tree/") != std::string::npos)  // as scripts/wheel lays out a wheel
     return Status::error("{} {} is missing: this wheel was made of a build without it", plugin.what,
                          plugin.file);
-  return Status::error("{} {} is missing: it belongs into {} or {}/../lib/gacc (Debian package {})",
-                       plugin.what, plugin.file, home(), home(), plugin.package);
+  const bool mpi = plugin.package == "gacc-mpi";
+  return Status::error(
+      "{} {} is missing: it belongs into {} or {}/../lib/gacc (Debian package {}{})", plugin.what,
+      plugin.file, home(), home(), plugin.package,
+      mpi ? "; a build makes it where it finds libopenmpi-dev: install that, and build from the "
+            "start"
+          : "");
 }
 
 Result<LoadedPlugin> load_plugin(const Plugin& plugin, const char* entry, int flags) {

@@ -267,6 +267,11 @@ Status parse_stored(std::string_view bytes, std::string_view name, std::vector<S
                     Metadata* metadata) {
   tensors.clear();
   // 1. The header.
+  if (name.ends_with(".npz"))
+    return Status::error(
+        "{}: is a .npz file; parameters are safetensors: safetensors.numpy.save_file(dict(numpy.load(FILE)), "
+        "OUT)",
+        name);
   for (const auto& [begin, what] : kOthers)
     if (bytes.starts_with(begin)) return Status::error("{}: is {}", name, what);
   if (bytes.size() < 8)

@@ -230,13 +230,20 @@ class TableReader {
     std::ranges::replace(pointed, ',', '.');
     const bool comma = pointed != field && use.values == nullptr && parse_number(pointed, value);
     if (comma) what += ": numbers have points, and no commas";
-    const bool word = !missing && !comma && use.values == nullptr;
+    // A sign such as ? or - stands where a number is missing.
+    const bool sign =
+        !missing && can_be_typed(field) && !field.empty() && std::ranges::none_of(field, is_word_sign);
+    const bool word = !missing && !comma && !sign && use.values == nullptr;
     if (word && feature && can_be_typed(column_name))
       what += fmt::format("; drop={} leaves the column out, and `columns` of the input states its words",
                           column_name);
     if (word && !feature) what += "; `values` of the input states its words";
-    if (!missing && use.values != nullptr && can_be_typed(field) && std::ranges::none_of(field, is_word_sign))
+    if (sign) {
       what += fmt::format("; na={} makes a missing field of it", field);
+      if (use.values == nullptr)
+        what += fmt::format(", which {}missing=drop leaves out with its line",
+                            feature ? "missing=mean fills in and " : "");
+    }
     return Status::error("{}:{}: column {} ({}): {}", name_, line, column + 1, quoted(column_name), what);
   }
 
@@ -255,6 +262,13 @@ Status parse_csv(std::string_view bytes, std::string_view name, Table& table, co
   if (bytes.starts_with("\xef\xbb\xbf")) bytes.remove_prefix(3);  // the byte order mark of some editors
   if (bytes.starts_with("\xff\xfe") || bytes.starts_with("\xfe\xff"))
     return Status::error("{}: is text in UTF-16; save it as UTF-8", name);
+  if (bytes.starts_with("PK\x03\x04"))
+    return Status::error("{}: is a zip archive, as a spreadsheet is; save it as CSV", name);
+  // Control characters below the tab are in no text.
+  const auto binary =
+      std::ranges::find_if(bytes, [](char c) { return static_cast<unsigned char>(c) < '\t'; });
+  if (binary != bytes.end())
+    return Status::error("{}: is no text: its byte {} is {}", name, binary - bytes.begin() + 1, int{*binary});
   std::string lines;
   if (bytes.find('\r') != bytes.npos && bytes.find('\n') == bytes.npos) {
     lines = bytes;

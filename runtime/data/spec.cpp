@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "runtime/atomic_file.h"
 #include "runtime/data/source.h"
@@ -27,6 +28,57 @@ std::string spec_form(const DataSource& source) {
   std::string form = fmt::format("{}:{}", source.name, source.path.empty() ? "NAME=FILE,..." : source.path);
   for (const SpecKey& key : source.keys) form += fmt::format("[,{}={}]", key.name, key.form);
   return form;
+}
+
+// Names that others have for options, and ours.
+constexpr std::pair<std::string_view, std::string_view> kForeign[] = {
+    {"delimiter", "sep"}, {"separator", "sep"},     {"delim", "sep"},    {"target", "label"},
+    {"labels", "label"},  {"y", "label"},           {"na_values", "na"}, {"exclude", "drop"},
+    {"ignore", "drop"},   {"skip", "drop"},         {"nrows", "limit"},  {"rows", "limit"},
+    {"samples", "limit"}, {"max_samples", "limit"}, {"eos", "end"},      {"eos_token_id", "end"},
+    {"type", "dtype"},    {"fillna", "missing"}};
+
+// Kinds of files by their names' endings, and a SPEC that has one; {} is the file.
+constexpr std::pair<std::string_view, std::string_view> kEndings[] = {
+    {".csv", "did you mean csv:{},label=COLUMN?"},
+    {".tsv", "did you mean csv:{},sep=tab,label=COLUMN?"},
+    {".tab", "did you mean csv:{},sep=tab,label=COLUMN?"},
+    {".npy", "did you mean npy:INPUT={},...? with an INPUT=FILE.npy for each input of the model"},
+    {".npz", "did you mean npz:{}? its arrays are called as the model's inputs"},
+    {".txt",
+     "did you mean text:{}? its bytes are the tokens; python3 -m gacc.tokens makes those of a tokenizer"},
+    {".bin", "did you mean tokens:{}?"},
+    {".jsonl", "python3 -m gacc.tokens FOLDER {} -o tokens.bin makes tokens of it, for tokens:tokens.bin"},
+    {".json", "python3 -m gacc.tokens FOLDER {} -o tokens.bin makes tokens of it, for tokens:tokens.bin"},
+    {".parquet",
+     "python3 -m gacc.tokens FOLDER {} -o tokens.bin makes tokens of its texts; pandas writes the csv "
+     "of a table (to_csv)"},
+    {"ubyte", "did you mean idx:INPUT={},...? or mnist:DIR, the folder of all four files"},
+    {".xlsx", "save the table as csv: csv:FILE.csv,label=COLUMN"},
+    {".pkl", "a pickle runs what its maker wrote: save arrays by numpy.save, for npy:INPUT=FILE.npy"},
+    {".pt", "a pickle runs what its maker wrote: save arrays by numpy.save, for npy:INPUT=FILE.npy"},
+    {".safetensors", "that is a file of weights, for --load"},
+    {".gguf", "that is a file of weights, for --load"},
+    {".png", "save the images as one array, for npy:INPUT=FILE.npy"},
+    {".jpg", "save the images as one array, for npy:INPUT=FILE.npy"},
+};
+
+// Advice for a text that is a path; "" for another.
+std::string spec_of_path(std::string_view text) {
+  const std::string path(text.substr(0, text.find(',')));
+  std::string name = lower_case(path);
+  if (name.ends_with(".gz")) name.resize(name.size() - 3);
+  for (const auto& [ending, advice] : kEndings)
+    if (name.ends_with(ending)) return fmt::format(fmt::runtime(advice), path);
+  std::error_code none;
+  if (std::filesystem::is_directory(path, none))
+    return fmt::format(
+        "{} is a folder: mnist:{} reads MNIST's four files; of others name the files, as npy:INPUT=FILE or "
+        "csv:FILE,label=COLUMN",
+        path, path);
+  if (std::filesystem::exists(path, none))
+    return fmt::format("csv:{0},label=COLUMN of a table, text:{0} of a text, tokens:{0} of tokens", path);
+  return "";
 }
 
 // The reader of one SPEC; `problem` begins every message with it.
@@ -61,7 +113,8 @@ class Reader {
  private:
   template <class... A>
   Status problem(fmt::format_string<A...> format, A&&... arguments) {
-    return Status::error("data {}: {}", quoted(text_), fmt::format(format, std::forward<A>(arguments)...));
+    return Status::error("data {}: {}", gacc::quoted(text_),
+                         fmt::format(format, std::forward<A>(arguments)...));
   }
 
   // Joins the first parts where a file has that name, commas and all.
@@ -77,29 +130,34 @@ class Reader {
     return parts;
   }
 
+  // A path alone, or a kind that is not there.
   Status unknown_kind(std::string_view name) {
-    std::vector<std::string> names, forms;
-    for (const DataSource* source : all_sources()) {
-      names.emplace_back(source->name);
-      forms.push_back(spec_form(*source));
-    }
-    return problem("unknown kind {}{} (known are {})", quoted(name), hint(name, names),
-                   fmt::join(forms, ", "));
+    std::error_code none;
+    const bool path = name == text_ || std::filesystem::exists(text_.substr(0, text_.find(',')), none);
+    if (const std::string meant = path ? spec_of_path(text_) : ""; !meant.empty())
+      return problem("a SPEC says what the file is: {}", meant);
+    std::vector<std::string> names;
+    for (const DataSource* source : all_sources()) names.emplace_back(source->name);
+    return problem("unknown kind {}{} (known are {}:; gacc-exec --list-data says their forms)",
+                   gacc::quoted(name), hint(name, names), fmt::join(names, ":, "));
   }
 
   // A value that a form such as "train|test" does not have; another takes any text.
   Status check_words(std::string_view what, std::string_view form, std::string_view value) {
     const std::vector<std::string> words = cut(form, '|');
     if (words.size() == 1 || std::ranges::find(words, value) != words.end()) return {};
+    constexpr std::string_view kHeldOut[] = {"val", "valid", "validation", "dev", "eval", "holdout"};
+    const bool held_out = what == "split" && std::ranges::count(kHeldOut, value) > 0;
     return problem("{} is {} or {}, not {}{}", what, fmt::join(words.begin(), words.end() - 1, ", "),
-                   words.back(), quoted(value), hint(value, words));
+                   words.back(), gacc::quoted(value),
+                   held_out ? "; what is held out is called \"test\" here" : hint(value, words));
   }
 
   Status assignment(const std::string& part) {
     const size_t equals = part.find('=');
     const std::string name = part.substr(0, equals);
     if (equals == std::string::npos || name.empty() || equals + 1 == part.size())
-      return problem("{} is not of the form {}{}", quoted(part),
+      return problem("{} is not of the form {}{}", gacc::quoted(part),
                      spec_.source->path.empty() ? "NAME=FILE" : "OPTION=VALUE",
                      spec_.source->path.empty()
                          ? " (a path cannot hold a comma)"
@@ -107,16 +165,16 @@ class Reader {
     std::string value = part.substr(equals + 1);
     const auto is_file = [&](const auto& file) { return file.first == name; };
     if ((name == "limit" && spec_.limit) || spec_.has(name) || std::ranges::any_of(spec_.files, is_file))
-      return problem("{} is given twice", quoted(name));
+      return problem("{} is given twice", gacc::quoted(name));
     if (name == "limit") {
       const bool whole = parse_count(value, spec_.limit.emplace());
       if (whole && *spec_.limit > 0) return {};
-      return problem("limit must be a whole number from 1 on, not {}", quoted(value));
+      return problem("limit must be a whole number from 1 on, not {}", gacc::quoted(value));
     }
     auto key = std::ranges::find(spec_.source->keys, name, &SpecKey::name);
-    // An input may be called as the option is; then it is a file unless the value is one of the option's words.
+    // An input may be called as the option is; then the value is a path, and none of the option's words.
     if (spec_.source->path.empty() && key != spec_.source->keys.end() &&
-        std::ranges::count(cut(key->form, '|'), value) == 0)
+        std::ranges::count(cut(key->form, '|'), value) == 0 && value.find_first_of("./") != value.npos)
       key = spec_.source->keys.end();
     if (key == spec_.source->keys.end() && !spec_.source->path.empty()) return unknown_option(name);
     if (key == spec_.source->keys.end()) {
@@ -126,7 +184,7 @@ class Reader {
     GACC_TRY(check_words(key->name, key->form, value));
     if (key->check)
       if (const std::string wrong = key->check(value); !wrong.empty())
-        return problem("{} is {}, not {}", key->name, wrong, quoted(value));
+        return problem("{} is {}, not {}", key->name, wrong, gacc::quoted(value));
     spec_.options[name] = std::move(value);
     return {};
   }
@@ -135,8 +193,11 @@ class Reader {
     std::vector<std::string> known;
     for (const SpecKey& key : spec_.source->keys) known.emplace_back(key.name);
     known.emplace_back("limit");
-    return problem("unknown option {}{} ({} takes {})", quoted(name), hint(name, known), spec_.source->name,
-                   listed(known));
+    for (const auto& [theirs, ours] : kForeign)
+      if (theirs == name && std::ranges::count(known, ours) > 0)
+        return problem("unknown option {}; it is called {} here", gacc::quoted(name), gacc::quoted(ours));
+    return problem("unknown option {}{} ({} takes {})", gacc::quoted(name), hint(name, known),
+                   spec_.source->name, listed(known));
   }
 
   const std::string_view text_;
@@ -180,10 +241,13 @@ std::vector<std::string> data_files(const std::string& text) {
 
 std::string spec_forms() {
   std::string lines;
-  constexpr size_t kWidth = 96;
+  constexpr size_t kWidth = 76;
   for (const DataSource* source : all_sources()) {
     std::string form = spec_form(*source);
-    if (form.size() > kWidth) form.insert(form.rfind('[', kWidth), "\n        ");
+    for (size_t begin = 0; form.size() - begin > kWidth;) {
+      begin = form.rfind('[', begin + kWidth);
+      form.insert(begin, "\n        ");
+    }
     lines += fmt::format("    {}\n", form);
   }
   return lines;

@@ -1,8 +1,10 @@
 #include "runtime/run/open_device.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <charconv>
+#include <cstdlib>
 
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/plugin.h"
@@ -19,6 +21,12 @@ Result<std::unique_ptr<Device>> open_host(const DeviceOptions& options) {
   std::unique_ptr<Device> device(create == nullptr ? nullptr : create(kDeviceAbi, &options));
   if (!device) return plugin.outdated();
   return device;
+}
+
+// Returns true where a sign of NVIDIA is there, so that a missing driver is news.
+bool wants_gpu() {
+  return std::getenv("CUDA_VISIBLE_DEVICES") != nullptr || access("/dev/nvidiactl", F_OK) == 0 ||
+         access("/proc/driver/nvidia", F_OK) == 0;
 }
 
 }  // namespace
@@ -39,7 +47,8 @@ Result<std::unique_ptr<Device>> open_device(std::string_view choice, const Devic
     const Status status = cuda::open_device(gpu, artifact, device);
     if (status) return device;
     if (choice != "auto") return status;
-    if (note != nullptr) *note = status.text() + ": using the CPU";
+    if (note != nullptr && (wants_gpu() || !status.text().starts_with("no NVIDIA driver (lib")))
+      *note = status.text() + ": using the CPU";
   }
   return open_host(options);
 }

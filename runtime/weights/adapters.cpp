@@ -7,6 +7,7 @@
 #include <set>
 
 #include "runtime/atomic_file.h"
+#include "runtime/not_downloaded.h"
 #include "runtime/text.h"
 
 namespace gacc {
@@ -517,6 +518,18 @@ Status Adapter::open(const std::string& path, const Plan& plan) {
   const std::vector<Module> modules = GACC_TRY(modules_of(plan, kind));
   const std::vector<std::string> paths = paths_of(modules);
   const AdapterFiles files = adapter_files(path);
+  std::error_code none;
+  if (!std::filesystem::exists(path, none))
+    return Status::error(
+        "cannot read the adapter {}: it is not there{}", path,
+        not_downloaded(path).empty()
+            ? "; it is a folder with adapter_config.json, or a file NAME.safetensors or NAME.gguf"
+            : not_downloaded(path));
+  if (is_folder(path) && !std::filesystem::is_directory(path, none))
+    return Status::error(
+        "{}: is no folder; an adapter is one, with adapter_config.json, or a file NAME.safetensors or "
+        "NAME.gguf",
+        path);
   GACC_TRY(file_.open(files.tensors));
   const Gguf* gguf = file_.gguf();
   if ((gguf != nullptr) != (kind == FileKind::gguf))

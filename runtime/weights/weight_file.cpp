@@ -5,6 +5,7 @@
 #include <set>
 
 #include "runtime/atomic_file.h"
+#include "runtime/not_downloaded.h"
 #include "runtime/weights/weights.h"
 
 namespace gacc {
@@ -137,6 +138,9 @@ Status WeightFile::open(const std::string& path) {
   *this = WeightFile();
   path_ = path;
   std::error_code ignored;
+  if (const std::string advice = not_downloaded(path);
+      !advice.empty() && !std::filesystem::exists(path, ignored))
+    return Status::error("cannot read {}: it is not there{}", path, advice);
   if (std::filesystem::is_directory(path, ignored)) {
     path_.clear();
     // As transformers: an index may be what an earlier, larger model of the folder left.

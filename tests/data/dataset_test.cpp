@@ -439,14 +439,12 @@ TEST_F(DatasetTest, CsvFieldsMustBeFinite) {
 }
 
 TEST(Spec, ErrorsTellWhatIsKnown) {
-  EXPECT_EQ(error("mnits:/x"),
-            "data \"mnits:/x\": unknown kind \"mnits\"; did you mean \"mnist\"? (known are "
-            "mnist:DIR[,split=train|test], "
-            "idx:NAME=FILE,..., npy:NAME=FILE,...[,split=train|test], npz:FILE[,split=train|test], "
-            "csv:FILE[,label=COLUMN][,sep=C][,split=train|test][,missing=error|mean|drop][,na=TEXT]"
-            "[,drop=COLUMN], "
-            "tokens:FILE[,dtype=u16|u32][,end=ID], text:FILE[,split=train|test][,end=ID], "
-            "synthetic:digits|tokens[,split=train|test])");
+  EXPECT_EQ(
+      error("mnits:/x"),
+      "data \"mnits:/x\": unknown kind \"mnits\"; did you mean \"mnist\"? (known are mnist:, idx:, npy:, "
+      "npz:, csv:, tokens:, text:, synthetic:; gacc-exec --list-data says their forms)");
+  EXPECT_EQ(error("some.csv"),
+            "data \"some.csv\": a SPEC says what the file is: did you mean csv:some.csv,label=COLUMN?");
   EXPECT_EQ(error("mnist"), "data \"mnist\": mnist: needs more; its form is mnist:DIR[,split=train|test]");
   EXPECT_EQ(error("mnist:x,spilt=test"),
             "data \"mnist:x,spilt=test\": unknown option \"spilt\"; did you mean \"split\"? (mnist takes "

@@ -38,8 +38,8 @@ def options_of(program):
     for line in run(*program, "--help").stdout.splitlines():
         part = line[:-1] if re.fullmatch(r"\w+:", line) else part
         words = line[2:].split("  ")[0].split(" ") if re.match(r"  \S", line) else []
-        if words and (part == "Positionals" or len(words) > 1):
-            found[words[0].split(",")[-1]] = "" if part == "Positionals" else words[1]
+        if words and (part == "Arguments" or len(words) > 1):
+            found[words[0].split(",")[-1]] = "" if part == "Arguments" else words[1]
     return found
 
 

@@ -1,4 +1,6 @@
 """Mistakes at the command line, and the words that users get: what is wrong, where, and what would be right."""
+import os
+import re
 import shutil
 import subprocess
 
@@ -193,16 +195,123 @@ def test_files_of_other_kinds(folder):
                           "it\n", done.stderr)
 
 
+def test_words_that_lead_on(folder):
+    """What is typed as other programs want it is answered with how it is done here."""
+    regression = harness.example("regression")
+    artifact = harness.compile_model(regression, folder / "step.ptx")
+    adapted = folder / "adapted.ptx"
+    run("gaccc", regression, "--lora", 2, "-o", adapted)
+    (folder / "m.yaml").write_text("model:\n  name: m\nlayers:\n")
+    (folder / "j.toml").write_text('{"model": {"name": "m"}}')
+    (folder / "w.npz").write_bytes(b"PK\x03\x04" + bytes(200))
+    (folder / "some").mkdir()
+    data = ["--data", harness.make_data(regression, 40, folder)]
+    for code, words, answer in (
+            (1, ["gaccc", "HuggingFaceTB/SmolLM2-135M"],
+             "`hf download HuggingFaceTB/SmolLM2-135M --local-dir SmolLM2-135M`"),
+            (1, ["gaccc", "m.yaml"], "a model file is TOML, and this looks like YAML"),
+            (1, ["gaccc", "j.toml"], "a model file is TOML, and this looks like JSON"),
+            (2, ["gaccc", regression, "--target", "A100"], 'unknown target "A100"; it is called sm_80 here'),
+            (2, ["gaccc", regression, "--target", "8.0"], 'unknown target "8.0"; it is called sm_80 here'),
+            (2, ["gaccc", regression, "--target", "H100"], 'unknown target "H100"; it is called sm_90a here'),
+            (1, ["gaccc", regression, "--set", "precision.compute=float16"], 'it is called "f16" here'),
+            (1, ["gacc-exec", artifact, *data, "--load", "me/model"], "`hf download me/model --local-dir model`"),
+            (1, ["gacc-exec", artifact, *data, "--load", "w.npz"], "w.npz: is a .npz file; parameters are safetensors"),
+            (1, ["gacc-exec", adapted, *data, "--load-adapter", "nowhere"],
+             "cannot read the adapter nowhere: it is not there"),
+            (1, ["gacc-exec", adapted, *data, "--load-adapter", "w.npz"],
+             "w.npz: is no folder; an adapter is one"),
+            (2, ["gacc-exec", artifact, *data, "--log", "l.csv"], "--log l.csv: no csv files are written"),
+            (1, ["gacc-exec", artifact, "--data", "people.csv"], "did you mean csv:people.csv,label=COLUMN?"),
+            (1, ["gacc-exec", artifact, "--data", "x.npy"], "did you mean npy:INPUT=x.npy,...?"),
+            (1, ["gacc-exec", artifact, "--data", "x.npz"], "did you mean npz:x.npz?"),
+            (1, ["gacc-exec", artifact, "--data", "chats.jsonl"],
+             "python3 -m gacc.tokens FOLDER chats.jsonl -o tokens.bin"),
+            (1, ["gacc-exec", artifact, "--data", "some"],
+             "some is a folder: mnist:some reads MNIST's four files"),
+            (1, ["gacc-exec", artifact, "--data", "npy:x=a.npy,split=val"],
+             'split is train or test, not "val"; what is held out is called "test" here'),
+            (1, ["gacc-exec", artifact, "--data", "csv:a.csv,delimiter=tab"],
+             'unknown option "delimiter"; it is called "sep" here')):
+        done = run(*words, code=code, cwd=folder)
+        expect(answer in done.stderr, f"{words}: {done.stderr}")
+
+
+def test_settings_that_change_nothing(folder):
+    """Are told: notes of limits, warnings of what hardly was meant, and one line of what the data are."""
+    regression = harness.example("regression")
+    artifact = harness.compile_model(regression, folder / "step.ptx")
+    data = ["--data", harness.make_data(regression, 40, folder), "--device", "cpu"]
+    plain = run("gacc-exec", artifact, *data).stderr
+    expect(re.search(r"^gacc-exec: data: 40 samples; \w+.*: .* to .*", plain, re.M), plain)
+    expect("data:" not in run("gacc-exec", artifact, *data, "--quiet").stderr, "--quiet says what the data are")
+    for words, answer in ((["--pause-at", 99999], "note: --pause-at 99999 changes nothing: the run has"),
+                          (["--rank-timeout", 5], "note: --rank-timeout changes nothing: this run has one rank"),
+                          (["--gemm", "builtin"], "note: --gemm builtin changes nothing: it is for a GPU"),
+                          (["--epochs", 0], "note: --epochs 0: nothing is trained"),
+                          (["--lr", 0], "warning: the learning rate is 0")):
+        done = run("gacc-exec", artifact, *data, *words)
+        expect(answer in done.stderr, f"{words}: {done.stderr}")
+        expect(answer not in plain, f"without {words}: {plain}")
+    large = harness.compile_model(regression, folder / "large.ptx", train__micro_batch=64, train__accumulate=1)
+    harness.says(run("gacc-exec", large, *data),
+                 "warning: the data have 40 samples, fewer than the 64 of a micro-batch")
+
+
+def test_data_that_hardly_were_meant(folder):
+    """One class, a column that never changes, numbers of 1e8: each is a warning, by the column's name."""
+    artifact = harness.compile_text(folder, harness.classifier("m", [3], 2, harness.layer("linear", features=2)))
+    rows = [f"{n},7,{n}e8,1" for n in range(1, 13)]
+    (folder / "a.csv").write_text("\n".join(["a,same,large,y", *rows]) + "\n")
+    done = run("gacc-exec", artifact, "--data", f"csv:{folder / 'a.csv'}")
+    harness.says(done, 'data: 12 samples; x [3]: 1 to 1.2e+09, 1 of 3 constant; y: 1 of 2 classes (0 0 %, 1 100 %)',
+                 'warning: all targets of the input "y" are 1: there is nothing to learn',
+                 'warning: the input "x": "same" is the same in all samples',
+                 'warning: the input "x" reaches 1.2e+09, and is not normalised')
+
+
+def test_a_full_standard_output(folder):
+    """Is exit 1, and what is written elsewhere is whole."""
+    artifact = harness.compile_model(harness.example("regression"), folder / "step.ptx")
+    data = harness.make_data(harness.example("regression"), 40, folder)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([harness.BIN / "gacc-exec", artifact, "--data", data, "--save", folder / "w"],
+                              stdout=full, stderr=subprocess.PIPE, text=True)
+    expect(done.returncode == 1 and (folder / "w").exists(), done.stderr)
+    expect("cannot write standard output" in done.stderr, done.stderr)
+
+
+def test_widths(folder):
+    """Help, plan and --fits fit the width that COLUMNS says; -h is a line an option."""
+    model = harness.example("shakespeare_gpt")
+    for columns in (60, 80, 120):
+        for command in (["gacc-exec", "--help"], ["gaccc", "--help"], ["gacc-exec", "-h"], ["gaccc", "-h"],
+                        ["gacc-plan", "offsets", "--help"], ["gaccc", model, "--plan"]):
+            text = run(*command, env={**os.environ, "COLUMNS": str(columns)}).stdout
+            head = text.partition("\nExamples:\n")[0]  # a command is not broken
+            wide = [line for line in (head if columns < 80 else text).splitlines()
+                    if len(line) > columns and " " in line.strip()]
+            expect(not wide, f"{command} at {columns}: {wide}")
+    brief = run("gacc-exec", "-h").stdout
+    options = re.findall(r"^  -", run("gacc-exec", "--help").stdout, re.M)
+    expect(len(re.findall(r"^  -", brief, re.M)) == len(options) > 40, brief)
+    expect(len(brief.splitlines()) < len(options) + 30, brief)
+    for program in ("gaccc", "gacc-exec"):
+        text = run(program, "--help").stdout
+        leftovers = r"TEXT:|NAME:|REQUIRED|Positionals|\]=|\.\.\.$"
+        expect(not re.search(leftovers, text), f"leftovers of the parser:\n{text}")
+
+
 def test_help(folder):
-    """In groups, at most 100 columns wide, with examples and exit codes."""
+    """In groups, at most 80 columns wide where nothing says more, with examples and exit codes."""
     text = run("gacc-exec", "--help").stdout
-    wide = [line for line in text.splitlines() if len(line) > 100]
+    wide = [line for line in text.splitlines() if len(line) > 80]
     expect(not wide, f"too wide: {wide}")
     for part in ("Data", "Run", "Parameters", "Checkpoints", "Output", "Device", "Examples", "SPEC", "Exit status"):
         expect(f"\n{part}:\n" in text, f"no {part}")
     expect("130 interrupted" in text, text)
     text = run("gaccc", "--help").stdout
-    wide = [line for line in text.splitlines() if len(line) > 100]
+    wide = [line for line in text.splitlines() if len(line) > 80]
     expect(not wide and "\nExamples:\n" in text and "\nExit status:\n" in text, f"too wide: {wide}")
 
 
