@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <new>
@@ -113,6 +116,81 @@ Json option_table(const CLI::App& app) {
           {"footer", app.get_footer()}, {"groups", groups},         {"commands", commands}};
 }
 
+// An option as --help shows it: "--data SPEC", and its sentence.
+struct Entry {
+  std::string name, says;
+};
+
+Entry entry_of(const Json& option) {
+  std::string name = fmt::format("{}", fmt::join(option["names"].get<std::vector<std::string>>(), ", "));
+  if (name.empty()) name = option["positional"];
+  if (const std::string value = option["value"]; !value.empty() && !option["names"].empty())
+    name += " " + value;
+  std::string says = option["help"];
+  std::ranges::replace(says, '\n', ' ');
+  return {std::move(name), std::move(says)};
+}
+
+// A first sentence in so many columns.
+std::string brief_of(std::string_view says, size_t columns) {
+  std::string_view part = says.substr(0, says.find_first_of(";:("));
+  while (part.size() > columns && part.rfind(' ') != part.npos) part = part.substr(0, part.rfind(' '));
+  while (part.ends_with(' ') || part.ends_with(',')) part.remove_suffix(1);
+  return std::string(part);
+}
+
+constexpr size_t kNameColumns = 28;  // before what is said of an option
+
+// A name that is too long for its column stands in a line of its own.
+std::string entry_text(const Entry& entry, size_t columns, bool brief) {
+  const std::string name = "  " + entry.name;
+  const size_t left = std::max<size_t>(columns, kNameColumns + 20) - kNameColumns;
+  const bool fits = name.size() + 2 <= kNameColumns;
+  if (brief)
+    return fmt::format(
+        "{:<{}}  {}\n", name, kNameColumns - 2,
+        brief_of(entry.says, fits ? left : left - std::min(left, name.size() + 2 - kNameColumns)));
+  const std::string lead =
+      fits ? fmt::format("{:<{}}", name, kNameColumns) : fmt::format("{}\n{:{}}", name, "", kNameColumns);
+  const std::string says = wrapped(std::string(kNameColumns, ' ') + entry.says, columns, kNameColumns);
+  return lead + says.substr(std::min(says.size(), kNameColumns)) + "\n";
+}
+
+// The text of --help, or, in `brief`, of -h: a line for each option.
+std::string help_text(const CLI::App& app, const std::string& called, bool brief) {
+  const size_t columns = terminal_columns(80);
+  const bool bold = isatty(STDOUT_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr;
+  const auto heading = [&](std::string_view text) {
+    return bold ? fmt::format("\n\x1b[1m{}:\x1b[0m\n", text) : fmt::format("\n{}:\n", text);
+  };
+  const Json table = option_table(app);
+  std::string places;
+  for (const Json& group : table["groups"])
+    for (const Json& option : group["options"])
+      if (const std::string name = option["positional"]; !name.empty() && option["names"].empty())
+        places += option["required"] ? fmt::format(" {}", name) : fmt::format(" [{}]", name);
+  if (!table["commands"].empty()) places += " COMMAND";
+  std::string text = wrapped(app.get_description(), columns, 0) + "\n";
+  text += fmt::format("Usage: {} [OPTIONS]{}\n", called, places);
+  for (const Json& group : table["groups"]) {
+    std::string arguments, options;
+    for (const Json& option : group["options"])
+      (option["names"].empty() ? arguments : options) += entry_text(entry_of(option), columns, brief);
+    if (!arguments.empty()) text += heading("Arguments") + arguments;
+    if (!options.empty()) text += heading(group["name"].get<std::string>()) + options;
+  }
+  if (!table["commands"].empty()) text += heading("Commands");
+  for (const Json& command : table["commands"])
+    text += entry_text({command["name"], command["description"]}, columns, brief);
+  if (brief) return text + fmt::format("\n{} --help says more\n", called);
+  std::istringstream footer(app.get_footer());
+  for (std::string line; std::getline(footer, line);) {
+    const bool title = line.ends_with(':') && !line.starts_with(' ');
+    text += title ? heading(line.substr(0, line.size() - 1)) : line.empty() ? "" : line + "\n";
+  }
+  return text;
+}
+
 struct Named {
   const FileOption* by = nullptr;
   std::string name;
@@ -162,7 +240,16 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, Else
   app.allow_extras();
   app.add_flag_callback("-V", [&] { throw CLI::CallForVersion(app.version(), 0); })
       ->group("");  // as of other programs
-  app.get_formatter()->column_width(28);
+  bool brief = false;
+  app.set_help_flag();
+  app.add_flag_callback(
+      "-h",
+      [&] {
+        brief = true;
+        throw CLI::CallForHelp();
+      },
+      "list the options, one line each");
+  app.set_help_flag("--help", "explain the options");
   if (argc == 2 && std::string_view(argv[1]) == "--dump-options")
     return exit_status(write_output("-", option_table(app).dump(1) + "\n"));
   std::string wrong;
@@ -172,6 +259,15 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, Else
       wrong = unknown(app, rest.front(), elsewhere);
     else
       wrong = empty_value(app);
+  } catch (const CLI::CallForHelp&) {
+    const CLI::App* of = &app;
+    std::string called = program;
+    for (std::vector<CLI::App*> parsed = app.get_subcommands(); !parsed.empty();
+         parsed = of->get_subcommands()) {
+      of = parsed.front();
+      called += " " + of->get_name();
+    }
+    return exit_status(write_output("-", help_text(*of, called, brief)));
   } catch (const CLI::Success& asked) {
     std::ostringstream text;
     (void)app.exit(asked, text, text);
@@ -183,6 +279,46 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, Else
   }
   if (wrong.empty()) return std::nullopt;
   return fail(kWrongCommand, fmt::format("{}\n{} --help lists the options", wrong, program));
+}
+
+size_t terminal_columns(size_t elsewhere) {
+  constexpr size_t kLeast = 20, kMost = 1000;
+  winsize size{};
+  if (const char* said = std::getenv("COLUMNS"); said != nullptr && number_of<size_t>(said))
+    return std::clamp(*number_of<size_t>(said), kLeast, kMost);
+  if (isatty(STDOUT_FILENO) == 1 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+    return std::clamp<size_t>(size.ws_col, kLeast, kMost);
+  return elsewhere;
+}
+
+std::string wrapped(std::string_view text, size_t columns, size_t indent) {
+  std::string all, line;
+  size_t width = 0;  // of the line
+  const auto end_line = [&] { all.append(line).append("\n"), line.clear(), width = 0; };
+  const auto width_of = [](std::string_view word) {
+    return static_cast<size_t>(std::ranges::count_if(word, [](char c) { return (c & 0xC0) != 0x80; }));
+  };
+  while (!text.empty()) {
+    if (text.front() == '\n') {
+      end_line();
+      text.remove_prefix(1);
+      continue;
+    }
+    // Blanks, and the word behind them.
+    const size_t word = std::min(text.find_first_not_of(' '), text.size());
+    const size_t end = std::min(text.find_first_of(" \n", word), text.size());
+    const std::string_view piece = text.substr(0, end);
+    if (width > indent && width + width_of(piece) > columns) {
+      end_line();
+      line.assign(indent, ' ').append(piece.substr(word));
+      width = indent + width_of(piece.substr(word));
+    } else {
+      line.append(piece);
+      width += width_of(piece);
+    }
+    text.remove_prefix(end);
+  }
+  return all.append(line);
 }
 
 CLI::Validator whole_number(int64_t low, int64_t high) {

@@ -19,6 +19,12 @@ namespace gacc {
 // Says where an option is that people look for in the wrong place, or "".
 using Elsewhere = std::string (*)(const std::string& option);
 
+// Returns the columns of the terminal that standard output goes to; COLUMNS, where that is set; `elsewhere` in a pipe
+// or a file.
+size_t terminal_columns(size_t elsewhere);
+// Breaks lines at blanks, so that none has more columns of UTF-8; a further line of one begins with so many blanks.
+std::string wrapped(std::string_view text, size_t columns, size_t indent);
+
 // Called first in main: it holds the standard streams (runtime/standard_streams.h), too.
 // Nothing when the program goes on. Else the exit status, and everything is printed: 0 after --help,
 // --version and --dump-options (scripts/commands.py reads it), 2 for a wrong command line.

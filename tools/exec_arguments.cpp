@@ -120,19 +120,19 @@ std::string wrong_command(const CLI::App& app, Arguments& given) {
 }
 
 constexpr std::string_view kExamples = R"(Examples:
-    gacc-exec step.ptx --data mnist:data --eval mnist:data,split=test --save w.safetensors
-    gacc-exec step.ptx --data csv:a.csv,label=y,split=train --eval csv:a.csv,label=y,split=test
-    gacc-exec step.ptx --data SPEC --checkpoint run --resume     goes on where the last run ended
-    gacc-exec step.ptx --eval SPEC --load w.safetensors          evaluates, trains nothing
+    gacc-exec step.ptx --data mnist:data --eval mnist:data,split=test
+    gacc-exec step.ptx --data csv:a.csv,label=y --save w.safetensors
+    gacc-exec step.ptx --data SPEC --checkpoint run --resume   goes on
+    gacc-exec step.ptx --eval SPEC --load w.safetensors        only evaluates
     gacc-exec step.ptx --data SPEC --load w.safetensors --predict out.csv
-    gacc-exec step.ptx --load w.safetensors --generate 500 --prompt "ROMEO:" --temperature 0.8
+    gacc-exec step.ptx --load w.safetensors --generate 500 --prompt "ROMEO:"
 
 SPEC:
-{}    each with ,limit=N for the first N samples; docs/data.md
+{}    each with ,limit=N for the first N samples; docs/data.md says more
 
 Exit status:
-    0 done   1 a file, the data or the device is wrong   2 the command line is wrong
-    3 a bug in gacc   130 interrupted
+    0 done   1 a file, the data or the device is wrong
+    2 the command line is wrong   3 a bug in gacc   130 interrupted
 )";
 
 void add_all_options(CLI::App& app, Arguments& to) {
@@ -238,7 +238,7 @@ std::vector<ExecRow> option_table(Arguments& to) {
        "write the parameters at the end (safetensors); FOLDER/: with\nconfig.json and the tokenizer's files of the "
        "folder of --load;\nFILE.gguf: with all that --like has", {}, {}}, given, starts},
       {{"Parameters", "--like", &to.like, path("BASE.gguf", reads(the_file)),
-       "the GGUF whose metadata, names and types of tensors those\nget that --save writes; the base of an adapter",
+       "the GGUF from which a written GGUF takes its metadata, its\nnames and types of tensors; of an adapter the base",
        {"--save", "--save-adapter"}, {}}, own, starts},
       {{"Parameters", "--check", &to.check, count(1),
        "compare what the written files compute with the run's\nparameters, on the first N samples of --eval or "
@@ -276,7 +276,8 @@ std::vector<ExecRow> option_table(Arguments& to) {
        "go on, bit for bit, from the checkpoint in that folder,\nif there is one",
        {"--checkpoint"}, {}}, compared, {train, evaluate, predict, generate}},
 
-      {{"Output", "--log", &to.log, path("FILE", writes(log_files)), "write one JSON object a line",
+      {{"Output", "--log", &to.log, path("FILE", writes(log_files, {".jsonl", ".json", ".ndjson", ".log", ".txt"})),
+       "write one JSON object a line",
        {}, {}}, own, {train, init_only, evaluate}},
       {{"Output", "--log-hash", &to.log_hash, flag,
        "with each update's line a SHA-256 of the weights, for\nscripts/compare-logs", {"--log"}, {}}, same, {train}},

@@ -2,12 +2,15 @@
 #include "tools/fits.h"
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "compiler/plan/show.h"
 #include "ir/text/size_text.h"
 #include "kernels/machine.h"
 #include "passes/plan_memory.h"
+#include "tools/command_line.h"
 
 namespace gacc {
 
@@ -305,12 +308,14 @@ std::optional<CompileTrouble> find_fits(const FitsRequest& request, Fits& fits) 
 
 namespace {
 
+constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
+
 double link_seconds(const FitsCard& card) {
   return static_cast<double>(card.found.host) / kernels::kHostLink;
 }
 
 // Returns the cells of a card: batch, peak, where it may have any what lies on the host and the seconds of its copies,
-// recompute, window.
+// recompute, context.
 std::vector<std::string> cells_of(const FitsCard& card, const Fits& fits) {
   std::vector<std::string> cells;
   if (card.fits) {
@@ -332,9 +337,11 @@ std::vector<std::string> cells_of(const FitsCard& card, const Fits& fits) {
   return cells;
 }
 
-// Returns the cells of the table: a row of ways, the heads, and a row for each card. Adapters share their columns: a
-// card has the first way that fits.
-std::vector<std::vector<std::string>> rows_of(const Fits& fits) {
+using Cells = std::vector<std::vector<std::string>>;
+
+// Returns the cells of each way: its name, the heads, and a row for each card. Adapters share their columns: a card has
+// the first way that fits.
+std::vector<Cells> ways_of(const Fits& fits) {
   std::vector<const FitsWay*> adapters;
   for (const FitsWay& way : fits.ways)
     if (way.adapters && way.refused.empty()) adapters.push_back(&way);
@@ -343,25 +350,54 @@ std::vector<std::vector<std::string>> rows_of(const Fits& fits) {
         std::ranges::find_if(adapters, [&](const FitsWay* way) { return way->cards[card].fits; });
     return fitting == adapters.end() ? *adapters.back() : **fitting;
   };
-  std::vector<std::vector<std::string>> rows = {{""}, {"card"}};
-  for (const int64_t card : fits.cards) rows.push_back({ir::short_size_text(card)});
+  std::vector<Cells> ways;
   for (const FitsWay& way : fits.ways) {
     if (!way.refused.empty() || (way.adapters && &way != adapters.front())) continue;
     std::vector<std::string> head = {"batch", "peak"};
     if (fits.host > 0) head.insert(head.end(), {"host", "link"});
-    head.insert(head.end(), {"recompute", fits.positions ? "window" : ""});
+    head.insert(head.end(), {"recompute", fits.positions ? "context" : ""});
     if (way.adapters) head.emplace_back("base");
-    rows[0].push_back(way.name);
-    rows[0].resize(rows[0].size() + head.size() - 1);
-    rows[1].insert(rows[1].end(), head.begin(), head.end());
+    Cells& rows = ways.emplace_back(Cells{{way.name}, head});
+    rows.front().resize(head.size());
     for (size_t i = 0; i < way.cards.size(); ++i) {
       const FitsWay& best = way.adapters ? best_adapters(i) : way;
       const auto cells = cells_of(best.cards[i], fits);
-      rows[i + 2].insert(rows[i + 2].end(), cells.begin(), cells.end());
-      if (way.adapters) rows[i + 2].push_back(best.base);
+      rows.emplace_back(cells.begin(), cells.end());
+      if (way.adapters) rows.back().push_back(best.base);
     }
   }
-  return rows;
+  return ways;
+}
+
+// Returns a table of the cards and of these ways.
+std::string table_text(const Fits& fits, std::span<const Cells> ways) {
+  Cells rows = {{""}, {"card"}};
+  for (const int64_t card : fits.cards) rows.push_back({ir::short_size_text(card)});
+  for (const Cells& way : ways)
+    for (size_t r = 0; r < rows.size(); ++r) rows[r].insert(rows[r].end(), way[r].begin(), way[r].end());
+  const size_t cells = fits.host > 0 ? 6 : 4;  // of a way
+  std::vector<size_t> width(rows[1].size(), 0);
+  for (size_t r = 1; r < rows.size(); ++r)
+    for (size_t c = 0; c < rows[r].size(); ++c) width[c] = std::max(width[c], rows[r][c].size());
+  std::string text;
+  for (const std::vector<std::string>& row : rows) {
+    std::string line;
+    for (size_t c = 0; c < row.size(); ++c)
+      line += fmt::format("{:<{}}  ", row[c], width[c] + (c % cells == 0 ? 2 : 0));
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+// Returns the columns of the longest line.
+size_t width_of(std::string_view text) {
+  size_t most = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    most = std::max(most, end - begin);
+    begin = end + 1;
+  }
+  return most;
 }
 
 std::string least_text(const FitsWay& way) {
@@ -377,7 +413,7 @@ std::string least_text(const FitsWay& way) {
 
 }  // namespace
 
-std::string fits_text(const Fits& fits) {
+std::string fits_text(const Fits& fits, size_t columns) {
   const std::string because =
       fits.precision_because.empty() ? "" : fmt::format(" ({})", fits.precision_because);
   std::string text = fmt::format("{} in {}{} for {}, {} samples an update", fits.model, fits.precision,
@@ -388,17 +424,12 @@ std::string fits_text(const Fits& fits) {
     text += way.refused.empty() ? fmt::format("  {}: {} of {} parameters are trained\n", way.name,
                                               count_text(way.trained), count_text(way.parameters))
                                 : fmt::format("  {}: cannot be trained so: {}", way.name, way.refused);
-  const std::vector<std::vector<std::string>> rows = rows_of(fits);
-  const size_t cells = fits.host > 0 ? 6 : 4;
-  std::vector<size_t> width(rows[1].size(), 0);
-  for (size_t r = 1; r < rows.size(); ++r)
-    for (size_t c = 0; c < rows[r].size(); ++c) width[c] = std::max(width[c], rows[r][c].size());
-  for (const std::vector<std::string>& row : rows) {
-    std::string line;
-    for (size_t c = 0; c < row.size(); ++c)
-      line += fmt::format("{:<{}}  ", row[c], width[c] + (c % cells == 0 ? 2 : 0));
-    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
+  const std::vector<Cells> ways = ways_of(fits);
+  const std::string table = table_text(fits, ways);
+  if (width_of(table) <= columns)
+    text += table;
+  else
+    for (const Cells& way : ways) text += table_text(fits, std::span(&way, 1));
   text +=
       "batch: micro-batch x accumulation, the fastest that fits; \"> SIZE\": no plan of less exists "
       "(proven)\n";
@@ -409,16 +440,16 @@ std::string fits_text(const Fits& fits) {
         ir::short_size_text(fits.host), kernels::kHostLink / 1e9);
   text += "recompute: time that it adds to a micro-batch, by the cost model\n";
   text += fits.positions
-              ? fmt::format("window: the longest at micro-batch 1; +: all {} positions of the model\n",
+              ? fmt::format("context: the longest at micro-batch 1; +: all {} positions of the model\n",
                             count_text(*fits.positions))
-              : "window: as the model file says; other lengths are tried of a published model's folder\n";
+              : "context: as the model file says; other lengths are tried of a published model's folder\n";
   if (std::ranges::any_of(fits.ways, &FitsWay::adapters))
     text += "base: type of the frozen matrices (precision.frozen); in blocks where nothing larger fits\n";
   if (!fits.exact) text += "another micro-batch is another training: --plan says why, under equivalence\n";
   text += "what micro-batch 1 needs:\n";
   for (const FitsWay& way : fits.ways)
     if (way.refused.empty()) text += least_text(way);
-  return text;
+  return columns == kNoLimit ? text : wrapped(text, columns, 4);
 }
 
 nlohmann::ordered_json fits_json(const Fits& fits) {

@@ -64,7 +64,8 @@ struct Fits {
 // "4,6.5,512MiB": bytes, in GiB where no unit is given; nothing when it is no such list.
 std::optional<std::vector<int64_t>> parse_cards(const std::string& text);
 std::optional<CompileTrouble> find_fits(const FitsRequest& request, Fits& fits);
-std::string fits_text(const Fits& fits);
+// Lines of so many columns: the ways stand side by side, or one below the other.
+std::string fits_text(const Fits& fits, size_t columns);
 nlohmann::ordered_json fits_json(const Fits& fits);
 
 }  // namespace gacc

@@ -230,6 +230,10 @@ class Compilation {
       outputs_.push_back({arguments_.output_path(), source.text});
       return finish();
     }
+    if (arguments_.lora && !is_published(arguments_.model))
+      to_stderr(
+          "gaccc: note: adapters are trained beside weights that stay: give them with gacc-exec --load FILE; "
+          "without it they are random\n");
     compiler_.emplace(source, overrides_);
     compiler_->strict = arguments_.strict;
     compiler_->on_note = to_stderr;
@@ -271,7 +275,7 @@ class Compilation {
     };
     Fits fits;
     if (const auto trouble = find_fits(request, fits)) return report(*trouble);
-    outputs_.push_back({"-", arguments_.json ? fits_json(fits).dump(2) + "\n" : fits_text(fits)});
+    outputs_.push_back({"-", arguments_.json ? fits_json(fits).dump(2) + "\n" : fits_text(fits, columns_)});
     return finish();
   }
 
@@ -347,6 +351,7 @@ class Compilation {
     if (report) {
       // A point of the curve is a plan of its own: fewer of a large step.
       const int points = plan_.kernels_per_launch < 400 ? 12 : plan_.kernels_per_launch < 800 ? 6 : 3;
+      json["version"] = GACC_VERSION;
       report::add_memory(json, module, recompute, curve(points));
       outputs_.push_back({arguments_.report, report::page(json)});
       clock_.phase("report");
@@ -354,10 +359,12 @@ class Compilation {
     if (arguments_.plan && arguments_.json)
       outputs_.push_back({"-", json.dump(2) + "\n"});
     else if (arguments_.plan)
-      outputs_.push_back({"-", plan_text(plan_, module, recompute, because) + report::timeline_text(module) +
-                                   report::host_text(host) +
-                                   (ranks ? report::ranks_text(sums, kernels) : "") +
-                                   (arguments_.kernels ? report::kernels_text(kernels) : "")});
+      outputs_.push_back(
+          {"-", wrapped(plan_text(plan_, module, recompute, because) +
+                            report::timeline_text(module, std::min<size_t>(columns_, 80)) +
+                            report::host_text(host) + (ranks ? report::ranks_text(sums, kernels) : ""),
+                        columns_, 20) +
+                    (arguments_.kernels ? report::kernels_text(kernels) : "")});
   }
 
   const CompilerArguments& arguments_;
@@ -367,6 +374,7 @@ class Compilation {
   std::optional<StepCompiler> compiler_;  // made by `read`
   Plan plan_;
   std::vector<Output> outputs_;
+  const size_t columns_ = terminal_columns(std::numeric_limits<size_t>::max());  // of what is printed
 };
 
 // Prints the model file of that name; the exit status.

@@ -46,16 +46,17 @@ OptionForm named(OptionForm form, std::string_view type) {
 }
 
 constexpr const char* kExamples = R"(Examples:
-    gaccc model.toml -o step.ptx                        then: gacc-exec step.ptx --data SPEC
-    gaccc model.toml --plan                             memory, launches and FLOPs; writes nothing
-    gaccc model.toml --memory 512MiB -o step.ptx        the step fits into that much memory
-    gaccc model.toml --set train.accumulate=8 -o step.ptx
-    gaccc SmolLM2-135M --lora 16 -o step.ptx            a published model, by its folder
-    gaccc SmolLM2-135M --fits                           which cards it trains on; writes nothing
-    gaccc --example mnist_cnn >model.toml               a model file to begin with
+    gaccc model.toml -o step.ptx            gacc-exec step.ptx trains with it
+    gaccc model.toml --plan                 memory, launches, FLOPs; no artifact
+    gaccc model.toml --memory 512MiB        the step fits into that much memory
+    gaccc model.toml --set train.accumulate=8
+    gaccc SmolLM2-135M --lora 16            a published model, by its folder
+    gaccc SmolLM2-135M --fits               which cards it trains on
+    gaccc --example mnist_cnn >model.toml   a model file to begin with
 
 Exit status:
-    0 done   1 the model or a file is wrong   2 the command line is wrong   3 a bug in gacc
+    0 done   1 the model or a file is wrong   2 the command line is wrong
+    3 a bug in gacc
 )";
 
 // Says where an option is that this program does not have: in the executor, or in the model file.

@@ -20,6 +20,7 @@ std::string value_text(const Key& key) {
   for (const std::string_view word : words_of(key)) words.push_back(fmt::format("\"{}\"", word));
   std::string text(form_text(key.form));
   if (key.most > 0) text += fmt::format(" ({}{})", key.form == Form::reals ? "" : "at most ", key.most);
+  if (key.form == Form::reals && key.table != nullptr) text += ", or a table of them";
   if (const std::string range = key.range.text(); !range.empty()) text += ", " + range;
   if (!words.empty())
     text += text.empty() ? "" : key.form == Form::words || key.form == Form::metrics ? " " : ", or ";

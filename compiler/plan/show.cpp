@@ -123,6 +123,15 @@ std::string count_text(int64_t count) {  // 567434 -> "567,434"
   return text;
 }
 
+std::string work_text(int64_t flops) {
+  constexpr double kMega = 1e6, kGiga = 1e9, kTera = 1e12;
+  const auto number = static_cast<double>(flops);
+  if (number < kGiga) return fmt::format("{:.1f} MFLOP", number / kMega);
+  const bool giga = number < kTera;
+  const double scaled = number / (giga ? kGiga : kTera);
+  return fmt::format("{:.{}f} {}FLOP", scaled, scaled < 10 ? 2 : scaled < 100 ? 1 : 0, giga ? "G" : "T");
+}
+
 nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module,
                                  const passes::RecomputeReport& recompute) {
   using json = nlohmann::ordered_json;
@@ -189,14 +198,14 @@ std::string plan_text(const Plan& plan, const ir::Module& module, const passes::
     line("lanes", fmt::format("{}; {} of each sum are held at once", plan.lanes, nodes + 1));
   }
   line("launches", fmt::format("{} a micro-batch", ir::counted(plan.kernels_per_launch, "kernel")));
-  line("work", fmt::format("{:.1f} MFLOP a micro-batch", static_cast<double>(plan.flops_per_launch) / 1e6));
+  line("work", work_text(plan.flops_per_launch) + " a micro-batch");
   if (recompute.recomputed_ops == 0) {
     line("recompute",
          recompute.policy == "none" ? "none" : fmt::format("{}: nothing to do", recompute.policy));
   } else {
-    line("recompute", fmt::format("{}: {} again, {:.1f} MFLOP more", recompute.policy,
-                                  ir::counted(recompute.recomputed_ops, "op"),
-                                  static_cast<double>(recompute.extra_flops) / 1e6));
+    line("recompute",
+         fmt::format("{}: {} again, {} more", recompute.policy, ir::counted(recompute.recomputed_ops, "op"),
+                     work_text(recompute.extra_flops)));
     line("", fmt::format("{:.2f} % more time by the cost model; at least {:.2f} % for this memory (proven)",
                          100 * recompute.overhead, 100 * recompute.overhead_lower_bound));
   }

@@ -11,6 +11,8 @@ namespace gacc {
 // order of the model file, the rest last. The plan is the module's.
 nlohmann::ordered_json plan_json(const Plan& plan, const ir::Module& module,
                                  const passes::RecomputeReport& recompute = {});
+// "26.2 MFLOP", "1.69 TFLOP".
+std::string work_text(int64_t flops);
 // Returns `--plan`, for people. Groups are listed where there is more than one. `precision_because`: why it computes
 // in the type of the plan, where something says so.
 std::string plan_text(const Plan& plan, const ir::Module& module,

@@ -15,7 +15,8 @@
 namespace gacc::report {
 
 // Returns a sparkline for each region of the planned module, and the fullest kernel with what is alive then.
-std::string timeline_text(const ir::Module& module);
+// `width`: columns of its lines.
+std::string timeline_text(const ir::Module& module, size_t width);
 
 // Returns the memory in use over the kernels of the planned module, as a picture that needs nothing else.
 std::string memory_svg(const ir::Module& module);

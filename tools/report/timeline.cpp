@@ -44,10 +44,11 @@ std::string class_of(Category category) {
 
 }  // namespace
 
-std::string timeline_text(const ir::Module& module) {
+std::string timeline_text(const ir::Module& module, size_t width) {
   const MemoryMap map = memory_map(module);
   constexpr std::string_view kBlocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-  constexpr size_t kShown = 5, kBars = 72;
+  constexpr size_t kShown = 5, kLeft = 20, kMostBars = 72;
+  const size_t bars_of_line = std::clamp<size_t>(width - std::min(width, kLeft), 10, kMostBars);
   if (map.empty()) return {};
   std::string out = "timeline of the values in use";
   int64_t top = 1;
@@ -57,8 +58,12 @@ std::string timeline_text(const ir::Module& module) {
   for (const RegionMap& region : map.regions) {
     if (region.kernels.empty() || region.kind == ir::RegionKind::init) continue;
     std::string bars;
-    for (const KernelRow* row : columns(region, kBars))
+    for (const KernelRow* row : columns(region, bars_of_line))
       bars += kBlocks[std::clamp<int64_t>(value_bytes(*row) * 8 / top, 0, 7)];
+    const std::string_view first = std::string_view(bars).substr(0, kBlocks[0].size());
+    const bool flat =
+        bars.size() > first.size() && bars.substr(first.size()) == bars.substr(0, bars.size() - first.size());
+    if (flat) bars = fmt::format("{} throughout", first);
     out += fmt::format("  {:<18}{}\n", region_name(region.kind), bars);
   }
   const RegionMap& fullest = map.regions[map.peak_region];
