@@ -300,7 +300,7 @@ std::optional<Kernel> kernel_of(const Module& module, const Region& region, cons
   return kernel;
 }
 
-const Operand& reduced(const Op& op) { return op.operands[op.info->is_written(0) ? 1 : 0]; }
+const Operand& reduced(const Op& op) { return op.operands.back(); }
 
 Shape op_domain(const Module& module, const Region& region, const Op& op) {
   if (is_reduce(op.info->lowering)) return operand_type(module, region, reduced(op)).shape;

@@ -36,6 +36,20 @@ Types infer_half(const OpView& op) {
   return op.op.info->half_of->infer(op);
 }
 
+// NAME.kept: the buffer and x as NAME.acc's, and between them the buffer of what additions lose.
+Types infer_kept(const OpView& op) {
+  const std::string_view name = op.op.info->name;
+  Op plain = op.op;
+  plain.info = find_op(fmt::format("{}.acc", name.substr(0, name.rfind('.'))));
+  plain.operands.erase(plain.operands.begin() + 1);
+  plain.attrs.clear();
+  Types none = plain.info->infer({op.module, op.region, plain});
+  expect_write(op, 1);
+  if (op.operand(0).dtype != DType::f32 || op.operand(1) != op.operand(0))
+    refuse(op, Kind::type_mismatch, {0, 1}, "both buffers have the same shape, of f32");
+  return none;
+}
+
 struct Table {
   std::deque<std::string> texts;  // of the made names; addresses stay
   std::deque<OpInfo> variants;    // likewise
@@ -46,6 +60,7 @@ struct Table {
     ops.push_back(&info);
     by_name.emplace(info.name, &info);
     if (info.half_copy) add_half(info);
+    if (info.name.ends_with(".acc") && has_order(info)) add_kept(info);
     if (info.derivative == nullptr) return;
     add(variants.emplace_back(OpInfo{
         .name = texts.emplace_back(std::string(info.name) + ".grad"),
@@ -63,6 +78,27 @@ struct Table {
         .precision = info.precision,
         .gradient_of = &info,
     }));
+  }
+
+  static bool has_order(const OpInfo& info) {
+    return std::ranges::count(info.attrs, std::string_view("ordered"), &AttrSpec::name) > 0;
+  }
+  // A sum in order that keeps its digits, however many terms it has.
+  void add_kept(const OpInfo& info) {
+    const std::string_view name = info.name.substr(0, info.name.rfind('.'));
+    add(variants.emplace_back(OpInfo{
+        .name = texts.emplace_back(fmt::format("{}.kept", name)),
+        .summary = texts.emplace_back(fmt::format("`{}` of f32, ordered; operands: buffer, low, x. What an "
+                                                  "addition loses to rounding is added to the buffer "
+                                                  "low, so buffer + low is the sum",
+                                                  info.name)),
+        .operands = 3,
+        .writes = operand_bits({0, 1}),
+        .attrs = {{"ordered", true}},
+        .infer = infer_kept,
+        .lowering = info.lowering,
+        .precision = info.precision,
+        .accumulates = true}));
   }
 
   void add_half(const OpInfo& info) {

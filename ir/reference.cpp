@@ -78,8 +78,8 @@ void pointwise(const OpView& op, int64_t batch, const std::vector<const Tensor*>
   }
 }
 
-// The last operand is reduced. A result starts at the neutral element, a written buffer (`.acc`) at what it
-// holds.
+// The last operand is reduced. A result starts at the neutral element, a written buffer (`.acc`, `.kept`) at what it
+// holds. In double an addition loses nothing that a second buffer would have to keep.
 void reduce(const OpView& op, int64_t batch, const std::vector<const Tensor*>& operands,
             std::vector<Tensor>& outputs) {
   const Tensor& x = *operands.back();

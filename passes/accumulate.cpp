@@ -6,6 +6,7 @@
 //      @loss.weights. In eval they go into @eval.loss, @eval.count, @eval.weights and @eval.METRIC.
 //   2. A yielded value is added by the op that makes it where that op has an `.acc` form and nobody else
 //      reads the value: a weight gradient accumulates inside its matrix product. Else an add.acc follows it.
+//      With train.require = "bits" a sum of samples has a second buffer for what its additions lose, `.kept`.
 //   3. For optimizer.second_moment = "micro" the step also adds the square of its own mean gradient to
 //      @PARAM.grad2 and counts its launches; then no gradient stays inside its product.
 //   4. Where samples have random numbers, the step ends with advancing the ordinal of its first sample.
@@ -96,16 +97,17 @@ class InOrder {
  public:
   InOrder(Module& module, Region& region, Diag& diag) : module_(module), region_(region), diag_(diag) {}
 
-  // `of`: the parameter, of a gradient. What its uses give, which autodiff adds up, has a sum for each.
-  void add(BufferId buffer, const Operand& what, std::string_view sum, Trained* of) {
+  // `of`: the parameter, of a gradient. What its uses give, which autodiff adds up, has a sum for each. `low` makes the
+  // buffer of what additions lose; null where nobody reads one.
+  using MakeBuffer = std::function<BufferId()>;
+  void add(BufferId buffer, const Operand& what, std::string_view sum, Trained* of, MakeBuffer low) {
     size_t maker = maker_of(region_, what);
     if (of != nullptr && maker < region_.ops.size() && region_.ops[maker].info == &op_add &&
         uses(region_, what) == 1) {
       const std::vector<Operand> terms = region_.ops[maker].operands;
-      add(buffer, terms[0], sum, of);
-      of->uses.push_back(module_.belonging(of->parameter, BufferRole::further_use,
-                                           fmt::format(".grad.use{}", of->uses.size() + 2)));
-      add(of->uses.back(), terms[1], sum, of);
+      add(buffer, terms[0], sum, of, low);
+      const BufferId use = further(*of, fmt::format(".grad.use{}", ++uses_));
+      add(use, terms[1], sum, of, [&] { return further(*of, fmt::format(".grad.use{}.low", uses_)); });
       maker = maker_of(region_, what);
       region_.ops.erase(region_.ops.begin() + static_cast<std::ptrdiff_t>(maker));
       return;
@@ -129,8 +131,15 @@ class InOrder {
       return refuse(maker, sum, "is no sum that can be made sample after sample");
     cut(maker, lowering);
     Op& op = region_.ops[maker_];
-    accumulate_into(buffer, acc, op);
-    op.attrs["ordered"] = true;
+    if (low && module_[buffer].type.dtype == DType::f32) {
+      op.info = find_op(lowering == Lowering::total_reduce ? "total_sum.kept" : "column_sum.kept");
+      op.operands = {buffer, low(), op.operands.front()};
+      op.attrs.clear();
+      op.results.clear();
+    } else {
+      accumulate_into(buffer, acc, op);
+      op.attrs["ordered"] = true;
+    }
     std::erase_if(region_.ops, [&](const Op& each) {
       return !each.results.empty() && contains(shaped, each.results.front());
     });
@@ -174,19 +183,36 @@ class InOrder {
     region_.ops[maker_].operands.front() = sums;
   }
 
+  // A further sum of the parameter's gradient.
+  BufferId further(Trained& of, const std::string& suffix) {
+    return of.uses.emplace_back(module_.belonging(of.parameter, BufferRole::further_use, suffix));
+  }
+
   Module& module_;
   Region& region_;
   Diag& diag_;
   size_t maker_ = 0;
+  int uses_ = 1;  // of the parameter
 };
 
-// Adds `what`, which an error calls `sum`, to a buffer of the window; `of`: the parameter, of a gradient.
+// Adds `what`, which an error calls `sum`, to a buffer of the window; `of`: the parameter, of a gradient; `low`: the
+// name of the buffer of what additions lose, if there may be one.
 void sum_samples(Module& module, Region& region, BufferId buffer, const Operand& what, std::string_view sum,
-                 Diag& diag, Trained* of = nullptr) {
-  if (keeps_bits(module.settings))
-    InOrder(module, region, diag).add(buffer, what, sum, of);
-  else
-    add_to(module, region, buffer, what, diag);
+                 Diag& diag, Trained* of = nullptr, std::string_view low = "") {
+  if (!keeps_bits(module.settings)) return add_to(module, region, buffer, what, diag);
+  InOrder::MakeBuffer make;
+  if (of != nullptr)
+    make = [&] {
+      return of->uses.emplace_back(module.belonging(of->parameter, BufferRole::further_use, ".grad.low"));
+    };
+  if (!low.empty())
+    make = [&] {
+      return module.need_buffer({.name = std::string(low),
+                                 .kind = BufferKind::accum,
+                                 .role = BufferRole::total,
+                                 .type = {DType::f32, {}}});
+    };
+  InOrder(module, region, diag).add(buffer, what, sum, of, make);
 }
 
 // Returns where the region makes an operand: the op's index plus one, 0 when it is there from the start.
@@ -272,14 +298,15 @@ bool accumulate(Module& module, const Options&, Diag& diag) {
     const Yield yield = module.step.yields.front();
     BufferId into{};
     Trained* const of = yield.role == YieldRole::grad ? &trained[next++] : nullptr;
+    std::string_view low;
     if (of != nullptr) into = of->gradient;
-    if (yield.role == YieldRole::loss) into = module.named(Named::loss_sum);
+    if (yield.role == YieldRole::loss) into = module.named(Named::loss_sum), low = kLossLow;
     if (yield.role == YieldRole::count) into = module.named(Named::loss_count);
-    if (yield.role == YieldRole::weights) into = module.named(Named::loss_weight);
+    if (yield.role == YieldRole::weights) into = module.named(Named::loss_weight), low = kWeightsLow;
     sum_samples(module, module.step, into, yield.what,
                 of != nullptr ? fmt::format("the gradient of `{}`", module[yield.of].name)
                               : fmt::format("the {}", yield_role_text(yield.role)),
-                diag, of);
+                diag, of, low);
     module.step.yields.erase(module.step.yields.begin());
   }
   const auto low = module.find(Named::samples_low), high = module.find(Named::samples_high);

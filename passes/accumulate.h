@@ -5,13 +5,17 @@
 
 namespace gacc::passes {
 
-// A trained parameter, the accumulator of its gradient, those of its further uses (train.require = "bits") and, for
-// optimizer.second_moment = "micro", that of the squares of its launches' mean gradients.
+// A trained parameter, the accumulator of its gradient, those of its further uses and of what additions lose
+// (train.require = "bits") and, for optimizer.second_moment = "micro", that of the squares of its launches' mean
+// gradients.
 struct Trained {
   ir::BufferId parameter, gradient;
   std::vector<ir::BufferId> uses{};
   std::optional<ir::BufferId> squares{};
 };
+
+// The buffers of what the additions to @loss.sum and @loss.weights lose, where there are some.
+constexpr std::string_view kLossLow = "loss.low", kWeightsLow = "loss.weights.low";
 
 // Writes the update region for the optimizer of the settings, and its state buffers.
 [[nodiscard]] bool build_update(ir::Module& module, const std::vector<Trained>& trained, Diag& diag);

@@ -36,12 +36,14 @@ class UpdateBuilder {
       : module_(module), optimizer_(optimizer), trained_(trained), build_(module, module.update, diag) {}
 
   void run() {
-    const BufferId sum = named(Named::loss_sum), count = named(Named::loss_count);
+    const BufferId count = named(Named::loss_count);
+    const Operand sum = whole(Named::loss_sum, kLossLow);
     updates_ = named(Named::updates);
     const BufferId lr = named(Named::lr);
     const ValueId squares = sum_of_squares();
     const std::optional<BufferId> weight = module_.find(Named::loss_weight);
-    const Operand n = weight ? Operand(*weight) : Operand(build_.make("cast", "count", {count}));
+    const Operand n =
+        weight ? whole(Named::loss_weight, kWeightsLow) : Operand(build_.make("cast", "count", {count}));
     mean_ = build_.make("reciprocal", "mean", {n});
     if (scaling_of(module_).seeded())
       mean_ = build_.make("mul", "mean.unscaled",
@@ -59,14 +61,15 @@ class UpdateBuilder {
     build_.effect("store", {named(Named::window_ok), ok_});
     build_.effect("store", {named(Named::window_sum), sum});
     build_.effect("store", {named(Named::window_count), count});
-    if (weight) build_.effect("store", {named(Named::window_weight), *weight});
+    if (weight) build_.effect("store", {named(Named::window_weight), n});
     build_.effect("store", {named(Named::window_loss), loss});
     build_.effect("store", {named(Named::window_norm), norm});
     build_.effect("store", {named(Named::window_lr), rate_});
     if (skips_) count_skips();
-    zero(sum);
-    zero(count);
-    if (weight) zero(*weight);
+    for (const Named which : {Named::loss_sum, Named::loss_count, Named::loss_weight})
+      if (const std::optional<BufferId> buffer = module_.find(which)) zero(*buffer);
+    for (const std::string_view low : {kLossLow, kWeightsLow})
+      if (const std::optional<BufferId> buffer = module_.find_buffer(low)) zero(*buffer);
     for (const Trained& one : trained_) parameter(one);
     if (micro_) zero(named(Named::window_launches));
     commit_statistics();
@@ -75,6 +78,13 @@ class UpdateBuilder {
 
  private:
   BufferId named(Named which) { return module_.named(which); }
+
+  // A sum, with what its additions lost where that is kept.
+  Operand whole(Named sum, std::string_view low) {
+    const std::optional<BufferId> lost = module_.find_buffer(low);
+    if (!lost) return named(sum);
+    return build_.make("add", std::string(named_info(sum).name) + ".whole", {named(sum), *lost});
+  }
 
   // Running statistics move with the window's micro-batches in @NAME.change, and for good when it is good,
   // counted targets or not: they are of the inputs. What a skipped window did to them is forgotten.

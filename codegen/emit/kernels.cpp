@@ -85,6 +85,23 @@ class KernelEmitter {
     std::vector<int32_t> stores, reduces;
     std::vector<Reduction> reductions;
   };
+  // Says whether a reduction keeps what its additions lose, in a second buffer (`total_sum.kept`).
+  static bool keeps(const Member& member) {
+    return member.kind != Lowering::pointwise && member.stores.size() == 2;
+  }
+  // A sum that is carried: a reduction's, or what its additions lose.
+  struct Carrier {
+    size_t reduction;
+    bool low;
+  };
+  std::vector<Carrier> carriers(const Stage& all) const {
+    std::vector<Carrier> list;
+    for (size_t r = 0; r < all.reduces.size(); ++r) {
+      list.push_back({r, false});
+      if (keeps(member(all.reduces[r]))) list.push_back({r, true});
+    }
+    return list;
+  }
   Stage stage(int number) const {
     Stage s;
     for (size_t m = 0; m < body_.members.size(); ++m) {
@@ -170,14 +187,16 @@ class KernelEmitter {
 
   void column_reduce() {
     const Stage all = stage(0);
-    const size_t each = all.reductions.size();
+    const std::vector<Carrier> carried_sums = carriers(all);
+    std::vector<Reduction> reductions;
+    for (const Carrier& each : carried_sums) reductions.push_back(all.reductions[each.reduction]);
     t_.column_blocks(
-        all.reductions,
+        reductions,
         [&](const Target::Columns& block) {
           Target::Carried sums;
           for (const Point& point : block.points)
-            for (size_t r = 0; r < each; ++r)
-              sums.push_back(first_sum(member(all.reduces[r]), point, all.reductions[r]));
+            for (const auto& [r, low] : carried_sums)
+              sums.push_back(first_sum(member(all.reduces[r]), low ? 1 : 0, point, all.reductions[r]));
           // Several rows at once as long as there are so many, then one by one: the order is the same.
           Value* next = block.first;
           if (block.at_once > 1) {
@@ -199,15 +218,18 @@ class KernelEmitter {
           });
         },
         [&](const Point& point, Value* index, const Target::Terms& sums) {
-          for (size_t r = 0; r < each; ++r) store_sum(member(all.reduces[r]), point, index, sums[r]);
+          for (size_t i = 0; i < sums.size(); ++i) {
+            const auto& [r, low] = carried_sums[i];
+            store_sum(member(all.reduces[r]), low ? 1 : 0, point, index, sums[i]);
+          }
         });
   }
 
-  // Returns the value that the sums of a point's columns start from.
-  Value* first_sum(const Member& member, const Point& point, const Reduction& reduction) {
+  // Returns the value that the sums of a point's columns start from, of that result of the op.
+  Value* first_sum(const Member& member, size_t result, const Point& point, const Reduction& reduction) {
     Value* none = t_.splat(Math::neutral(reduction.how, reduction.type), point.lanes);
     if (!member.ordered) return none;
-    const auto held = [&] { return Target::Carried{t_.load(member.old[0], point.column, point)}; };
+    const auto held = [&] { return Target::Carried{t_.load(member.old[result], point.column, point)}; };
     if (body_.side == 0) return held()[0];  // a host's point has a mask
     return t_.either(t_.b.CreateICmpULT(point.column, t_.column_count()), held,
                      [&] { return Target::Carried{none}; })[0];
@@ -225,10 +247,7 @@ class KernelEmitter {
         Point point = block.points[p];
         point.row = row;
         const Target::Terms terms = look(all, point, pending);
-        for (size_t r = 0; r < terms.size(); ++r) {
-          Value*& sum = sums[p * terms.size() + r];
-          sum = t_.math.combine(all.reductions[r].how, sum, t_.splat(terms[r], point.lanes));
-        }
+        add_terms(all, terms, point.lanes, sums.data() + p * (sums.size() / block.points.size()));
         if (count == 1) e_.flush(pending), pending.clear();
       }
     }
@@ -236,21 +255,38 @@ class KernelEmitter {
     return sums;
   }
 
-  // Stores a reduction's sum, of each lane of the point, where the op's result lies.
-  void store_sum(const Member& member, const Point& point, Value* index, Value* sum) {
-    if (member.stores[0] < 0) return;
+  // Adds a term to each of the carried sums, which lie as carriers() says.
+  void add_terms(const Stage& all, const Target::Terms& terms, unsigned lanes, Value** sums) {
+    for (size_t r = 0; r < terms.size(); ++r) {
+      Value* const term = t_.splat(terms[r], lanes);
+      Value*& sum = *sums++;
+      Value* const before = sum;
+      sum = t_.math.combine(all.reductions[r].how, before, term);
+      if (!keeps(member(all.reduces[r]))) continue;
+      // Adds what the addition lost, exactly: Knuth, The Art of Computer Programming 2, section 4.2.2, theorem B.
+      Value* const added = t_.b.CreateFSub(sum, before);
+      Value* const lost =
+          t_.b.CreateFAdd(t_.b.CreateFSub(before, t_.b.CreateFSub(sum, added)), t_.b.CreateFSub(term, added));
+      Value*& low = *sums++;
+      low = t_.b.CreateFAdd(low, lost);
+    }
+  }
+
+  // Stores a reduction's sum, of each lane of the point, where that result of the op lies.
+  void store_sum(const Member& member, size_t result, const Point& point, Value* index, Value* sum) {
+    if (member.stores[result] < 0) return;
     Value* value = sum;
-    if (member.old[0] >= 0) {
-      Value* old = t_.load(member.old[0], index, point);
+    if (member.old[result] >= 0) {
+      Value* old = t_.load(member.old[result], index, point);
       if (member.accumulate && !member.ordered) value = t_.math.combine(member.combine, old, sum);
       if (Value* open = e_.gate(member)) value = t_.b.CreateSelect(open, value, old);
     }
-    t_.store(member.stores[0], index, value, point);
+    t_.store(member.stores[result], index, value, point);
   }
 
   // The same of a row or part.
   void store_sum(const Member& member, Value* index, Value* sum) {
-    if (member.stores[0] >= 0) t_.once([&] { store_sum(member, {}, index, sum); });
+    if (member.stores[0] >= 0) t_.once([&] { store_sum(member, 0, {}, index, sum); });
   }
 
   // False when there is no emitter, which is a bug.
@@ -265,20 +301,23 @@ class KernelEmitter {
   // Every element after the other, by one thread.
   void total_in_order(const Stage& all) {
     t_.once([&] {
+      const std::vector<Carrier> carried_sums = carriers(all);
       Target::Carried sums;
-      for (const int32_t m : all.reduces) sums.push_back(t_.load_one(member(m).old[0], t_.index(0)));
+      for (const auto& [r, low] : carried_sums)
+        sums.push_back(t_.load_one(member(all.reduces[r]).old[low ? 1 : 0], t_.index(0)));
       sums = t_.loop(
           t_.index(0), t_.row_count(), t_.index(1), sums, [&](Value* row, const Target::Carried& rows) {
             e_.begin_row(row);
             return t_.loop(t_.index(0), t_.column_count(), t_.index(1), rows,
                            [&](Value* column, Target::Carried carried) {
-                             const Target::Terms terms = visit(all, {row, column, nullptr, 1});
-                             for (size_t r = 0; r < terms.size(); ++r)
-                               carried[r] = t_.math.combine(all.reductions[r].how, carried[r], terms[r]);
+                             add_terms(all, visit(all, {row, column, nullptr, 1}), 1, carried.data());
                              return carried;
                            });
           });
-      for (size_t r = 0; r < sums.size(); ++r) store_sum(member(all.reduces[r]), {}, t_.index(0), sums[r]);
+      for (size_t i = 0; i < sums.size(); ++i) {
+        const auto& [r, low] = carried_sums[i];
+        store_sum(member(all.reduces[r]), low ? 1 : 0, {}, t_.index(0), sums[i]);
+      }
     });
   }
 

@@ -1,9 +1,11 @@
 """train.require = "bits": one effective batch gives the same weights and losses, to the bit, however it is split into
 micro-batches, ranks and threads, and whatever recompute does. GACC_SPLITS is the number of random (model, split) on the
 CPU (24), GACC_SPLITS_EMULATED that in the emulator (6), GACC_SPLITS_SEED where they begin (1)."""
+import array
 import hashlib
 import os
 import random
+import struct
 
 import harness
 import ranks
@@ -199,6 +201,33 @@ def refused(folder, *said, example="regression", **settings):
                *harness.sets_of(settings))
     for part in said:
         expect(part in done.stderr, f"`{part}` is not in:\n{done.stderr}")
+
+
+def test_a_million_samples_keep_their_digits(folder):
+    """A window's loss and its bias's gradient, of a million equal samples; the same bits however it is split."""
+    samples, wanted = 1000000, struct.unpack("f", struct.pack("f", 0.3))[0]
+    model = folder / "m.toml"
+    model.write_text(harness.model_text(
+        layer("linear", "out", features=2, init="zeros", bias_init="zeros"),
+        inputs={"x": {"shape": [1]}, "y": {"shape": [2]}}, model={"name": "m"}, loss={"type": "mse", "target": "y"},
+        optimizer={"type": "sgd", "lr": 1.0},
+        train={"micro_batch": 1, "accumulate": 1, "shuffle": False, "require": "bits"}))
+    harness.write_npy(folder / "x.npy", array.array("f", [1.0] * samples), [samples, 1])
+    harness.write_npy(folder / "y.npy", array.array("f", [-wanted] * (2 * samples)), [samples, 2])
+    found = []
+    for micro_batch in (1000, 50000):
+        artifact = harness.compile_model(model, folder / "m.ptx", train__micro_batch=micro_batch,
+                                         train__accumulate=samples // micro_batch)
+        run("gacc-exec", artifact, "--device", "cpu", "--data", f"npy:x={folder / 'x.npy'},y={folder / 'y.npy'}",
+            "--log", folder / "log.jsonl", "--save", folder / "w.safetensors")
+        loss = harness.updates_of(folder / "log.jsonl")[0]["loss"]
+        weights = harness.read_safetensors(folder / "w.safetensors")
+        bias = max(abs(value) for value in weights["out.bias"][1])
+        # The right answers are those of one sample. What is lost is summed in f32 alone.
+        expect(abs(loss / wanted**2 - 1) < 1e-4, f"micro_batch {micro_batch}: the loss is {loss}, not {wanted**2}")
+        expect(abs(bias / wanted - 1) < 1e-4, f"micro_batch {micro_batch}: the bias's gradient is {bias}, not {wanted}")
+        found.append((loss, weights))
+    expect(found[0] == found[1], f"the split shows: {found}")
 
 
 def test_what_cannot_keep_them_is_refused(folder):
