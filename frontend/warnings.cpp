@@ -36,8 +36,9 @@ constexpr Bounded bounded[] = {
     {"log_softmax", "is never above 0"},
 };
 
-constexpr Kind kinds[] = {Kind::unused_input, Kind::activation_twice, Kind::bounded_logits, Kind::not_causal,
-                          Kind::one_class};
+constexpr Kind kinds[] = {Kind::unused_input, Kind::unused_layer,     Kind::spare_outputs,
+                          Kind::large_decay,  Kind::activation_twice, Kind::bounded_logits,
+                          Kind::not_causal,   Kind::one_class};
 
 class Warnings {
  public:
@@ -46,6 +47,8 @@ class Warnings {
 
   void run() {
     unread_inputs();
+    unread_layers();
+    decay();
     for (const ir::Op& op : region_.ops) {
       const std::string_view name = op.info->name;
       const bool classes = name == "cross_entropy" || name == "weighted_cross_entropy";
@@ -55,6 +58,7 @@ class Warnings {
         warn(Kind::one_class, op.at,
              "cross_entropy of one class is always 0; for yes or no take bce_with_logits");
       if (classes) next_tokens(op);
+      if (classes) spare_outputs(op);
     }
   }
 
@@ -78,6 +82,44 @@ class Warnings {
       const auto spec = std::ranges::find(model_.inputs, region_[input].name, &InputSpec::name);
       warn(Kind::unused_input, spec->at, "no layer reads the input `{}`, nor does the loss", spec->name);
     }
+  }
+
+  // A result in vain costs time, and its parameters memory; nothing trains them.
+  void unread_layers() {
+    const std::span<const Node> predicted = model_.predicted();
+    for (const ir::Op& op : region_.ops) {
+      const auto read = [&](ir::ValueId result) { return ir::is_read(region_, result); };
+      if (op.results.empty() || std::ranges::any_of(op.results, read)) continue;
+      const std::string& name = region_[op.results.front()].name;
+      if (predicted.empty() || predicted.front().text != name)
+        warn(Kind::unused_layer, op.at, "no layer reads the output of `{}`, nor does the loss", name);
+    }
+  }
+
+  // A target's range is what it has; outputs beyond it are never right. Vocabularies are often padded.
+  void spare_outputs(const ir::Op& loss) {
+    constexpr int64_t kMostClasses = 1000;
+    const std::string& target = *model_.settings.loss.target;
+    const auto spec = std::ranges::find(model_.inputs, target, &InputSpec::name);
+    const int64_t outputs = region_[*ir::as_value(loss.operands.front())].type.shape.back();
+    if (spec == model_.inputs.end() || spec->range() == 0 || spec->range() >= outputs ||
+        outputs > kMostClasses)
+      return;
+    const ir::Op* last = maker_of_numbers(region_, loss.operands.front());
+    warn(Kind::spare_outputs, last != nullptr ? last->at : loss.at,
+         "{} outputs for the {} classes of `{}`: the others are never right", outputs, spec->range(), target);
+  }
+
+  // AdamW and its like leave 1 - lr weight_decay of a weight at every update.
+  void decay() {
+    constexpr double kLarge = 1;
+    const Values* optimizer = model_.file.find("optimizer");
+    if (optimizer == nullptr || !optimizer->lists("weight_decay")) return;
+    if (const double decay = optimizer->real("weight_decay"); decay >= kLarge)
+      warn(Kind::large_decay, optimizer->at("weight_decay"),
+           "`optimizer.weight_decay` is {}; usual are 0 to 0.1, and it takes {:.4g} of each weight at every "
+           "update",
+           decay, decay * optimizer->real("lr"));
   }
 
   void logits(const ir::Op& loss, bool classes) {
