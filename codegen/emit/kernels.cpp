@@ -263,12 +263,16 @@ class KernelEmitter {
       Value* const before = sum;
       sum = t_.math.combine(all.reductions[r].how, before, term);
       if (!keeps(member(all.reduces[r]))) continue;
-      // Adds what the addition lost, exactly: Knuth, The Art of Computer Programming 2, section 4.2.2, theorem B.
+      // Finds what the addition lost, exactly: Knuth, The Art of Computer Programming 2, section 4.2.2, theorem B. Then
+      // the sum takes what is large enough of all that was lost, so that the rest keeps its digits, too.
       Value* const added = t_.b.CreateFSub(sum, before);
       Value* const lost =
           t_.b.CreateFAdd(t_.b.CreateFSub(before, t_.b.CreateFSub(sum, added)), t_.b.CreateFSub(term, added));
       Value*& low = *sums++;
-      low = t_.b.CreateFAdd(low, lost);
+      Value* const all_lost = t_.b.CreateFAdd(low, lost);
+      Value* const whole = t_.b.CreateFAdd(sum, all_lost);
+      low = t_.b.CreateFSub(all_lost, t_.b.CreateFSub(whole, sum));
+      sum = whole;
     }
   }
 
