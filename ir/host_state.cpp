@@ -12,6 +12,10 @@ const Op& op_of(const Region& region, const CallSite& call) {
 
 }  // namespace
 
+bool fetches(const Region& region) {
+  return std::ranges::any_of(region.ops, [](const Op& op) { return op.info == &op_host_fetch; });
+}
+
 bool passes_state(const Region& region) {
   return std::ranges::any_of(region.ops, [](const Op& op) { return op.info == &op_host_in; });
 }

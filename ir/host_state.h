@@ -7,9 +7,14 @@
 
 namespace gacc::ir {
 
-inline bool is_copy(const Op& op) { return op.info->lowering == Lowering::copy; }
+// Copies of state: those of frozen weights (host.fetch) make values, and are ops like any other.
+inline bool is_copy(const Op& op) { return op.info->lowering == Lowering::copy && op.info->results == 0; }
+// Returns true if the region fetches frozen weights from the host.
+bool fetches(const Region& region);
 // Returns true if the region takes state from the host and gives it back.
 bool passes_state(const Region& region);
+inline constexpr int32_t kStreamOfFetches =
+    2;  // of a step; its second stream has sums, and products of weights
 // Returns the stream of a launch in such a region: the second for copies in, the third for copies out.
 int32_t stream_of_state(const Region& region, const Launch& launch);
 // Returns true if the buffer's bytes are the host's: it lies there, or is a part of one that does.

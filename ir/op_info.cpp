@@ -204,7 +204,8 @@ std::optional<Types> infer_types(const OpView& op, Diag& diag) {
       if (is_blocks(op.operand(i).dtype) && !op.op.info->takes_blocks(i))
         refuse(op, Kind::type_mismatch, {i}, "it reads no blocks; `dequantize` does");
     Types types = op.op.info->infer(op);
-    if (std::ranges::any_of(types, [](const Type& type) { return is_blocks(type.dtype); }))
+    if (op.op.info != &op_host_fetch &&
+        std::ranges::any_of(types, [](const Type& type) { return is_blocks(type.dtype); }))
       refuse(op, Kind::type_mismatch, "only frozen parameters are in blocks");
     return types;
   } catch (const WrongOp& wrong) {

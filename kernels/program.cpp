@@ -194,8 +194,10 @@ Specialiser::Specialiser(const ir::Module& module, const ir::Region& region, Pur
 
 Specialisation Specialiser::make(const ir::Kernel& kernel) const {
   if (kernel.form == KernelForm::copy) {
-    const std::vector<Operand>& operands = region_.ops[kernel.members.front().op].operands;
-    return {{.kernel = kernel, .operands = operands}, {}, {}};
+    const ir::Op& op = region_.ops[kernel.members.front().op];
+    std::vector<Operand> operands = op.operands;
+    if (!op.results.empty()) operands.insert(operands.begin(), op.results.front());
+    return {{.kernel = kernel, .operands = std::move(operands)}, {}, {}};
   }
   if (kernel.form == KernelForm::gemm || kernel.form == KernelForm::alias)
     return {call_without_body(kernel), {}, {}};

@@ -88,6 +88,7 @@ bool launch_mode(ir::Module& module, const Options& options, Diag& diag) {
   const auto choose = [&](const ir::Region& region, auto too_large) -> Choice {
     if (region.ops.empty()) return {kGraphMode, "it is empty"};
     if (ir::passes_state(region)) return {kGraphMode, "state passes through it from the host"};
+    if (ir::fetches(region)) return {kGraphMode, "it fetches weights from the host"};
     if (asked == kGraphMode) return {kGraphMode, "launch.mode asks for it"};
     const bool required = asked == kPersistentMode && region.kind == ir::RegionKind::step;
     std::string because = "launch.mode asks for it";

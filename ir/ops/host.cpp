@@ -23,6 +23,7 @@ constexpr OpInfo copy(std::string_view name, std::string_view summary) {
       .operands = 2,
       .writes = operand_bits({0}),
       .discards = operand_bits({0}),
+      .blocks = operand_bits({0, 1}),
       .infer = infer_copy,
       .lowering = Lowering::copy,
       .reference = copy_reference,
@@ -31,6 +32,25 @@ constexpr OpInfo copy(std::string_view name, std::string_view summary) {
 }
 
 }  // namespace
+
+namespace {
+
+Types infer_fetch(const OpView& op) { return {op.operand(0)}; }
+
+}  // namespace
+
+extern const OpInfo op_host_fetch = {
+    .name = "host.fetch",
+    .summary =
+        "a copy of a frozen weight from the host's memory into the arena: a value that can be dropped and "
+        "fetched again",
+    .blocks = operand_bits({0}),
+    .copies = true,
+    .infer = infer_fetch,
+    .lowering = Lowering::copy,
+    .reference = [](EvalView& view) { view.result().data = view.operand(0).data; },
+    .cost = copy_cost,
+};
 
 extern const OpInfo op_host_in =
     copy("host.in", "a copy from the host's memory into the arena; operands: a slot, a buffer on the host");

@@ -91,8 +91,10 @@ void verify_buffers(const Module& module, const Broken& broken) {
     if (is_narrow(buffer.type.dtype) && buffer.kind != BufferKind::state && !frozen)
       broken("R13", buffer.at, "`@{}` is {}; trained parameters and accumulators are f32", buffer.name,
              dtype_text(buffer.type.dtype));
+    // A slot is as what it is a slot of; R33 compares the types.
+    const bool weight = buffer.role == BufferRole::weight && frozen;
     if (is_blocks(buffer.type.dtype) &&
-        (buffer.role != BufferRole::weight || !frozen || columns(buffer.type.shape) % block_of(buffer) != 0))
+        ((!weight && buffer.role != BufferRole::slot) || columns(buffer.type.shape) % block_of(buffer) != 0))
       broken("R31", buffer.at, "`@{}` is {}; a frozen parameter of rows of whole blocks may be", buffer.name,
              type_text(buffer.type));
     verify_role(module, buffer, broken);

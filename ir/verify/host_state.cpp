@@ -22,11 +22,14 @@ void verify_host_buffers(const Module& module, const Broken& broken) {
       const auto has = [&](BufferRole role) {
         return module.find_belonging(*module.find_buffer(buffer.name), role).has_value();
       };
+      const bool frozen = buffer.role == BufferRole::weight && !buffer.trainable;
       const bool parameter = buffer.role == BufferRole::weight && buffer.trainable && has(BufferRole::half) &&
                              has(BufferRole::gradient);
-      if ((buffer.role != BufferRole::moment && buffer.role != BufferRole::master && !parameter) ||
-          buffer.type.dtype != DType::f32)
-        wrong("is neither a moment nor a master, and cannot lie on the host");
+      const bool state =
+          (buffer.role == BufferRole::moment || buffer.role == BufferRole::master || parameter) &&
+          buffer.type.dtype == DType::f32;
+      if (!state && !frozen)
+        wrong("is neither a moment, nor a master, nor a frozen weight, and cannot lie on the host");
     }
     if (buffer.from != 0 && !part) wrong("is no part, and begins at no element of another buffer");
     if (!slot && !part) continue;
@@ -55,6 +58,8 @@ class HostStateRules : RegionRules {
       const Op& op = region.ops[i];
       if (is_copy(op)) {
         copy(op);
+      } else if (op.info == &op_host_fetch) {
+        fetch(op);
       } else {
         touch(op);
         if (section_ && section_->first < i && i < section_->last) in_section(op);
@@ -74,6 +79,15 @@ class HostStateRules : RegionRules {
     broken("R33", at, "{}: {}", region_text(region.kind), fmt::format(format, std::forward<A>(args)...));
   }
 
+  // A frozen weight becomes a value.
+  void fetch(const Op& op) {
+    const BufferId* host = as_buffer(op.operands[0]);
+    if (host == nullptr || !is_on_host(module, *host) || module[*host].trainable)
+      return wrong(op.at, "`host.fetch` takes a frozen weight that lies on the host");
+    if (region.kind == RegionKind::init || region.kind == RegionKind::update)
+      wrong(op.at, "`@{}` is fetched where it is not read", module[*host].name);
+  }
+
   void copy(const Op& op) {
     const bool in = op.info == &op_host_in;
     if (as_buffer(op.operands[0]) == nullptr || as_buffer(op.operands[1]) == nullptr)
@@ -82,14 +96,22 @@ class HostStateRules : RegionRules {
     const Buffer& arena = module[other];
     const bool init = region.kind == RegionKind::init && !in;
     if (region.kind != RegionKind::update && !init) return wrong(op.at, "it copies no state");
-    if (init ? arena.role != BufferRole::part : arena.role != BufferRole::slot)
+    if (arena.role != BufferRole::slot && !(init && arena.role == BufferRole::part))
       return wrong(op.at, "`@{}` is no {}", arena.name, init ? "part" : "slot");
     if (!is_on_host(module, host) || is_on_host(module, other))
       return wrong(op.at, "`@{}` does not lie on the host, or `@{}` does", module[host].name, arena.name);
     if (init) {
       if (op.when) wrong(op.at, "state is copied under no condition");
+      if (arena.role == BufferRole::part) return;
+      const auto slot = slots_.find(other);
+      if (slot == slots_.end() || slot->second != Stage::updated || *arena.of != host)
+        return wrong(op.at, "`@{}` goes out before it was made, or elsewhere", arena.name);
+      slot->second = Stage::out;
       return;
     }
+    if (module[storage_of(module, host)].role == BufferRole::weight &&
+        !module[storage_of(module, host)].trainable)
+      return wrong(op.at, "`@{}` is a frozen weight, which `host.fetch` copies", module[host].name);
     if (storage_of(module, host) != storage_of(module, *arena.of))
       wrong(op.at, "`@{}` is a slot of `@{}`, not of `@{}`", arena.name, module[*arena.of].name,
             module[host].name);
@@ -114,6 +136,7 @@ class HostStateRules : RegionRules {
       if (is_on_host(module, *buffer))
         wrong(op.at, "`{}` takes `@{}`, which lies on the host", op.info->name, module[*buffer].name);
       if (module[*buffer].role != BufferRole::slot) return;
+      if (region.kind == RegionKind::init) return start(op, *buffer);
       const auto slot = slots_.find(*buffer);
       if (slot == slots_.end() || slot->second != Stage::in)
         wrong(op.at, "`{}` takes `@{}` before it came in, or after it was updated", op.info->name,
@@ -123,6 +146,13 @@ class HostStateRules : RegionRules {
       const auto slot = slots_.find(buffer);
       if (slot != slots_.end() && slot->second == Stage::in) slot->second = Stage::updated;
     }
+  }
+
+  // `init` makes a frozen weight in a slot: one op writes it, and none reads it.
+  void start(const Op& op, BufferId slot) {
+    if (!contains(written(op), slot) || !slots_.emplace(slot, Stage::updated).second)
+      wrong(op.at, "`{}` takes `@{}`, which one op makes and the host gets", op.info->name,
+            module[slot].name);
   }
 
   // Checks an op of a section that may be left out together with its copies.

@@ -76,7 +76,8 @@ class ScheduleRules : RegionRules {
   void call(const CallSite& call) {
     if (const CopyCall* copy = as_copy(call)) {
       const Op& op = op_of(kernel_of(call));
-      if (*copy != CopyCall{op.operands[0], op.operands[1],
+      const bool fetch = !op.results.empty();
+      if (*copy != CopyCall{fetch ? Operand(op.results[0]) : op.operands[0], op.operands[fetch ? 0 : 1],
                             type_bytes(operand_type(module, region, op.operands[0]), 1)})
         broken("R19", call.at, "the operands or bytes are not those of copy {}", call.kernel);
       return;
@@ -275,7 +276,8 @@ class ScheduleRules : RegionRules {
     const LaunchOrder order(schedule_);
     const std::vector<Launch>& launches = schedule_.launches;
     const bool passes = passes_state(region);  // state from the host and back
-    const int32_t most = passes ? static_cast<int32_t>(kStreams) : 2;
+    const bool fetches = ir::fetches(region);
+    const int32_t most = passes || fetches ? static_cast<int32_t>(kStreams) : 2;
     bool several = false;
     for (size_t i = 0; i < launches.size(); ++i) {
       const Branch& branch = ir::branch(launches[i]);
@@ -303,6 +305,12 @@ class ScheduleRules : RegionRules {
       if (ir::branch(launches[i]).stream != stream_of_state(region, launches[i]))
         return broken("R27", place(launches[i]), "kernel {} belongs on stream {}",
                       calls(launches[i]).front()->kernel, stream_of_state(region, launches[i]));
+    for (size_t i = 0; fetches && i < launches.size(); ++i) {
+      const CallSite& call = *calls(launches[i]).front();
+      if ((as_copy(call) != nullptr) != (ir::branch(launches[i]).stream == kStreamOfFetches))
+        return broken("R27", place(launches[i]), "kernel {} belongs on {} stream", call.kernel,
+                      as_copy(call) != nullptr ? "the third" : "another");
+    }
     if ((region.kind != RegionKind::step && !passes) || schedule_.persistent)
       return broken("R27", region.at,
                     "only a step that is a graph, and copies of state, have several streams");

@@ -168,7 +168,7 @@ class Checker {
     if (std::ranges::all_of(region.schedule->launches,
                             [](const Launch& launch) { return branch(launch) == Branch{}; }))
       return;
-    const size_t streams = passes_state(region) ? kStreams : 2;
+    const size_t streams = passes_state(region) || fetches(region) ? kStreams : 2;
     for (size_t first = 0; first < streams; ++first) {
       if (problem_.empty()) replay(region, all, by_streams(region, numbers, first, false), workspaces);
       if (problem_.empty()) replay(region, all, by_streams(region, numbers, first, true), {});

@@ -9,6 +9,9 @@
 //      writes. Bytes that are used again make waits, too.
 //   3. What then has nothing to run beside comes back.
 //
+// Frozen weights that the step fetches from the host have a third stream. A copy begins when its bytes are free, and
+// its first reader waits for it.
+//
 // Copies of state from the host and back (memory.host) have a stream each, beside the kernels of the update.
 #include <algorithm>
 #include <set>
@@ -53,7 +56,7 @@ namespace {
 bool bring_back(std::vector<ir::Launch>& launches, const ir::LaunchOrder& order) {
   std::vector<size_t> alone;
   for (size_t a = 0; a < launches.size(); ++a) {
-    if (ir::branch(launches[a]).stream == 0) continue;
+    if (ir::branch(launches[a]).stream != 1) continue;
     bool concurrent = false;
     for (size_t b = 0; b < launches.size() && !concurrent; ++b)
       concurrent = ir::branch(launches[b]).stream == 0 && order.concurrent(a, b);
@@ -77,6 +80,10 @@ bool streams(ir::Module& module, const Options&, Diag&) {
   const ir::Facts facts = ir::facts(module, step);
   const std::vector<bool> fit = fit_second_stream(step, *facts);
   for (ir::Launch& launch : schedule.launches) {
+    if (ir::as_copy(*ir::calls(launch).front()) != nullptr) {
+      ir::branch(launch) = {ir::kStreamOfFetches, {}};
+      continue;
+    }
     // A kernel that a product may run itself has no level, and stays with its product.
     const bool aside = std::ranges::all_of(ir::calls(launch), [&](const ir::CallSite* call) {
       return call->level && fit[facts->numbers[call->kernel]];

@@ -1,6 +1,7 @@
 #include "runtime/cuda/graphs.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace gacc::cuda {
 
@@ -16,8 +17,8 @@ void Graphs::close() {
   for (const Variant& variant : graphs_)
     if (variant.graph) driver_->graph_exec_destroy(variant.graph);
   graphs_.clear();
-  if (second_) driver_->stream_destroy(second_);
-  second_ = nullptr;
+  for (Stream& stream : others_)
+    if (stream) driver_->stream_destroy(std::exchange(stream, nullptr));
 }
 
 Status Graphs::add_full(Program program, int64_t micro_batch) {
@@ -53,9 +54,10 @@ Status Graphs::find(Program program, int64_t batch, GraphExec& graph, bool& capt
 
 Status Graphs::capture(Variant& variant) {
   GACC_TRY(programs_->prepare(variant.program, variant.batch, stream_));
-  const bool forks = programs_->forks(variant.program);
-  if (forks && !second_) GACC_TRY(driver_->make_stream(second_));
-  Fork fork(*driver_, stream_, forks ? second_ : nullptr);
+  const int64_t last = programs_->last_stream(variant.program);
+  for (int64_t i = 0; i < last; ++i)
+    if (Stream& stream = others_[static_cast<size_t>(i)]; !stream) GACC_TRY(driver_->make_stream(stream));
+  Fork fork(*driver_, stream_, last > 0 ? others_[0] : nullptr, last > 1 ? others_[1] : nullptr);
   // Relaxed: only this thread works with the context, and a library may still have to load code.
   GACC_TRY(driver_->check(driver_->capture_begin(stream_, kCaptureRelaxed), "cannot capture a graph"));
   Status status = programs_->launch(variant.program, variant.batch, fork);

@@ -1,6 +1,7 @@
 // Programs captured as CUDA graphs, one for each micro-batch size that ran: those of the full micro-batch for
 // good, of others (ragged ones) a limited number, the oldest given up first.
 #pragma once
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -32,8 +33,9 @@ class Graphs {
 
   const Driver* driver_ = nullptr;
   const Programs* programs_ = nullptr;
-  Stream stream_ = nullptr, second_ = nullptr;  // the second for programs that fork, ours
-  std::vector<Variant> graphs_;                 // first the full ones, then the others from the oldest on
+  Stream stream_ = nullptr;
+  std::array<Stream, kPlanStreams - 1> others_{};  // ours, as far as a program has launches on them
+  std::vector<Variant> graphs_;                    // first the full ones, then the others from the oldest on
   size_t full_ = 0;
   std::vector<std::pair<Program, int64_t>> seen_;  // batches that are not full
 };

@@ -218,9 +218,10 @@ Status Programs::warm_up(Program program, Stream stream) const {
   return {};
 }
 
-bool Programs::forks(Program program) const {
-  return std::ranges::any_of(programs_[index(program)],
-                             [](const Launch& launch) { return launch.planned.stream != 0; });
+int64_t Programs::last_stream(Program program) const {
+  int64_t last = 0;
+  for (const Launch& launch : programs_[index(program)]) last = std::max(last, launch.planned.stream);
+  return last;
 }
 
 // A launch that waits for one that a product has done waits for that one's place in the stream.
@@ -262,7 +263,7 @@ Status Programs::copy(const PlanCopy& copy, Stream stream) const {
   const auto bytes = static_cast<size_t>(copy.bytes);
   if (copy.to < arena_bytes_)
     return driver_->check(driver_->copy_in(on_gpu(copy.to), on_host(copy.from), bytes, stream),
-                          "cannot copy state to the GPU");
+                          "cannot copy from the host to the GPU");
   return driver_->check(driver_->copy_out(on_host(copy.to), on_gpu(copy.from), bytes, stream),
                         "cannot copy state from the GPU");
 }

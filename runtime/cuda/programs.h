@@ -101,8 +101,8 @@ class Programs {
   // True where launches of it run only if the program says so meanwhile (PlanSection): the host then looks, and no
   // graph has it.
   bool sectioned(Program program) const { return sections_[index(program)].has_value(); }
-  // True where the plan has launches of it on a second stream.
-  bool forks(Program program) const;
+  // Returns the number of the last stream that the plan has launches of it on; 0: it has one.
+  int64_t last_stream(Program program) const;
   int64_t launches(Program program) const { return static_cast<int64_t>(programs_[index(program)].size()); }
 
  private:
