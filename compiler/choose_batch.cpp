@@ -9,9 +9,11 @@
 #include <stdexcept>
 #include <utility>
 
+#include "ir/op_info.h"
 #include "ir/text/size_text.h"
 #include "kernels/launch_work.h"
 #include "passes/accumulate.h"
+#include "passes/host_weights.h"
 #include "passes/pipeline.h"
 #include "passes/plan_memory.h"
 #include "passes/planner/recompute_search.h"
@@ -27,6 +29,11 @@ std::string time_text(double seconds) {
   return seconds < 1e-3 ? fmt::format("{:.1f} us", seconds * 1e6)
          : seconds < 1  ? fmt::format("{:.2f} ms", seconds * 1e3)
                         : fmt::format("{:.2f} s", seconds);
+}
+
+// Returns the bytes that may lie on the host, or do.
+int64_t possible_on_host(const ir::Module& fused) {
+  return *fused.results.host_possible + passes::possible_weights(fused);
 }
 
 // Steps of at most so many operations are searched whole in a fraction of a second.
@@ -62,7 +69,19 @@ struct Candidate {
   double seconds = -1;  // found; -1: not solved, or no plan
   double overhead = 0, overhead_bound = 0;
   int64_t arena = 0;
+  int64_t link_bytes = 0;  // that come from the host for an update
 };
+
+// Returns the bytes that an update takes from the host: its own state, and weights for each of its launches.
+int64_t bytes_from_host(const ir::Module& module, int64_t launches) {
+  int64_t sum = 0;
+  for (const ir::Op& op : module.update.ops)
+    if (op.info == &ir::op_host_in)
+      sum += ir::type_bytes(operand_type(module, module.update, op.operands[0]), 1);
+  for (const ir::Op& op : module.step.ops)
+    if (op.info == &ir::op_host_fetch) sum += launches * ir::type_bytes(module.step[op.results[0]].type, 1);
+  return sum;
+}
 
 }  // namespace
 
@@ -95,7 +114,7 @@ class BatchChooser::Search {
   std::vector<HostPoint> host_curve(int points) {
     const std::optional<Candidate> all = within(1, kNoLimit);
     if (!all) return {};
-    const int64_t possible = *all->of->fused.results.host_possible;
+    const int64_t possible = possible_on_host(all->of->fused);
     std::vector<HostPoint> curve;
     for (int i = 0; i < points; ++i) {
       const std::optional<HostPoint> point = least_arena_with(possible / (points - 1) * i);
@@ -146,6 +165,7 @@ class BatchChooser::Search {
                  .accumulate = best->launches,
                  .arena = best->arena,
                  .host = passes::host_bytes(best->of->fused),
+                 .link_bytes = best->link_bytes,
                  .overhead = best->overhead,
                  .overhead_bound = best->overhead_bound};
     if (open_) {
@@ -181,9 +201,9 @@ class BatchChooser::Search {
     }
     int64_t low = least->least, high = std::max(low, least->of->step.arena_bytes);
     if (!fits_in(high)) return {};
-    const bool quick = least->of->step.graph.operations.size() <= kOperationsOfQuickSearch;
-    for (const int64_t enough = (high - low) / (quick ? 64 : 16);
-         high - low > std::max<int64_t>(enough, 256);) {
+    const size_t operations = least->of->step.graph.operations.size();
+    const int parts = operations <= kOperationsOfQuickSearch ? 64 : operations <= passes::kLargeStep ? 8 : 2;
+    for (const int64_t enough = (high - low) / parts; high - low > std::max<int64_t>(enough, 256);) {
       const int64_t middle = low + (high - low) / 2;
       (fits_in(middle) ? high : low) = middle;
     }
@@ -287,12 +307,14 @@ class BatchChooser::Search {
       if (!plan.feasible) return;
       launch = plan.seconds;
       out.arena = plan.arena;
+      out.link_bytes = bytes_from_host(plan.module, out.launches);
       out.overhead_bound = plan.lower_bound / step.seconds - 1;
     } else {
       ir::Module module = out.of->fused;
       Diag none("", "");
       if (!passes::recompute(module, options_, none)) return;
       out.arena = passes::arena_of(module);
+      out.link_bytes = bytes_from_host(module, out.launches);
       if (out.arena > budget_) return;
       launch *= 1 + *module.results.overhead;
       out.overhead_bound = *module.results.overhead_lower_bound;
@@ -402,14 +424,13 @@ class BatchChooser::Search {
   // Says which part of the state is on the host, which might be, and what that would do.
   std::string host_text(const Candidate& smallest) {
     const ir::Module& module = smallest.of->fused;
-    const int64_t possible = *module.results.host_possible, has = passes::host_bytes(module);
+    const int64_t possible = possible_on_host(module), has = passes::host_bytes(module);
     if (*module.settings.memory.host == 0) return "";
     if (has == possible)
-      return fmt::format("; the host has {} of optimizer state, which is all that may lie there",
-                         ir::size_text(has));
+      return fmt::format("; the host has {}, which is all that may lie there", ir::size_text(has));
     std::string text =
-        fmt::format("; the host has {} of optimizer state in its memory.host of {}, and might have {}",
-                    ir::size_text(has), ir::size_text(*module.settings.memory.host), ir::size_text(possible));
+        fmt::format("; the host has {} in its memory.host of {}, and might have {}", ir::size_text(has),
+                    ir::size_text(*module.settings.memory.host), ir::size_text(possible));
     const int64_t host = std::exchange(host_, kNoLimit);
     const std::optional<Candidate> all = prepare(smallest.micro, smallest.launches);
     host_ = host;

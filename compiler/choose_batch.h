@@ -19,7 +19,8 @@ using CompileUnchunked = std::function<std::optional<ir::Module>(const std::vect
 // The fastest plan that was found.
 struct ChosenBatch {
   int64_t micro_batch = 1, accumulate = 1;
-  int64_t arena = 0, host = 0;              // bytes; host: of state in its memory (memory.host)
+  int64_t arena = 0, host = 0;              // bytes; host: of what lies in its memory (memory.host)
+  int64_t link_bytes = 0;                   // that an update takes from there
   double overhead = 0, overhead_bound = 0;  // of recompute; proven
 };
 
@@ -66,7 +67,7 @@ class BatchChooser {
   std::optional<int64_t> least(int64_t budget);
   // Returns up to `points` of what lies on the host against the least arena, from nothing there to all that may be,
   // for the smallest micro-batch. Each is a plan that a hasty search has found, to a 64th of what there is to save,
-  // of steps above 200 operations to a 16th.
+  // of steps above 200 operations to an eighth, above 1,000 to a half.
   std::vector<HostPoint> host_curve(int points);
 
  private:

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "ir/cost.h"
+#include "ir/host_state.h"
 #include "ir/product.h"
 #include "ir/region_facts.h"
 #include "ir/schedule/launch_order.h"
@@ -280,7 +281,9 @@ class RegionCosts {
     cost.stream = ir::branch(launch).stream;
     if (const ir::CopyCall* copy = ir::as_copy(*ir::calls(launch).front())) {
       copies_ = true;
-      cost.name = fmt::format("copy {} {}", cost.stream == 1 ? "in" : "out", copy->bytes);
+      const ir::BufferId* to = ir::as_buffer(copy->to);
+      const bool in = to == nullptr || !ir::is_on_host(module_, *to);
+      cost.name = fmt::format("copy {} {}", in ? "in" : "out", copy->bytes);
       cost.bytes = static_cast<double>(copy->bytes);
       cost.seconds = cost.floor = cost.own = copy_seconds(copy->bytes, link_);
       cost_.launches.push_back(std::move(cost));
@@ -398,11 +401,12 @@ KernelEstimator::KernelEstimator(const ir::Module& module, const ir::Region& reg
 
 double KernelEstimator::seconds(const ir::Kernel& kernel) const try {
   if (kernel.form == KernelForm::alias) return 0;
-  if (kernel.form == KernelForm::copy)
-    // As many bytes come in as go out, both ways at once.
-    return copy_seconds(ir::type_bytes(ir::operand_type(module_, region_, kernel.writes.front()), 1),
-                        kHostLink) /
-           2;
+  if (kernel.form == KernelForm::copy) {
+    // As many bytes of state come in as go out, both ways at once; weights only come in.
+    const ir::Operand& to = kernel.writes.front();
+    const double seconds = copy_seconds(ir::type_bytes(ir::operand_type(module_, region_, to), 1), kHostLink);
+    return ir::as_value(to) != nullptr ? seconds : seconds / 2;
+  }
   const Specialisation made = specialiser_.make(kernel);
   const ir::CallSite call = select_kernel(module_, region_, made.call, &made.body, gpu_);
   const Work work = work_of(machine_, module_, region_, made.call, &made.body, call, gpu_, arena_);

@@ -42,8 +42,8 @@ std::string passes_markdown();  // docs/passes.md
 
 // One file each, of that name.
 [[nodiscard]] PassFunction autodiff, accumulate, loss_scale, half_casts, decode, shard, expand, fold, cse,
-    dce, half_inputs, chunk_loss, frozen_blocks, fuse, save_less, pitch, host_state, recompute, launch_mode,
-    plan_memory;
+    dce, half_inputs, chunk_loss, frozen_blocks, fuse, save_less, pitch, host_state, host_weights, recompute,
+    launch_mode, plan_memory;
 // In schedule/.
 [[nodiscard]] PassFunction select, epilogues, levels, merge, persistent, streams, workspaces;
 

@@ -39,7 +39,7 @@ namespace {
 
 using namespace ir;
 
-// A slot of state that the region takes from the host and gives back (memory.host).
+// A slot of what the region takes from the host and gives back (memory.host); `init` only gives.
 struct Slot {
   BufferId buffer{};
   size_t block = 0;
@@ -127,7 +127,7 @@ std::vector<std::pair<size_t, size_t>> in_place_pairs(const Region& region, cons
 }
 
 void add_slots(const Module& module, const Region& region, Transients& t) {
-  if (!passes_state(region)) return;
+  if (!passes_state(region) && region.kind != RegionKind::init) return;
   for (const SlotRange& slot : slot_ranges(module, t.kernels())) {
     t.slots.push_back({slot.buffer, t.blocks.size()});
     t.blocks.push_back({aligned(slot.bytes), slot.first, slot.last});
@@ -464,6 +464,34 @@ void place_in_others(Module& module) {
   }
 }
 
+constexpr int64_t kAheadWork = int64_t{1} << 20;  // of the search for such places
+
+// The blocks of a step that fetches weights from the host: those that are fetched have their bytes from the time on at
+// which the `ahead`-th fetch before them has its own. So the copy runs beside the kernels until then. Not where more
+// than `height` bytes would be live.
+std::vector<planner::Block> fetched_ahead(const Region& region, const Transients& t, int64_t height,
+                                          size_t ahead) {
+  std::vector<planner::Block> blocks = t.blocks;
+  std::vector<int64_t> live(t.kernels().size());
+  for (const planner::Block& block : blocks)
+    for (int k = block.first; k <= block.last; ++k) live[k] += block.bytes;
+  std::vector<size_t> fetched;  // by copy: the block
+  for (size_t i = 0; i < t.ranges.size(); ++i) {
+    const LiveRange& range = t.ranges[i];
+    if (contains(region.inputs, range.value)) continue;
+    if (t.kernels()[static_cast<size_t>(range.first)].form == KernelForm::copy)
+      fetched.push_back(t.block_of[i]);
+  }
+  std::ranges::stable_sort(fetched, {}, [&](size_t block) { return t.blocks[block].first; });
+  for (size_t i = 0; i < fetched.size(); ++i) {
+    planner::Block& block = blocks[fetched[i]];
+    const int begin = i < ahead ? 0 : t.blocks[fetched[i - ahead]].first;
+    while (block.first > begin && live[static_cast<size_t>(block.first) - 1] + block.bytes <= height)
+      live[static_cast<size_t>(--block.first)] += block.bytes;
+  }
+  return blocks;
+}
+
 // The regions of training, placed each for itself in the area that they share.
 struct Training {
   int64_t end = 0, height = 0;  // of the buffers; of the area
@@ -479,9 +507,19 @@ Training place_training(const Module& module, int64_t budget) {
     const Transients& t = out.values[kind] = transients(module, module.region(kind));
     least = std::max(least, planner::liveness_bound(t.blocks));
   }
-  for (const auto& [kind, t] : out.values) {
-    const planner::Placement& placement = out.placements[kind] =
-        planner::place(t.blocks, std::max(least, budget - out.end));
+  const int64_t most = std::max(least, budget - out.end);
+  for (auto& [kind, t] : out.values) {
+    planner::Placement& placement = out.placements[kind];
+    for (size_t ahead = kFetchedAhead; kind == RegionKind::step && fetches(module.step) && ahead > 0;
+         --ahead) {
+      std::vector<planner::Block> early = fetched_ahead(module.step, t, most, ahead);
+      std::optional<planner::Placement> found = planner::pack(early, most, kAheadWork).placement;
+      if (!found) continue;
+      t.blocks = std::move(early);
+      placement = std::move(*found);
+      break;
+    }
+    if (placement.offsets.empty()) placement = planner::place(t.blocks, most);
     if (!t.blocks.empty()) out.height = std::max(out.height, placement.height);
   }
   return out;
@@ -603,7 +641,8 @@ MemoryReport memory_report(const Module& module) {
       const size_t maker = maker_of(*fullest, range.value);
       if (contains(inputs, range.value))
         report.inputs += range.bytes;
-      else if (maker < fullest->ops.size() && fullest->ops[maker].origin == Origin::forward)
+      else if (maker < fullest->ops.size() && fullest->ops[maker].origin == Origin::forward &&
+               fullest->ops[maker].info != &op_host_fetch)
         report.activations += range.bytes;
       else
         report.workspace += range.bytes;

@@ -33,6 +33,9 @@ int64_t buffer_bytes(const ir::Module& module);
 // Returns the bytes of the block in the host's memory (memory.host): of what pass host-state has put there.
 int64_t host_bytes(const ir::Module& module);
 
+// Weights from the host that the step has ahead of the kernel that runs, where there is room.
+inline constexpr size_t kFetchedAhead = 2;
+
 // Returns the most bytes that a region's values need at one kernel, in place where that is allowed. Any fused module.
 int64_t transient_bytes(const ir::Module& module, const ir::Region& region);
 

@@ -144,6 +144,17 @@ bool StepPlanner::close(int64_t low, int64_t high) {
 }
 
 StepPlan StepPlanner::plan(int64_t budget) {
+  if (step_.ahead_bytes > 0) {
+    StepPlan plan = plan_within(budget - step_.ahead_bytes);
+    if (plan.feasible) {
+      plan.arena = arena_of(plan.module, budget);
+      if (plan.arena <= budget) return plan;
+    }
+  }
+  return plan_within(budget);
+}
+
+StepPlan StepPlanner::plan_within(int64_t budget) {
   if (step_.arena_bytes <= budget) {
     const int64_t arena = arena_of(fused_, budget);
     if (arena <= budget)

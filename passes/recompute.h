@@ -80,11 +80,13 @@ class StepPlanner {
  public:
   // `fused` is in phase fused, without clones; `step` is its graph.
   StepPlanner(const ir::Module& fused, const StepGraph& step, const Options& options);
+  // Leaves room for weights that are fetched ahead from the host, if there is such a plan.
   StepPlan plan(int64_t budget);
   // Levels that were searched so far: the measure of work.
   int64_t searched() const { return searched_; }
 
  private:
+  StepPlan plan_within(int64_t budget);
   const planner::Recompute& level(int64_t number);
   planner::Recompute search(int64_t most, const planner::Recompute* above, int effort);
   int64_t bytes_of(int64_t number) const;

@@ -311,7 +311,7 @@ namespace {
 constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 
 double link_seconds(const FitsCard& card) {
-  return static_cast<double>(card.found.host) / kernels::kHostLink;
+  return static_cast<double>(card.found.link_bytes) / kernels::kHostLink;
 }
 
 // Returns the cells of a card: batch, peak, where it may have any what lies on the host and the seconds of its copies,

@@ -325,7 +325,9 @@ class Compilation {
     };
     const std::optional<ir::Module> model = compile({});
     if (!model) return {};
-    return BatchChooser(*model, compile, compiler_->options()).host_curve(kPoints);
+    passes::Options hasty = compiler_->options();
+    hasty.plan_effort = 0;
+    return BatchChooser(*model, compile, hasty).host_curve(kPoints);
   }
 
   // Prepares --report and --plan.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "ir/host_state.h"
 #include "kernels/launch_work.h"
 #include "passes/analysis/rewrite.h"
 #include "passes/plan_memory.h"
@@ -31,6 +32,7 @@ class Translator {
 
   StepGraph run() {
     out_.forward = forward_ops();
+    if (fetches(region_)) find_uncovered();
     // Effects at the very end come after everything that may run again.
     const std::vector<Kernel>& kernels = out_.kernels();
     size_t last = kernels.size();
@@ -75,6 +77,19 @@ class Translator {
     return forward;
   }
 
+  // The part of the copies' time that kernels do not cover.
+  void find_uncovered() {
+    double copies = 0, kernels = 0;
+    for (const Kernel& kernel : out_.kernels()) {
+      (kernel.form == KernelForm::copy ? copies : kernels) += estimator_->seconds(kernel);
+      if (kernel.form != KernelForm::copy) continue;
+      const Type& type = operand_type(module_, region_, kernel.writes.front());
+      out_.ahead_bytes =
+          std::max(out_.ahead_bytes, static_cast<int64_t>(kFetchedAhead) * aligned(type_bytes(type, 1)));
+    }
+    uncovered_ = copies > 0 ? std::clamp(1 - kernels / (2 * copies), kLeastUncovered, 1.0) : 1;
+  }
+
   int tensor(ValueId value, int producer) {
     planner::Tensor x;
     x.id = static_cast<int64_t>(out_.graph.tensors.size());
@@ -106,7 +121,7 @@ class Translator {
   // for nothing, and again by itself, from the first part's results.
   void operation(size_t k) {
     const Kernel& kernel = out_.kernels()[k];
-    const double seconds = estimator_->seconds(kernel);
+    const double seconds = estimator_->seconds(kernel) * (kernel.form == KernelForm::copy ? uncovered_ : 1);
     out_.seconds += seconds;
     std::vector<ValueId> first, second;
     for (const Operand& write : kernel.writes) {
@@ -249,6 +264,9 @@ class Translator {
   StepGraph out_;
   std::optional<kernels::KernelEstimator> estimator_;
   std::set<BufferId> written_;
+  // Even a copy that is covered takes something, so that nothing is fetched without need.
+  static constexpr double kLeastUncovered = 1.0 / 64;
+  double uncovered_ = 1;
 };
 
 }  // namespace

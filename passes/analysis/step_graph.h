@@ -23,12 +23,14 @@ struct StepGraph {
   ir::RegionKind other = ir::RegionKind::update;  // that region
   int64_t arena_bytes = 0;                        // that no plan of the module as it is has less than
   double seconds = 0;                             // of all kernels, once
+  int64_t ahead_bytes = 0;                        // of weights from the host that are better fetched early
 
   const std::vector<ir::Kernel>& kernels() const { return facts->kernels; }  // aliases included
 };
 
 // The module is in phase fused. `backward` of an operation: the loss does not depend on it.
-// Costs are the seconds that kernels/ estimates for launches on `target`.
+// Costs are the seconds that kernels/ estimates for launches on `target`. A weight from the host costs what of its copy
+// the kernels do not cover, if all that are fetched are fetched twice and that is spread evenly.
 StepGraph step_graph(const ir::Module& module, std::string_view target);
 
 // The graph in the form that gacc-plan reads; costs of running an operation again, in microseconds. Inputs of

@@ -169,18 +169,26 @@ int64_t HostCosts::accumulate() const {
 }
 
 HostCosts host_costs(const ir::Module& module, std::optional<double> link, const KernelCosts& kernels) {
-  HostCosts costs{
-      .bytes = module.host_bytes, .step = kernels.step.seconds, .uncovered = kernels.update.uncovered};
+  HostCosts costs{.bytes = module.host_bytes,
+                  .fetch_uncovered = kernels.step.uncovered,
+                  .step = kernels.step.seconds,
+                  .uncovered = kernels.update.uncovered};
   if (link) costs.link = *link;
   for (const ir::Buffer& buffer : module.buffers) {
-    costs.tensors += buffer.host ? 1 : 0;
     using enum ir::BufferRole;
+    const bool frozen = buffer.role == weight && !buffer.trainable;
+    if (buffer.host) ++(frozen ? costs.weights : costs.tensors);
+    if (buffer.host && !frozen) costs.state_bytes += ir::aligned(ir::room_bytes(buffer));
     const bool state = buffer.role == moment || buffer.role == master ||
                        (buffer.role == weight && buffer.trainable &&
                         module.find_belonging(*module.find_buffer(buffer.name), half));
     if (state && !buffer.type.shape.empty()) costs.kept += ir::aligned(ir::room_bytes(buffer));
   }
   costs.kept = *module.settings.memory.host > 0 ? costs.kept - *module.results.host_possible : 0;
+  if (module.step.schedule)
+    for (const ir::CallSite* call : ir::calls(*module.step.schedule))
+      if (const ir::CopyCall* copy = ir::as_copy(*call)) costs.fetched += copy->bytes, ++costs.fetches;
+  costs.fetch_seconds = static_cast<double>(costs.fetched) / costs.link;
   if (!module.update.schedule) return costs;
   for (const ir::CallSite* call : ir::calls(*module.update.schedule)) {
     const ir::CopyCall* copy = ir::as_copy(*call);
@@ -212,15 +220,30 @@ std::string host_text(const HostCosts& costs) {
     points();
     return text;
   }
-  line("state", fmt::format("{} of {} in locked memory ({} bytes)", ir::counted(costs.tensors, "tensor"),
-                            ir::short_size_text(costs.bytes), count_text(costs.bytes)));
-  line("copies", fmt::format("{} each way for an update, in {}", ir::short_size_text(costs.moved),
-                             ir::counted(costs.copies, "piece")));
-  line("time", fmt::format("{:.2f} ms an update at {:g} GB/s each way, estimated", 1e3 * costs.seconds,
-                           costs.link / 1e9));
-  line("not covered", fmt::format("{:.2f} ms an update that no kernel hides", 1e3 * costs.uncovered));
-  line("",
-       fmt::format("less than 5 % of the launches' time from train.accumulate = {} on", costs.accumulate()));
+  line("locked memory",
+       fmt::format("{} ({} bytes)", ir::short_size_text(costs.bytes), count_text(costs.bytes)));
+  if (costs.weights > 0) {
+    line("frozen weights",
+         fmt::format("{} of {}; a micro-batch fetches {} in {}", ir::counted(costs.weights, "tensor"),
+                     ir::short_size_text(costs.bytes - costs.state_bytes), ir::short_size_text(costs.fetched),
+                     ir::counted(costs.fetches, "piece")));
+    line(
+        "time",
+        fmt::format("{:.2f} ms a micro-batch at {:g} GB/s, of which kernels do not hide {:.2f} ms; estimated",
+                    1e3 * costs.fetch_seconds, costs.link / 1e9, 1e3 * costs.fetch_uncovered));
+  }
+  if (costs.tensors > 0) {
+    line("state", fmt::format("{} of {}", ir::counted(costs.tensors, "tensor"),
+                              ir::short_size_text(costs.state_bytes)));
+    line("copies", fmt::format("{} each way for an update, in {}", ir::short_size_text(costs.moved),
+                               ir::counted(costs.copies, "piece")));
+    line("time",
+         fmt::format(
+             "{:.2f} ms an update at {:g} GB/s each way, of which kernels do not hide {:.2f} ms; estimated",
+             1e3 * costs.seconds, costs.link / 1e9, 1e3 * costs.uncovered));
+    line("", fmt::format("less than 5 % of the launches' time from train.accumulate = {} on",
+                         costs.accumulate()));
+  }
   points();
   return text;
 }
@@ -229,6 +252,11 @@ void add_host(nlohmann::ordered_json& plan, const HostCosts& costs) {
   if (costs.bytes == 0 && costs.curve.empty()) return;
   plan["host"] = {{"bytes", costs.bytes},
                   {"tensors", costs.tensors},
+                  {"weights", costs.weights},
+                  {"fetches", costs.fetches},
+                  {"fetched_bytes", costs.fetched},
+                  {"fetch_seconds", costs.fetch_seconds},
+                  {"fetch_uncovered_seconds", costs.fetch_uncovered},
                   {"link_bytes", costs.moved},
                   {"copies", costs.copies},
                   {"link", costs.link},

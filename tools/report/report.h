@@ -45,7 +45,11 @@ void add_kernels(nlohmann::ordered_json& plan, const KernelCosts& costs);
 // The cost of state on the host (memory.host): what an update copies, and how long that takes at so many bytes a second
 // each way, both ways at once.
 struct HostCosts {
-  int64_t bytes = 0, tensors = 0;    // of the block
+  int64_t bytes = 0;                 // of the block
+  int64_t tensors = 0, weights = 0;  // of state, and frozen
+  int64_t state_bytes = 0;
+  int64_t fetched = 0, fetches = 0;  // bytes and copies of weights for a micro-batch
+  double fetch_seconds = 0, fetch_uncovered = 0;
   int64_t kept = 0;                  // bytes of state that cannot lie there
   int64_t moved = 0, copies = 0;     // each way
   double link = kernels::kHostLink;  // bytes a second
