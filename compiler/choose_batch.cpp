@@ -118,7 +118,8 @@ class BatchChooser::Search {
     std::vector<HostPoint> curve;
     for (int i = 0; i < points; ++i) {
       const std::optional<HostPoint> point = least_arena_with(possible / (points - 1) * i);
-      if (point && (curve.empty() || curve.back().host != point->host)) curve.push_back(*point);
+      if (point && (curve.empty() || (curve.back().host < point->host && curve.back().arena > point->arena)))
+        curve.push_back(*point);
       prepared_.clear();
     }
     return curve;
