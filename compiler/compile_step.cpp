@@ -7,6 +7,7 @@
 #include "compiler/choose_batch.h"
 #include "ir/text/text.h"
 #include "runtime/artifact.h"
+#include "runtime/long_work.h"
 
 namespace gacc {
 
@@ -76,9 +77,13 @@ StepCompiler::Ended StepCompiler::transform(const passes::PipelineOptions& pipel
     if (Ended trouble = choose(false)) return trouble;
     on_phase("choice");
   }
-  passes::PipelineOptions looks = pipeline;
-  looks.verify = passes::Verify::phases;
-  if (const passes::PipelineResult result = passes::run_pipeline(*module_, looks, diag_); !result) {
+  LongWork work("planning");
+  passes::PipelineOptions told = pipeline;
+  told.verify = passes::Verify::phases;
+  told.on_pass = [&](std::string_view pass, size_t number, size_t of) {
+    work.now(fmt::format("planning, pass {} of {}, {}", number, of, pass));
+  };
+  if (const passes::PipelineResult result = passes::run_pipeline(*module_, told, diag_); !result) {
     if (!result.internal_error.empty()) return CompileTrouble{true, result.internal_error};
     if (diag_.reports().back().kind != Kind::does_not_fit) return wrong_model();
     // Too small a budget: what would fit.
@@ -110,6 +115,7 @@ std::optional<ir::Module> StepCompiler::before(std::string_view pass, const std:
 // Micro-batch, accumulation and recompute under the budget: notes the choice and compiles the model again with
 // it. Trouble when nothing fits. `known`: that nothing does.
 StepCompiler::Ended StepCompiler::choose(bool known) {
+  LongWork work("choosing the micro-batch and what is made again");
   std::string refused;  // why a candidate cannot be compiled at all
   const CompileUnchunked compile = [&](const std::vector<Override>& more) {
     return before("chunk-loss", more, options_, refused);
@@ -129,6 +135,7 @@ StepCompiler::Ended StepCompiler::choose(bool known) {
 }
 
 StepCompiler::Ended StepCompiler::generate(Compiled& compiled) {
+  const LongWork work("emitting code for the GPU");
   std::optional<Compiled> made = make_artifact(*module_, source_.text, overrides_, diag_);
   if (!made)
     return CompileTrouble{true, bug_text(diag_.failed() ? diag_.reports().front().text

@@ -71,10 +71,16 @@ struct gacc_session {
   std::optional<TextReader> text;  // of gacc_session_next_token
   Weights loaded;                  // by gacc_session_load
   std::optional<Feed> feed;        // of gacc_session_train
-  bool ready = false;              // initialised
-  bool closed = false;             // by another thread, while a call waited
-  bool lacks_length = false;       // of the run, without which there is no rate
-  Status broken;                   // the error after which nothing goes on
+  bool ready = false;              // initialised, or `start` is to do it
+  // Keeps what gacc_session_init was told until a call needs the parameters: what is loaded before is not drawn.
+  struct Start {
+    uint64_t seed = 0;
+    int64_t epoch_samples = 0;
+  };
+  std::optional<Start> start;
+  bool closed = false;        // by another thread, while a call waited
+  bool lacks_length = false;  // of the run, without which there is no rate
+  Status broken;              // the error after which nothing goes on
 };
 
 namespace {
@@ -234,9 +240,27 @@ OpenSessions& open_sessions() {
   return *sessions;
 }
 
+// A Status or a Result of the device.
+template <class T>
+T after(gacc_session& session, T result) {
+  if (!result) session.broken = result.status();
+  return result;
+}
+
+// Does what gacc_session_init has put off, with the parameters of these files.
+Status start(gacc_session& run, const Weights* weights = nullptr, const Adapter* adapter = nullptr) {
+  const gacc_session::Start wanted = *std::exchange(run.start, std::nullopt);
+  GACC_TRY(begin(*run.session, run.plan,
+                 {.seed = wanted.seed, .lr = run.plan.lr, .weights = weights, .adapter = adapter}));
+  return begin_rates(*run.session, run.plan, rules_of(run.plan, wanted.epoch_samples));
+}
+
+// Says how far a session must be for a call.
+enum class Needs : uint8_t { open, init, parameters };
+
 // Runs `f` on a session that is as far as `call` needs; an error of the device ends the session.
 template <class F>
-Answer with_text(gacc_session* handle, const char* call, bool needs_init, F&& f) noexcept {
+Answer with_text(gacc_session* handle, const char* call, Needs needs, F&& f) noexcept {
   return guarded({}, "", [&]() -> Answer {
     if (handle == nullptr) return wrong_call("{}: the session is null", call);
     const std::shared_ptr<gacc_session> session = open_sessions().find(handle);
@@ -244,26 +268,20 @@ Answer with_text(gacc_session* handle, const char* call, bool needs_init, F&& f)
     const std::lock_guard lock(session->mutex);
     if (session->closed) return wrong_call("{}: the session is closed", call);
     GACC_TRY(session->broken);
-    if (needs_init && !session->ready)
+    if (needs != Needs::open && !session->ready)
       return wrong_call("{} comes after gacc_session_init or gacc_session_resume", call);
+    if (needs == Needs::parameters && session->start) GACC_TRY(after(*session, start(*session)));
     return f(*session);
   });
 }
 
 // The same; what the session keeps of a text is no longer there.
 template <class F>
-Answer with_session(gacc_session* session, const char* call, bool needs_init, F&& f) noexcept {
-  return with_text(session, call, needs_init, [&](gacc_session& run) -> Answer {
+Answer with_session(gacc_session* session, const char* call, Needs needs, F&& f) noexcept {
+  return with_text(session, call, needs, [&](gacc_session& run) -> Answer {
     run.text.reset();
     return f(run);
   });
-}
-
-// A Status or a Result of the device.
-template <class T>
-T after(gacc_session& session, T result) {
-  if (!result) session.broken = result.status();
-  return result;
 }
 
 Answer take_arrays(const char* call, const gacc_array* arrays, size_t count, std::vector<UserArray>& given) {
@@ -306,7 +324,8 @@ Answer save(gacc_session& session, const SaveForm& form) {
   if (const std::string wrong = wrong_ending("saving", form.path, endings); !wrong.empty())
     return wrong_call("{}", wrong);
   GACC_TRY(check_save(form, session.plan, session.loaded));
-  std::vector<NamedTensor> tensors = GACC_TRY(after(session, session.session->parameters()));
+  std::vector<NamedTensor> tensors =
+      GACC_TRY(after(session, parameters_for({form}, session.plan, *session.session)));
   return save_parameters(form, session.plan, session.loaded, tensors, to_metadata(session.facts));
 }
 
@@ -442,24 +461,23 @@ gacc_error gacc_session_open(const gacc_step* step, const char* device, const ga
 }
 
 gacc_error gacc_session_init(gacc_session* session, int64_t seed, int64_t epoch_samples) {
-  return with_session(session, "gacc_session_init", false, [&](gacc_session& run) -> Answer {
+  return with_session(session, "gacc_session_init", Needs::open, [&](gacc_session& run) -> Answer {
     if (seed < 0 || epoch_samples < 0)
       return wrong_call("gacc_session_init: the seed and the samples of an epoch are at least 0");
     const bool epochs = run.plan.find(state::updates_per_epoch) != nullptr;
     if (epochs && epoch_samples == 0)
       return wrong_call("gacc_session_init: the schedule counts epochs: say of how many samples");
-    Status status = begin(*run.session, run.plan, {.seed = static_cast<uint64_t>(seed), .lr = run.plan.lr});
+    run.start = {static_cast<uint64_t>(seed), epoch_samples};
     run.feed.emplace(*run.session, run.plan);
     run.loaded = Weights();
-    if (status) status = begin_rates(*run.session, run.plan, rules_of(run.plan, epoch_samples));
-    run.ready = status.ok();
+    run.ready = true;
     run.lacks_length = run.plan.find(state::run_total) != nullptr;
-    return after(run, status);
+    return {};
   });
 }
 
 gacc_error gacc_session_expect(gacc_session* session, int64_t updates, char* remark, size_t size) {
-  return with_session(session, "gacc_session_expect", true, [&](gacc_session& run) -> Answer {
+  return with_session(session, "gacc_session_expect", Needs::parameters, [&](gacc_session& run) -> Answer {
     if (updates < 1)
       return wrong_call("gacc_session_expect: a run makes an update at least, not {}", updates);
     const std::string said = GACC_TRY(tell_length(*run.session, run.plan, updates));
@@ -470,18 +488,18 @@ gacc_error gacc_session_expect(gacc_session* session, int64_t updates, char* rem
 }
 
 gacc_error gacc_session_load(gacc_session* session, const char* path) {
-  return with_session(session, "gacc_session_load", true, [&](gacc_session& run) -> Answer {
+  return with_session(session, "gacc_session_load", Needs::init, [&](gacc_session& run) -> Answer {
     if (path == nullptr) return wrong_call("gacc_session_load: the path is null");
     if (is_adapter(path)) {
       Adapter adapter;
       GACC_TRY(adapter.open(path, run.plan));
-      return after(run, adapter.write(*run.session));
+      return after(run, run.start ? start(run, nullptr, &adapter) : adapter.write(*run.session));
     }
     Weights weights;
     DataFacts facts;
     GACC_TRY(weights.open(path, run.plan));  // refuses before the device has a part in it
     GACC_TRY(read_facts(weights.metadata(), path, run.plan, facts));
-    Status status = weights.write(*run.session);
+    Status status = run.start ? start(run, &weights) : weights.write(*run.session);
     if (status) status = run.session->write_class_weights(class_weights(facts, run.plan));
     if (status) {
       run.facts = std::move(facts);
@@ -492,7 +510,7 @@ gacc_error gacc_session_load(gacc_session* session, const char* path) {
 }
 
 gacc_error gacc_session_step(gacc_session* session, const gacc_array* arrays, size_t count, int64_t samples) {
-  return with_session(session, "gacc_session_step", true, [&](gacc_session& run) -> Answer {
+  return with_session(session, "gacc_session_step", Needs::parameters, [&](gacc_session& run) -> Answer {
     GACC_TRY(check_step(run, "gacc_session_step"));
     GACC_TRY(fill_batch(run, "gacc_session_step", arrays, count, samples, Program::step));
     return after(run, run.session->step(run.batch.inputs(), samples));
@@ -501,15 +519,15 @@ gacc_error gacc_session_step(gacc_session* session, const gacc_array* arrays, si
 
 int64_t gacc_session_launches(gacc_session* session) {
   int64_t launches = 0;
-  with_text(session, "gacc_session_launches", false, [&](gacc_session& run) -> Answer {
-    launches = run.session->window().launches();
+  with_text(session, "gacc_session_launches", Needs::open, [&](gacc_session& run) -> Answer {
+    if (!run.start) launches = run.session->window().launches();
     return {};
   });
   return launches;
 }
 
 gacc_error gacc_session_update(gacc_session* session, gacc_window* window) {
-  return with_session(session, "gacc_session_update", true, [&](gacc_session& run) -> Answer {
+  return with_session(session, "gacc_session_update", Needs::parameters, [&](gacc_session& run) -> Answer {
     if (run.session->window().launches() == 0)
       return wrong_call("gacc_session_update: the window has no launch: gacc_session_step makes one");
     const WindowReport report = GACC_TRY(after(run, update_window(*run.session, run.plan)));
@@ -520,7 +538,7 @@ gacc_error gacc_session_update(gacc_session* session, gacc_window* window) {
 
 gacc_error gacc_session_train(gacc_session* session, const gacc_array* arrays, size_t count, int64_t samples,
                               gacc_window* window) {
-  return with_session(session, "gacc_session_train", true, [&](gacc_session& run) -> Answer {
+  return with_session(session, "gacc_session_train", Needs::parameters, [&](gacc_session& run) -> Answer {
     if (window == nullptr) return wrong_call("gacc_session_train: the window is null");
     GACC_TRY(check_step(run, "gacc_session_train"));
     GACC_TRY(run.feed->check_order());
@@ -532,7 +550,7 @@ gacc_error gacc_session_train(gacc_session* session, const gacc_array* arrays, s
 }
 
 gacc_error gacc_session_end_epoch(gacc_session* session, gacc_window* window) {
-  return with_session(session, "gacc_session_end_epoch", true, [&](gacc_session& run) -> Answer {
+  return with_session(session, "gacc_session_end_epoch", Needs::parameters, [&](gacc_session& run) -> Answer {
     if (window == nullptr) return wrong_call("gacc_session_end_epoch: the window is null");
     const auto closed = GACC_TRY(after(run, run.feed->end_epoch()));
     *window = closed ? to_c(*closed) : gacc_window();
@@ -541,7 +559,7 @@ gacc_error gacc_session_end_epoch(gacc_session* session, gacc_window* window) {
 }
 
 gacc_error gacc_session_eval(gacc_session* session, const gacc_array* arrays, size_t count, int64_t samples) {
-  return with_session(session, "gacc_session_eval", true, [&](gacc_session& run) -> Answer {
+  return with_session(session, "gacc_session_eval", Needs::parameters, [&](gacc_session& run) -> Answer {
     GACC_TRY(fill_batch(run, "gacc_session_eval", arrays, count, samples, Program::eval,
                         run.session->evaluation().samples()));
     if (run.session->evaluation().samples() == 0) GACC_TRY(after(run, run.session->evaluation().begin()));
@@ -550,7 +568,7 @@ gacc_error gacc_session_eval(gacc_session* session, const gacc_array* arrays, si
 }
 
 gacc_error gacc_session_eval_end(gacc_session* session, gacc_evaluation* evaluation) {
-  return with_session(session, "gacc_session_eval_end", true, [&](gacc_session& run) -> Answer {
+  return with_session(session, "gacc_session_eval_end", Needs::parameters, [&](gacc_session& run) -> Answer {
     if (evaluation == nullptr) return wrong_call("gacc_session_eval_end: the evaluation is null");
     if (run.session->evaluation().samples() == 0)
       return wrong_call("gacc_session_eval_end: nothing is evaluated: gacc_session_eval adds samples");
@@ -566,7 +584,7 @@ gacc_error gacc_session_eval_end(gacc_session* session, gacc_evaluation* evaluat
 
 gacc_error gacc_session_evaluated(gacc_session* session, const gacc_evaluation* evaluation,
                                   const char* metric, double* best, int* better) {
-  return with_session(session, "gacc_session_evaluated", true, [&](gacc_session& run) -> Answer {
+  return with_session(session, "gacc_session_evaluated", Needs::parameters, [&](gacc_session& run) -> Answer {
     if (metric == nullptr || best == nullptr || better == nullptr)
       return wrong_call("gacc_session_evaluated: the metric, best or better is null");
     if (const Status known = check_metric(run.plan, metric); !known)
@@ -588,7 +606,7 @@ gacc_error gacc_session_evaluated(gacc_session* session, const gacc_evaluation* 
 
 gacc_error gacc_session_predict(gacc_session* session, const gacc_array* arrays, size_t count,
                                 int64_t samples, float* outputs, size_t bytes) {
-  return with_session(session, "gacc_session_predict", true, [&](gacc_session& run) -> Answer {
+  return with_session(session, "gacc_session_predict", Needs::parameters, [&](gacc_session& run) -> Answer {
     if (outputs == nullptr) return wrong_call("gacc_session_predict: the outputs are null");
     std::vector<UserArray> given, part;
     GACC_TRY(take_arrays("gacc_session_predict", arrays, count, given));
@@ -627,7 +645,7 @@ gacc_error gacc_session_predict(gacc_session* session, const gacc_array* arrays,
 
 gacc_error gacc_session_next_token(gacc_session* session, const int32_t* text, size_t count,
                                    const gacc_draw_options* draw_options, int32_t* token) {
-  return with_text(session, "gacc_session_next_token", true, [&](gacc_session& run) -> Answer {
+  return with_text(session, "gacc_session_next_token", Needs::parameters, [&](gacc_session& run) -> Answer {
     constexpr gacc_draw_options kMostLikely = {0, 0, 1, 0};
     const gacc_draw_options& given = draw_options == nullptr ? kMostLikely : *draw_options;
     if (text == nullptr || count == 0) return wrong_call("gacc_session_next_token: the text has no token");
@@ -657,7 +675,7 @@ gacc_error gacc_session_next_token(gacc_session* session, const int32_t* text, s
 }
 
 gacc_error gacc_session_read(gacc_session* session, const char* name, void* data, size_t bytes) {
-  return with_session(session, "gacc_session_read", true, [&](gacc_session& run) -> Answer {
+  return with_session(session, "gacc_session_read", Needs::parameters, [&](gacc_session& run) -> Answer {
     const PlanBuffer* buffer = nullptr;
     GACC_TRY(find_buffer(run, "gacc_session_read", name, data, bytes, buffer));
     return after(run, run.device->read(buffer->offset, {static_cast<std::byte*>(data), bytes}));
@@ -665,7 +683,7 @@ gacc_error gacc_session_read(gacc_session* session, const char* name, void* data
 }
 
 gacc_error gacc_session_write(gacc_session* session, const char* name, const void* data, size_t bytes) {
-  return with_session(session, "gacc_session_write", true, [&](gacc_session& run) -> Answer {
+  return with_session(session, "gacc_session_write", Needs::parameters, [&](gacc_session& run) -> Answer {
     const PlanBuffer* buffer = nullptr;
     GACC_TRY(find_buffer(run, "gacc_session_write", name, data, bytes, buffer));
     if (buffer->kind() == BufferKind::param && buffer->dtype == DType::f32)  // its half copy, too
@@ -676,7 +694,7 @@ gacc_error gacc_session_write(gacc_session* session, const char* name, const voi
 }
 
 gacc_error gacc_session_save_as(gacc_session* session, const char* path, const gacc_save_options* options) {
-  return with_session(session, "gacc_session_save_as", true, [&](gacc_session& run) -> Answer {
+  return with_session(session, "gacc_session_save_as", Needs::parameters, [&](gacc_session& run) -> Answer {
     if (path == nullptr) return wrong_call("gacc_session_save_as: the path is null");
     const gacc_save_options none{};
     const gacc_save_options& given = options == nullptr ? none : *options;
@@ -693,24 +711,26 @@ gacc_error gacc_session_save_as(gacc_session* session, const char* path, const g
 }
 
 gacc_error gacc_session_checkpoint(gacc_session* session, const char* folder) {
-  return with_session(session, "gacc_session_checkpoint", true, [&](gacc_session& run) -> Answer {
-    if (folder == nullptr) return wrong_call("gacc_session_checkpoint: the folder is null");
-    CheckpointFolder place;
-    GACC_TRY(place.open(folder));
-    Checkpoint checkpoint;
-    checkpoint.settings = settings_of_session(run);
-    checkpoint.settings.insert(checkpoint.settings.begin(), kNoPosition);
-    checkpoint.rate = {run.plan.lr, run.plan.lr};
-    const bool opens_again = run.plan.lanes > 1;  // read_for_checkpoint
-    checkpoint.train.window_launches = opens_again ? 0 : run.session->window().launches();
-    checkpoint.train.window_samples = opens_again ? 0 : run.session->window().samples();
-    checkpoint.data = to_metadata(run.facts);
-    return write_checkpoint(place.file(), checkpoint, run.plan, *run.session);
-  });
+  return with_session(session, "gacc_session_checkpoint", Needs::parameters,
+                      [&](gacc_session& run) -> Answer {
+                        if (folder == nullptr)
+                          return wrong_call("gacc_session_checkpoint: the folder is null");
+                        CheckpointFolder place;
+                        GACC_TRY(place.open(folder));
+                        Checkpoint checkpoint;
+                        checkpoint.settings = settings_of_session(run);
+                        checkpoint.settings.insert(checkpoint.settings.begin(), kNoPosition);
+                        checkpoint.rate = {run.plan.lr, run.plan.lr};
+                        const bool opens_again = run.plan.lanes > 1;  // read_for_checkpoint
+                        checkpoint.train.window_launches = opens_again ? 0 : run.session->window().launches();
+                        checkpoint.train.window_samples = opens_again ? 0 : run.session->window().samples();
+                        checkpoint.data = to_metadata(run.facts);
+                        return write_checkpoint(place.file(), checkpoint, run.plan, *run.session);
+                      });
 }
 
 gacc_error gacc_session_resume(gacc_session* session, const char* folder) {
-  return with_session(session, "gacc_session_resume", false, [&](gacc_session& run) -> Answer {
+  return with_session(session, "gacc_session_resume", Needs::open, [&](gacc_session& run) -> Answer {
     if (folder == nullptr) return wrong_call("gacc_session_resume: the folder is null");
     CheckpointReader reader;
     GACC_TRY(reader.open(checkpoint_files(folder)[0]));
@@ -725,6 +745,7 @@ gacc_error gacc_session_resume(gacc_session* session, const char* folder) {
                                 {.seed = static_cast<uint64_t>(run.plan.seed),
                                  .lr = reader.content().rate.used,
                                  .checkpoint = &reader});
+    run.start.reset();
     run.feed.emplace(*run.session, run.plan);
     run.facts = std::move(facts);
     run.ready = status.ok();

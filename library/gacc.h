@@ -144,7 +144,8 @@ gacc_error gacc_session_open(const gacc_step* step, const char* device, const ga
                              gacc_session** session);
 
 /* Fills the parameters from the seed and clears everything else; a session begins with this, or anew. Of
- * `epoch_samples`, the samples of an epoch, schedules in epochs take their length; 0 where there is none. */
+ * `epoch_samples`, the samples of an epoch, schedules in epochs take their length; 0 where there is none. The work is
+ * done when another call first needs it: what gacc_session_load brings before that is not drawn. */
 gacc_error gacc_session_init(gacc_session* session, int64_t seed, int64_t epoch_samples);
 
 /* Tells how many updates the run makes in all, those before a checkpoint counted; after init or resume. A model with

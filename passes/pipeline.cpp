@@ -102,12 +102,14 @@ PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, 
 
   const ir::Module first = options.verify == Verify::phases ? module : ir::Module{};
   std::vector<Timing> timings;
-  for (const Pass* pass : order) {
+  for (const Pass* const& pass : order) {
     if (pass == nullptr) return {.internal_error = "internal error: " + unknown_pass(options)};
     if (const std::string problem = wrong_phase(*pass, module.phase); !problem.empty()) {
       diag.error(Kind::invalid_ir, {}, "{}", problem);
       return {};
     }
+    if (options.on_pass)
+      options.on_pass(pass->name, static_cast<size_t>(&pass - order.data()) + 1, order.size());
     const bool each = options.verify == Verify::each_pass;
     const bool prints = options.sink && wants_print(pass->name);
     const ir::Module before = each || prints ? module : ir::Module{};

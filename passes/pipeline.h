@@ -26,6 +26,8 @@ struct PipelineOptions {
   Verify verify = Verify::each_pass;
   bool time_passes = false;      // a table at the end
   bool print_locations = false;  // in what print_after prints
+  // Hears of each pass before it runs: its name, its number from 1, and how many there are.
+  std::function<void(std::string_view pass, size_t number, size_t of)> on_pass{};
   // Receives what print_after and time_passes print; both need it.
   std::function<void(std::string_view text)> sink{};
   Options options{};

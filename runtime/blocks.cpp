@@ -137,9 +137,12 @@ void unpack_q6_k(const std::byte* from, float* to) {
 }
 
 constexpr BlockFormat kFormats[] = {
-    {"Q8_0", kSmall, 34, unpack_q8_0, pack_q8_0}, {"Q4_0", kSmall, 18, unpack_q4_0, pack_q4_0},
-    {"Q4_1", kSmall, 20, unpack_q4_1, pack_q4_1}, {"Q4_K", kLarge, 144, unpack_q4_k, nullptr},
-    {"Q5_K", kLarge, 176, unpack_q5_k, nullptr},  {"Q6_K", kLarge, 210, unpack_q6_k, nullptr},
+    {"Q8_0", kSmall, 34, unpack_q8_0, pack_q8_0, {0, 0}},
+    {"Q4_0", kSmall, 18, unpack_q4_0, pack_q4_0, {0, 0}},
+    {"Q4_1", kSmall, 20, unpack_q4_1, pack_q4_1, {0, 2}},
+    {"Q4_K", kLarge, 144, unpack_q4_k, nullptr, {0, 2}},
+    {"Q5_K", kLarge, 176, unpack_q5_k, nullptr, {0, 2}},
+    {"Q6_K", kLarge, 210, unpack_q6_k, nullptr, {208, 208}},
 };
 
 }  // namespace
@@ -168,6 +171,17 @@ Status quantize(const BlockFormat& format, std::span<const float> numbers, std::
           quoted(tensor), format.name, begin, begin + format.numbers - 1);
   }
   return {};
+}
+
+bool all_finite(const BlockFormat& format, std::string_view blocks) {
+  const auto each = static_cast<size_t>(format.bytes);
+  for (; blocks.size() >= each; blocks.remove_prefix(each))
+    for (const int64_t at : format.halves) {
+      uint16_t half = 0;
+      std::memcpy(&half, blocks.data() + at, sizeof half);
+      if ((half & 0x7c00) == 0x7c00) return false;
+    }
+  return true;
 }
 
 void dequantize(const BlockFormat& format, const std::byte* blocks, int64_t first, std::span<float> to) {

@@ -17,6 +17,9 @@ struct BlockFormat {
   void (*unpack)(const std::byte* from, float* to);
   // Writes one block of finite numbers; false where a half has no room for its scale. Null: a format only to be read.
   bool (*pack)(const float* from, std::byte* to);
+  // The places of a block's halves; twice the same where it has one. Where they are finite, so are all of its numbers:
+  // their factors are small.
+  int64_t halves[2];
 };
 // Takes a name in either case; null where there is no such format.
 const BlockFormat* block_format(std::string_view name);
@@ -25,6 +28,8 @@ const BlockFormat* block_format(std::string_view name);
 // `first` on.
 Status quantize(const BlockFormat& format, std::span<const float> numbers, std::byte* to,
                 std::string_view tensor, int64_t first = 0);
+// Says whether all numbers of whole blocks are finite.
+bool all_finite(const BlockFormat& format, std::string_view blocks);
 // Reads the numbers from number `first` on, which need not begin a block.
 void dequantize(const BlockFormat& format, const std::byte* blocks, int64_t first, std::span<float> to);
 

@@ -78,6 +78,9 @@ class Device {
   // Queues one run of a program with `batch` samples (ignored by init and update). Does not wait; errors of
   // the run surface at the next `read`.
   virtual Status run(Program program, int64_t batch) = 0;
+  // Queues one run of `init`. The caller writes all of the buffers `given` next: what `init` would only leave there may
+  // be anything until then, and need not be made.
+  virtual Status run_init(std::span<const PlanBuffer* const> /*given*/) { return run(Program::init, 1); }
   // Copies into the arena after everything queued so far. `bytes` may be reused on return.
   virtual Status write(int64_t offset, std::span<const std::byte> bytes) = 0;
   // Several at once. What lies side by side may be one copy, and then the bytes up to the next multiple of 256
@@ -180,7 +183,7 @@ constexpr int number_of_sizes() {
 // Every device plug-in (libgacc-host.so, ...) exports this symbol. The ABI number must match. It is raised with what
 // sizes do not show: another order of members or of virtual functions.
 constexpr int kDeviceAbi =
-    10 * 10'000'000 + number_of_sizes<Artifact, PlanInput, PlanBuffer, PlanProgram, PlanLaunch, PlanArgument,
+    11 * 10'000'000 + number_of_sizes<Artifact, PlanInput, PlanBuffer, PlanProgram, PlanLaunch, PlanArgument,
                                       PlanValue, DeviceOptions, Timing>();
 extern "C" {
 using gacc_create_device_fn = Device* (*)(int abi,

@@ -14,8 +14,16 @@ namespace gacc {
 // becomes an error like a full disk.
 void hold_standard_streams();
 
-// To standard error. What cannot be written is lost, and that is all.
+// To standard error, in the place of a moving line. What cannot be written is lost, and that is all.
 void to_stderr(std::string_view text);
+
+// Shows a line on standard error, a terminal, in the place of the one before, as far as it has columns. Any thread may
+// call these.
+void show_moving_line(std::string_view text);
+// Removes it, if there is one: before something else is written to the terminal.
+void clear_moving_line();
+// Returns how many columns such a line may have.
+size_t moving_line_columns();
 
 template <class... Args>
 void print_stderr(fmt::format_string<Args...> form, Args&&... args) {

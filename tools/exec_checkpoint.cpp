@@ -76,7 +76,7 @@ Status RunCheckpoint::write(Session& session, const Plan& plan, const TrainState
 
 Status RunCheckpoint::save_best(Session& session, const SaveForm& form, const Model& model,
                                 const Metadata& metadata) {
-  std::vector<NamedTensor> tensors = GACC_TRY(session.parameters());
+  std::vector<NamedTensor> tensors = GACC_TRY(parameters_for({form}, model.plan, session));
   const bool keeps = !given_.checkpoint.empty();
   if (keeps && opening_ && !opening_->best) opening_->best = best_;
   return save_parameters(form, model.plan, model.loaded, tensors, metadata, keeps ? &best_ : nullptr);

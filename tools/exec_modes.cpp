@@ -153,8 +153,9 @@ Status write_gradients(Run& run) {
 Status write_parameters(Run& run, Session& session) {
   const Plan& plan = run.artifact.plan;
   std::vector<NamedTensor> tensors;
-  if (run.saves && (run.first() || plan.shard > 0)) tensors = GACC_TRY(session.parameters());
-  for (const SaveForm& form : run.saved_at_end()) {
+  const std::vector<SaveForm> forms = run.saved_at_end();
+  if (run.saves && (run.first() || plan.shard > 0)) tensors = GACC_TRY(parameters_for(forms, plan, session));
+  for (const SaveForm& form : forms) {
     GACC_TRY(save_parameters(form, plan, run.loaded, tensors, to_metadata(run.facts)));
     run.wrote(form.path);
   }

@@ -10,6 +10,7 @@
 #include "runtime/atomic_file.h"
 #include "runtime/data/data_summary.h"
 #include "runtime/data/spec.h"
+#include "runtime/long_work.h"
 #include "runtime/run/begin.h"
 #include "runtime/run/open_device.h"
 #include "runtime/run/rates.h"
@@ -141,6 +142,7 @@ SaveForm Run::form_of(const char* option, const std::string& path) const {
 }
 
 Status Run::prepare() {
+  LongWork work(fmt::format("reading {}", given.artifact));
   artifact = GACC_TRY(load_artifact(given.artifact));
   const ir::Module module = GACC_TRY(check_artifact(artifact, given.artifact));
   Plan& plan = artifact.plan;
@@ -169,6 +171,7 @@ Status Run::prepare() {
   }
   for (const std::string* path : {&given.predict, &given.dump_grads, &given.profile})
     GACC_TRY(check_writable(*path));
+  if (!given.checkpoint.empty()) work.now(fmt::format("reading the checkpoint in {}", given.checkpoint));
   GACC_TRY(checkpoint.open());
   const bool resumes = checkpoint.resumes();
   if (resumes && given.trains()) options.resume = &checkpoint.earlier().train;
@@ -332,6 +335,7 @@ void Run::say_remarks(const Dataset& of) const {
 }
 
 Status Run::load_data(const std::string& spec, DataUse use, Dataset& to) {
+  const LongWork work(fmt::format("reading {}", spec));
   Status status = load_dataset(spec, artifact.plan, use, facts, to);
   say_remarks(to);
   if (!status && use == DataUse::evaluation) return Status::error("--eval: {}", status.text());
@@ -434,7 +438,10 @@ Status Run::write_gemm_choices() {
 // ---- the session
 
 Status Run::open_session(Session& session) {
-  GACC_TRY(session.open(artifact));
+  {
+    const LongWork work(fmt::format("making the step ready for {}", device->name()));
+    GACC_TRY(session.open(artifact));
+  }
   if (ranks.size() > 1) {
     options.ranks = &ranks;
     const std::string why = GACC_TRY(exchange->open_link());

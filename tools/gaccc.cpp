@@ -31,6 +31,7 @@
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"
+#include "runtime/tell/waiting.h"
 #include "tools/command_line.h"
 #include "tools/examples.h"
 #include "tools/fits.h"
@@ -217,6 +218,7 @@ class Compilation {
                                        arguments_.model, arguments_.model));
     if (const std::string wrong = wrong_command(arguments_, overrides_); !wrong.empty())
       return fail(kWrongCommand, wrong);
+    const LongWork work(fmt::format("reading {}", arguments_.model));
     if (!is_published(arguments_.model)) {
       Result<std::string> text = read_model(arguments_.model);
       if (!text) return exit_status(text.status());
@@ -274,6 +276,7 @@ class Compilation {
       return read_source(options, source, overrides);
     };
     Fits fits;
+    const LongWork work("finding what fits on each card");
     if (const auto trouble = find_fits(request, fits)) return report(*trouble);
     outputs_.push_back({"-", arguments_.json ? fits_json(fits).dump(2) + "\n" : fits_text(fits, columns_)});
     return finish();
@@ -334,6 +337,7 @@ class Compilation {
   void describe() {
     const bool report = !arguments_.report.empty();
     if (!report && !arguments_.plan) return;
+    const LongWork work(report ? "making the report" : "printing the plan");
     const ir::Module& module = compiler_->module();
     const passes::RecomputeReport recompute = passes::recompute_report(module, arguments_.target);
     const bool ranks = module.settings.train.ranks.given() || !arguments_.ranks.empty() ||
@@ -398,6 +402,7 @@ int run(int argc, char** argv) {
     return exit_status(write_output("-", arguments.json       ? schema_json()
                                          : arguments.markdown ? schema_markdown()
                                                               : schema_text()));
+  const Waiting waiting("gaccc", arguments.quiet);
   return Compilation(arguments).run();
 }
 

@@ -125,6 +125,7 @@ OptionRows option_table(CompilerArguments& to) {
       {"Output", "--report", &to.report, path("FILE.html", writes(the_target)), "a page about the plan",
        {}, {not_planned, alone, {{"-o -"}, "both would share standard output"}}},
       {"Output", "--strict", &to.strict, flag, "warnings are errors", {}, {}},
+      {"Output", "--quiet", &to.quiet, flag, "say nothing of how far it is", {}, {}},
 
       {"Model", "--set", &to.sets, any("KEY=VALUE"),
        "override a value of the model file, as in\n--set train.accumulate=8; repeatable", {}, {}},

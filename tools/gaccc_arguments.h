@@ -18,7 +18,7 @@ struct CompilerArguments {
   std::optional<std::string> fits;
   std::vector<std::string> sets, print_after;
   bool plan = false, kernels = false, summary = false, json = false, times = false, locations = false;
-  bool schema = false, markdown = false, strict = false, pack = false;
+  bool schema = false, markdown = false, strict = false, pack = false, quiet = false;
 
   // Says that the work is to print something that needs no model.
   bool prints() const { return schema || !example.empty(); }

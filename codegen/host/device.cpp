@@ -67,6 +67,12 @@ class HostDevice final : public Device {
     return {};
   }
 
+  Status run_init(std::span<const PlanBuffer* const> given) override {
+    if (engine_.arena().data() == nullptr) return Status::error("internal error: run before load");
+    if (const Status status = engine_.run_init(given); !status && failure_) failure_ = status;
+    return {};
+  }
+
   Status write(int64_t offset, std::span<const std::byte> bytes) override {
     const std::span<std::byte> to = host_memory(offset, std::ssize(bytes));
     if (to.data() == nullptr) return outside(offset, bytes.size());

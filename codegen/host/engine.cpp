@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "codegen/host/needed_launches.h"
 #include "ir/dependence.h"
 #include "ir/host_state.h"
 #include "ir/product.h"
@@ -109,6 +110,14 @@ Status HostEngine::prepare(const ir::Module& module, const codegen::ModuleKernel
       if (kernels[next].form == ir::KernelForm::alias) continue;
       const ir::OpView at{module, region, region.ops[kernels[next].members.front().op]};
       GACC_TRY(prepare_launch(at, calls[next], program, prepared.launches.emplace_back()));
+      if (kind != ir::RegionKind::init) continue;
+      ir::Touched& bytes = prepared.bytes.emplace_back(ir::touched(module, region, kernels[next]));
+      const auto conditional = [&](const ir::KernelMember& member) {
+        return region.ops[member.op].when.has_value();
+      };
+      if (std::ranges::any_of(kernels[next].members,
+                              conditional))  // what it may leave as it was is read, too
+        bytes.reads.insert(bytes.reads.end(), bytes.writes.begin(), bytes.writes.end());
     }
     wave.last = prepared.launches.size();
     if (wave.last > wave.first) prepared.waves.push_back(wave);
@@ -187,6 +196,7 @@ void HostEngine::set_batch(Prepared& prepared, int64_t batch) {
     for (size_t i = wave.first; i < wave.last; ++i) {
       Launch& launch = prepared.launches[i];
       prepared.first_task[i] = wave.tasks;
+      if (!launch.runs) continue;
       if (launch.copied > 0) {
         wave.tasks += ceil_divide(launch.copied, kCopied);
       } else if (launch.library != nullptr) {
@@ -254,6 +264,7 @@ void HostEngine::run_profiled(Program program, const Prepared& prepared) {
   for (size_t w = next_wave(prepared, SIZE_MAX); w < prepared.waves.size(); w = next_wave(prepared, w)) {
     const Wave& wave = prepared.waves[w];
     for (size_t i = wave.first; i < wave.last; ++i) {
+      if (!prepared.launches[i].runs) continue;
       const int64_t first = prepared.first_task[i];
       const int64_t end = i + 1 < wave.last ? prepared.first_task[i + 1] : wave.tasks;
       const Clock::time_point begin = Clock::now();
@@ -286,6 +297,19 @@ Status HostEngine::run(Program program, int64_t batch) {
   if (library_failed_.load(std::memory_order_relaxed))
     return Status::error("oneDNN: a matrix product or convolution failed (out of memory?)");
   return {};
+}
+
+Status HostEngine::run_init(std::span<const PlanBuffer* const> given) {
+  Prepared& prepared = programs_[static_cast<size_t>(ir::RegionKind::init)];
+  std::vector<ir::Bytes> overwritten;
+  for (const PlanBuffer* buffer : given) overwritten.push_back({buffer->offset, buffer->bytes});
+  const std::vector<bool> needed = needed_launches(prepared.bytes, overwritten);
+  for (size_t i = 0; i < needed.size(); ++i) prepared.launches[i].runs = needed[i];
+  set_batch(prepared, prepared.most);
+  Status status = run(Program::init, prepared.most);
+  for (Launch& launch : prepared.launches) launch.runs = true;
+  set_batch(prepared, prepared.most);
+  return status;
 }
 
 }  // namespace gacc::host

@@ -13,6 +13,7 @@
 #include "codegen/host/library.h"
 #include "codegen/host/products.h"
 #include "codegen/host/thread_pool.h"
+#include "ir/dependence.h"
 #include "kernels/program.h"
 #include "runtime/device.h"
 
@@ -44,6 +45,8 @@ class HostEngine {
   Status load(std::string_view text, const Cache& cache, std::string_view build);
   // Runs a program to its end; `batch`, 1 to the most samples that it takes, counts where it takes any.
   Status run(Program program, int64_t batch);
+  // Runs `init`, but leaves out what the caller overwrites next.
+  Status run_init(std::span<const PlanBuffer* const> given);
 
   // Between runs: calls task(context, i) for every i below `tasks`, on all threads. Waits.
   void run_tasks(int64_t tasks, Pool::Task task, const void* context) { pool_.run(tasks, task, context); }
@@ -70,6 +73,7 @@ class HostEngine {
     ir::ProductCall product{};
     Gemm gemm{};
     int64_t copied = 0;  // bytes, from operand 1 to operand 0; else 0
+    bool runs = true;    // false: a run of the program leaves it out
     // At the current batch:
     std::vector<int64_t> values{};  // of extents
     int64_t item_count = 0;         // (and `gemm`)
@@ -89,8 +93,9 @@ class HostEngine {
     std::vector<int64_t> first_task{};  // of each launch, within its wave
     std::vector<Wave> waves{};
     Section section{};
-    int64_t batch = 0;  // that the values are for
-    int64_t most = 0;   // samples
+    std::vector<ir::Touched> bytes{};  // of `init`: what each launch reads and replaces
+    int64_t batch = 0;                 // that the values are for
+    int64_t most = 0;                  // samples
   };
 
   Status prepare(const ir::Module& module, const codegen::ModuleKernels& program, ir::RegionKind kind);

@@ -152,6 +152,11 @@ class CudaDevice final : public Device {
     return driver_.check(driver_.graph_launch(graph, stream_), "the GPU does not take a launch");
   }
 
+  Status run_init(std::span<const PlanBuffer* const> given) override {
+    programs_.leave_out(given);
+    return run(Program::init, micro_batch_);
+  }
+
   Status write(int64_t offset, std::span<const std::byte> bytes) override {
     const ArenaWrite one{offset, bytes};
     return write_all(std::span(&one, 1));

@@ -107,6 +107,8 @@ Status Programs::load(const Driver& driver, Module module, const Artifact& artif
   device_ = device;
   gemm_ = gemm;
   micro_batch_ = artifact.plan.micro_batch;
+  for (const PlanBuffer& buffer : artifact.plan.buffers)
+    if (buffer.role == BufferRole::given) read_by_init_.insert(buffer.offset);
   for (size_t i = 0; i < programs_.size(); ++i) {
     const auto& programs = artifact.plan.programs;
     const auto found = std::ranges::find(programs, kProgramNames[i], &PlanProgram::name);
@@ -250,6 +252,21 @@ Status Programs::launch(Program program, int64_t batch, Fork& fork, const Queued
   return tell_values(program, launches, end, batch, fork.stream(0));
 }
 
+// The operands of a launch of `init` are buffers: some that the runtime has given it, and others that it fills.
+void Programs::leave_out(std::span<const PlanBuffer* const> given) {
+  std::set<int64_t> overwritten;
+  for (const PlanBuffer* buffer : given) overwritten.insert(buffer->offset);
+  for (Launch& launch : programs_[index(Program::init)]) {
+    const PlanLaunch& planned = launch.planned;
+    const auto fills_given = [&](const PlanArgument& argument) {
+      return argument.kind != PlanArgument::Kind::address || overwritten.contains(argument.offset) ||
+             read_by_init_.contains(argument.offset);
+    };
+    launch.runs = planned.copy ? !overwritten.contains(planned.copy->to)
+                               : !launch.function || !std::ranges::all_of(planned.arguments, fills_given);
+  }
+}
+
 Status Programs::read_flag(const PlanSection& section, Stream stream, bool& runs) const {
   int32_t flag = 0;
   GACC_TRY(driver_->read(&flag, arena_ + static_cast<Pointer>(section.flag), sizeof flag, stream));
@@ -274,6 +291,7 @@ Status Programs::launch_one(const std::vector<Launch>& launches, int64_t number,
   const PlanLaunch& planned = launch.planned;
   if (done_before(launches, launch, batch))  // a profile shows it, without a duration
     return queued ? queued(number, fmt::format("{} (in its product)", planned.kernel)) : Status();
+  if (!launch.runs) return {};
   if (planned.copy) {
     GACC_TRY(copy(*planned.copy, stream));
     const char* way = planned.copy->to < arena_bytes_ ? "in" : "out";

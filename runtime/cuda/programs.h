@@ -4,6 +4,7 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -98,6 +99,8 @@ class Programs {
   // Queues all launches of a program, in order. `queued`, if given, hears of each: its number and name.
   using Queued = std::function<Status(int64_t launch, const std::string& name)>;
   Status launch(Program program, int64_t batch, Fork& fork, const Queued& queued = {}) const;
+  // From now on `init` leaves out what the caller overwrites after it.
+  void leave_out(std::span<const PlanBuffer* const> given);
   // True where launches of it run only if the program says so meanwhile (PlanSection): the host then looks, and no
   // graph has it.
   bool sectioned(Program program) const { return sections_[index(program)].has_value(); }
@@ -117,6 +120,7 @@ class Programs {
     int64_t bias_of = -1, epilogue_of = -1;
     int64_t then = -1;     // of a product: that kernel
     bool awaited = false;  // a launch of another stream is after this one
+    bool runs = true;      // false: it is left out
     bool is_product() const { return !function && !planned.copy; }
   };
 
@@ -157,6 +161,7 @@ class Programs {
   std::array<std::optional<PlanSection>, std::size(kPrograms)> sections_{};
   std::array<std::vector<Launch>, std::size(kPrograms)> programs_;
   std::array<std::vector<PlanValue>, std::size(kPrograms)> values_;
+  std::set<int64_t> read_by_init_;  // offsets of the state that the runtime gives it
 };
 
 // The number of parameters of a PTX entry, all of 8 bytes; -1 when the text has no such entry or one of its

@@ -11,6 +11,7 @@
 #include "runtime/byte_order.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/philox.h"
+#include "runtime/long_work.h"
 #include "runtime/session/answers.h"
 #include "runtime/text.h"
 
@@ -251,6 +252,7 @@ Status each_output(Session& session, const Plan& plan, const Dataset& data, int6
   std::iota(order.begin(), order.end(), int64_t{0});
   int64_t before = 0;  // outputs of the batches before
   Loader loader(data, plan, session.device());
+  LongWork work("predicting", samples);
   loader.start(std::move(order), plan.predict.batch);
   while (const Batch* batch = loader.next()) {
     GACC_TRY(session.prediction().run(batch->inputs, batch->samples));
@@ -262,6 +264,7 @@ Status each_output(Session& session, const Plan& plan, const Dataset& data, int6
       if (!GACC_TRY(take(before + first, some))) return {};
     }
     before += all;
+    work.done(batch->samples);
     if (evaluation != nullptr) GACC_TRY(evaluation->add(batch->inputs, batch->samples, Program::measure));
   }
   return loader.status();

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "runtime/data/loader.h"
+#include "runtime/long_work.h"
 #include "runtime/run/rates.h"
 #include "runtime/session/window.h"
 
@@ -67,6 +68,7 @@ Result<std::optional<EvalReport>> measure(Session& session, const Plan& plan, co
     if (evaluation.has(launch))
       for (int64_t i = launch * size; i < std::min(data.samples, (launch + 1) * size); ++i)
         order.push_back(i);
+  LongWork work("evaluating", std::ssize(order));
   loader.start(std::move(order), size);
   // The first one is made in any case: ranks meet there (Evaluation::add).
   for (int64_t launch = 0; launch < launches && (launch == 0 || !interruption.heard()); ++launch) {
@@ -77,6 +79,7 @@ Result<std::optional<EvalReport>> measure(Session& session, const Plan& plan, co
     const Batch* const batch = loader.next();
     if (batch == nullptr) return loader.status();
     GACC_TRY(evaluation.add(batch->inputs, batch->samples));
+    work.done(batch->samples);
   }
   GACC_TRY(interruption.agree());
   if (interruption.agreed()) return std::optional<EvalReport>();

@@ -32,6 +32,8 @@ class Arena {
         program, samples,
         takes_samples(program) ? std::span<const ArenaWrite>(inputs_) : std::span<const ArenaWrite>());
   }
+  // Runs `init` but for what is written next.
+  Status run_init(std::span<const PlanBuffer* const> given) { return device_.run_init(given); }
   Recheck& recheck() { return recheck_; }
   Status load(const Artifact& artifact) { return device_.load(artifact); }
 

@@ -46,6 +46,10 @@ std::string why_training_ends(const Plan& plan, const WindowReport& report, std:
 
 Status Session::open(const Artifact& artifact) {
   arena_.open();
+  for (const PlanBuffer& buffer : plan_.buffers) {
+    if (is_saved(buffer)) places_[buffer.name].push_back(&buffer);
+    if (buffer.role == BufferRole::half) places_[buffer.of].push_back(&buffer);
+  }
   for (const std::string_view name :
        {state::lr, state::seed_low, state::seed_high, state::window_sum, state::window_count,
         state::window_loss, state::window_norm, state::window_lr, state::window_ok})
@@ -56,11 +60,12 @@ Status Session::open(const Artifact& artifact) {
   return arena_.load(artifact);
 }
 
-Status Session::init(uint64_t seed, float lr) {
+Status Session::init(uint64_t seed, float lr, std::span<const PlanBuffer* const> given) {
   window_.forget();
   GACC_TRY(evaluation_.begin());
   for (const PlanBuffer& buffer : plan_.buffers)
-    if (buffer.offset >= plan_.arena_bytes) GACC_TRY(arena_.zero(buffer.offset, buffer.bytes));
+    if (buffer.offset >= plan_.arena_bytes && std::ranges::count(given, &buffer) == 0)
+      GACC_TRY(arena_.zero(buffer.offset, buffer.bytes));
   GACC_TRY(write_state(state::lr, lr));
   GACC_TRY(write_state(state::seed_low, static_cast<int32_t>(seed)));
   GACC_TRY(write_state(state::seed_high, static_cast<int32_t>(seed >> 32)));
@@ -69,7 +74,7 @@ Status Session::init(uint64_t seed, float lr) {
     const std::vector<float> values(buffer.values.begin(), buffer.values.end());
     GACC_TRY(write_buffer(buffer, std::as_bytes(std::span(values))));
   }
-  return update_.init();
+  return update_.init(given);
 }
 
 Status Session::write_class_weights(std::span<const float> weights) {
@@ -174,22 +179,26 @@ Result<std::vector<NamedTensor>> Session::mean_gradients() {
   return tensors;
 }
 
-Result<std::vector<NamedTensor>> Session::parameters() {
+Result<std::vector<NamedTensor>> Session::parameters(const std::function<bool(const PlanBuffer&)>& wanted) {
   std::vector<NamedTensor> tensors;
   for (const PlanBuffer& buffer : plan_.buffers)
-    if (is_saved(buffer))
+    if (is_saved(buffer) && (!wanted || wanted(buffer)))
       tensors.push_back({buffer.name, buffer.shape, GACC_TRY(update_.read_floats(buffer))});
   std::ranges::sort(tensors, {}, &NamedTensor::name);
   return tensors;
 }
 
+// By its name: it may be another plan's of the same model, where it lies elsewhere and has another type.
+const std::vector<const PlanBuffer*>& Session::places(std::string_view parameter) const {
+  static const std::vector<const PlanBuffer*> kNone;
+  const auto found = places_.find(parameter);
+  return found == places_.end() ? kNone : found->second;
+}
+
 Status Session::write_parameter(const PlanBuffer& parameter, int64_t first, std::span<const float> values) {
   std::vector<uint16_t> halves;
   std::vector<std::byte> blocks;
-  // By its name: it may be another plan's of the same model, where it lies elsewhere and has another type.
-  for (const PlanBuffer* buffer :
-       {plan_.find(parameter.name), plan_.find(BufferRole::half, parameter.name)}) {
-    if (buffer == nullptr) continue;
+  for (const PlanBuffer* buffer : places(parameter.name)) {
     std::span<const std::byte> bytes = std::as_bytes(values);
     if (const BlockFormat* format = block_format(dtype_text(buffer->dtype))) {
       blocks.resize(static_cast<size_t>(dtype_bytes(buffer->dtype, std::ssize(values))));
@@ -204,11 +213,11 @@ Status Session::write_parameter(const PlanBuffer& parameter, int64_t first, std:
   return {};
 }
 
-Result<bool> Session::write_blocks(const PlanBuffer& parameter, int64_t first, const BlockFormat& format,
-                                   std::span<const std::byte> blocks) {
-  const PlanBuffer* buffer = plan_.find(parameter.name);
-  if (buffer == nullptr || block_format(dtype_text(buffer->dtype)) != &format) return false;
-  GACC_TRY(update_.write(*buffer, dtype_bytes(buffer->dtype, first), blocks));
+Result<bool> Session::write_stored(const PlanBuffer& parameter, int64_t first, std::string_view dtype,
+                                   std::span<const std::byte> bytes) {
+  const std::vector<const PlanBuffer*>& all = places(parameter.name);
+  if (all.size() != 1 || stored_dtype(dtype_text(all.front()->dtype)) != dtype) return false;
+  GACC_TRY(update_.write(*all.front(), dtype_bytes(all.front()->dtype, first), bytes));
   return true;
 }
 

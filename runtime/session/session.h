@@ -15,6 +15,8 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -53,8 +55,9 @@ class Session : NoCopy {
   Device& device() { return arena_.device(); }
   // Once: checks that the plan has the buffers a session needs, and loads the artifact on the device. Waits.
   Status open(const Artifact& artifact);
-  // Fills the parameters from the seed and clears everything else. Does not wait.
-  Status init(uint64_t seed, float lr);
+  // Fills the parameters from the seed and clears everything else, but for the buffers of `given`: the caller writes
+  // all of each of them next, by `write_buffer`, or a parameter and its half copy by `write_parameter`. Does not wait.
+  Status init(uint64_t seed, float lr, std::span<const PlanBuffer* const> given = {});
 
   // Writes weights of classes that follow from the data, after `init`; nothing where there are none.
   Status write_class_weights(std::span<const float> weights);
@@ -110,18 +113,20 @@ class Session : NoCopy {
     return arena_.write_state(name, value);
   }
 
-  // The parameters as f32, sorted by name. Waits.
-  Result<std::vector<NamedTensor>> parameters();
+  // The parameters as f32, sorted by name: all, or those that are `wanted`. Waits.
+  Result<std::vector<NamedTensor>> parameters(const std::function<bool(const PlanBuffer&)>& wanted = {});
   // Overwrites elements of a parameter (or statistic) and of its half copy, from number `first` on.
   Status write_parameter(const PlanBuffer& parameter, int64_t first, std::span<const float> values);
-  // Does that with whole blocks as they lie in a file; `first` begins one. Returns false, and changes nothing, where
-  // the parameter is not kept in such blocks.
-  Result<bool> write_blocks(const PlanBuffer& parameter, int64_t first, const BlockFormat& format,
-                            std::span<const std::byte> blocks);
+  // Does that with bytes as they lie in a file, whose type is `dtype` ("BF16", "Q8_0"); `first` begins a block, if
+  // there are any. Returns false, and changes nothing, where the parameter is not kept in that type alone.
+  Result<bool> write_stored(const PlanBuffer& parameter, int64_t first, std::string_view dtype,
+                            std::span<const std::byte> bytes);
 
  private:
   Result<std::vector<float>> gradient_sum(const PlanBuffer& parameter);
   Result<float> read_scale(std::string_view name);
+  // Returns the parameter of that name and its half copy, as far as the plan has them.
+  const std::vector<const PlanBuffer*>& places(std::string_view parameter) const;
 
   const Plan& plan_;
   Arena arena_;
@@ -129,6 +134,7 @@ class Session : NoCopy {
   OpenWindow window_;
   Evaluation evaluation_;
   Prediction prediction_{arena_};
+  std::map<std::string_view, std::vector<const PlanBuffer*>> places_;  // by parameter
 };
 
 }  // namespace gacc

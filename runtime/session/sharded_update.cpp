@@ -40,8 +40,8 @@ Status ShardedUpdate::move_own(const SharedBytes& from, int64_t to) {
   return arena_.zero(to + there, from.shard - there);
 }
 
-Status ShardedUpdate::init() {
-  if (Status status = arena_.run(Program::init); !status || arena_.plan().shard == 0) return status;
+Status ShardedUpdate::init(std::span<const PlanBuffer* const> given) {
+  if (Status status = arena_.run_init(given); !status || arena_.plan().shard == 0) return status;
   for (const auto& [whole, shard] : shards_)
     if (shard->role == BufferRole::master)
       GACC_TRY(move_own({whole->offset, whole->bytes, shard->bytes}, shard->offset));

@@ -21,8 +21,9 @@ class ShardedUpdate {
   ShardedUpdate(Arena& arena, RankExchange* exchange) : arena_(arena), exchange_(exchange) {}
   // Finds the shards, and refuses another number of ranks than the artifact is for.
   Status open();
-  // Runs the program `init`; afterwards this rank has its shard of what `init` has made whole.
-  Status init();
+  // Runs the program `init`; afterwards this rank has its shard of what `init` has made whole. The buffers of `given`
+  // are written next, all of each: `init` need not.
+  Status init(std::span<const PlanBuffer* const> given);
   // Runs the program `update`, cut where ranks have to know of each other's part of a sum.
   Status run();
 

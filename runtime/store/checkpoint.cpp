@@ -18,6 +18,7 @@
 #include "runtime/atomic_file.h"
 #include "runtime/byte_order.h"
 #include "runtime/json_text.h"
+#include "runtime/long_work.h"
 #include "runtime/temporaries.h"
 #include "runtime/text.h"
 
@@ -183,6 +184,9 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
                         Session& session, const std::string& keep) {
   AtomicFile file;
   GACC_TRY(file.open(path));
+  int64_t all = 0;
+  for (const PlanBuffer& buffer : plan.buffers) all += is_kept(buffer) ? whole_bytes(buffer) : 0;
+  LongWork work(fmt::format("writing {}", path), all);
   std::string head(kCheckpointMagic);
   head += bytes_of(kCheckpointVersion);
   head += bytes_of(crc32_of(head));
@@ -200,6 +204,7 @@ Status write_checkpoint(const std::string& path, const Checkpoint& checkpoint, c
                                       std::string(dtype_text(buffer.dtype)), whole_shape(buffer),
                                       whole_bytes(buffer), crc32_of(bytes)});
     size += whole_bytes(buffer);
+    work.done(whole_bytes(buffer));
   }
 
   Json train = Json::object(), rate = Json::object();
@@ -383,6 +388,9 @@ Status CheckpointReader::check(const Plan& plan, const Settings& settings) const
 Status CheckpointReader::restore(const Plan& plan, Session& session) const {
   std::ifstream file(path_, std::ios::binary);
   file.seekg(kHeadBytes);
+  int64_t all = 0;
+  for (const CheckpointEntry& entry : entries_) all += entry.bytes;
+  LongWork work(fmt::format("loading {}", path_), all);
   std::vector<std::byte> bytes;
   for (const CheckpointEntry& entry : entries_) {
     const PlanBuffer* buffer = plan.find(entry.name);
@@ -392,6 +400,7 @@ Status CheckpointReader::restore(const Plan& plan, Session& session) const {
     if (!file || crc32_of(bytes_of(std::span(bytes))) != entry.crc32)
       return damaged(fmt::format("tensor {} has changed since it was checked", entry.name));
     GACC_TRY(session.write_buffer(*buffer, bytes));
+    work.done(entry.bytes);
   }
   return {};
 }

@@ -1,7 +1,5 @@
-// Draws the progress line with carriage returns, which every terminal understands, no wider than it is.
 #include "runtime/tell/progress.h"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "runtime/standard_streams.h"
+#include "runtime/tell/waiting.h"
 #include "runtime/text.h"
 
 namespace gacc {
@@ -20,11 +19,6 @@ constexpr double kRedrawSeconds = 0.1;
 constexpr double kLineSeconds = 4;  // between lines where there is no terminal
 constexpr double kSmoothing = 0.2;  // weight of the newest rate in the one shown
 constexpr double kMostDone = 0.99;  // while there is something to show, the last update is still to come
-
-size_t terminal_columns() {
-  winsize size{};
-  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 79;
-}
 
 // "/N" where there is a limit.
 std::string of(int64_t limit) { return limit > 0 ? fmt::format("/{}", limit) : ""; }
@@ -50,12 +44,6 @@ std::string rate_text(double samples_per_second) {
 }
 
 }  // namespace
-
-std::string duration_text(double seconds) {
-  auto whole = static_cast<int64_t>(std::ceil(seconds));
-  if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
-  return fmt::format("{}:{:02}", whole / 60, whole % 60);
-}
 
 std::string progress_line(const ProgressState& state, const Plan& plan, size_t columns) {
   std::vector<std::string> figures;
@@ -177,9 +165,11 @@ void Progress::begin(int64_t epochs, int64_t updates, double expected_launches, 
   first_launches_ = before.launches;
   last_samples_ = before.samples;
   begin_ = last_ = Clock::now();
+  first_.emplace("training, the first micro-batch");
 }
 
 void Progress::launched(const LaunchReport& report) {
+  first_.reset();
   if (quiet_) return;
   const auto now = Clock::now();
   const double passed = std::chrono::duration<double>(now - last_).count();
@@ -197,9 +187,7 @@ void Progress::launched(const LaunchReport& report) {
   last_ = now;
   last_samples_ = report.samples;
   if (!terminal_) return say(progress_text(state_));
-  print_stderr("\r\x1b[K{}", progress_line(state_, plan_, terminal_columns()));
-  std::fflush(stderr);
-  drawn_ = true;
+  show_moving_line(progress_line(state_, plan_, moving_line_columns()));
 }
 
 void Progress::updated(const UpdateReport& report) {
@@ -209,22 +197,14 @@ void Progress::updated(const UpdateReport& report) {
   state_.scale = report.window.scale;
 }
 
-void Progress::clear() {
-  if (!drawn_) return;
-  std::fputs("\r\x1b[K", stderr);
-  std::fflush(stderr);
-  drawn_ = false;
-}
-
 void Progress::warn(std::string_view line) {
   if (!shows_) return;
-  clear();
   print_stderr("{}\n", line);
 }
 
 void Progress::say(std::string_view line) {
   if (!shows_) return;
-  clear();
+  clear_moving_line();
   // A closed standard output must not end the training: what could not be shown is lost, and that is all.
   std::fwrite(line.data(), 1, line.size(), stdout);
   std::fputc('\n', stdout);

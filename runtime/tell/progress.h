@@ -3,11 +3,14 @@
 // and evaluation. Quiet runs show only the latter.
 #pragma once
 #include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "runtime/long_work.h"
 #include "runtime/plan.h"
 #include "runtime/reports.h"
+#include "runtime/standard_streams.h"
 
 namespace gacc {
 
@@ -33,7 +36,6 @@ std::string evaluation_text(const EvaluationReport& report, const Plan& plan);
 // The confusion matrix, a line a class, with the words that stand for classes in data where there are some; "" where
 // the evaluation has none.
 std::string confusion_text(const EvalReport& report, const Plan& plan);
-std::string duration_text(double seconds);  // "0:07", "12:05", "3:04:05"
 // "memory: 131.2 MiB at most: the arena's 98.4 MiB as planned, and 32.8 MiB for the program, its code and the
 // data", of this process. `host`: bytes of state that lies beside the arena. Empty where the system does not say.
 std::string process_memory_text(int64_t arena, int64_t host);
@@ -53,14 +55,18 @@ class Progress {
   void say(std::string_view line);
   // The same on standard error.
   void warn(std::string_view line);
-  void clear();
+  void clear() {
+    first_.reset();
+    clear_moving_line();
+  }
 
  private:
   using Clock = std::chrono::steady_clock;
 
   const Plan& plan_;
-  bool quiet_, shows_, terminal_, drawn_ = false;
+  bool quiet_, shows_, terminal_;
   ProgressState state_;
+  std::optional<LongWork> first_;  // until there is something to show
   double expected_launches_ = 0;
   Clock::time_point begin_ = Clock::now(), last_ = begin_;
   int64_t last_samples_ = 0, first_launches_ = 0;  // first: made by the processes before, when resumed

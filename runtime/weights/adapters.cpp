@@ -379,6 +379,10 @@ std::string name_beside(const std::string& tensor, const std::vector<std::string
 
 }  // namespace
 
+bool is_in_adapter(const Plan& plan, const PlanBuffer& buffer) {
+  return is_of_adapter(plan, buffer.name) || is_trained_beside(plan, buffer);
+}
+
 AdapterFiles adapter_files(const std::string& path) {
   if (path.empty()) return {};
   const std::string folder = path.substr(0, path.rfind('/') + 1), name = path.substr(folder.size());

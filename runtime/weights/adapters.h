@@ -24,6 +24,8 @@ bool is_adapter(const std::string& path);
 Status check_adapters(const Plan& plan, const Weights& loaded, FileKind kind);
 // Fails where a weight with an adapter is read by more layers than the adapter's.
 Status check_merge(const Plan& plan);
+// Says whether a parameter or statistic goes with the adapters: it is of one, or trained beside them.
+bool is_in_adapter(const Plan& plan, const PlanBuffer& buffer);
 // Takes the adapters, and what is trained beside them, from among the parameters, named as ours. `loaded`: the
 // weights that the run began with (or none).
 Result<std::vector<NamedTensor>> adapter_tensors(const Plan& plan, const Weights& loaded,
@@ -41,6 +43,8 @@ class Adapter {
   const std::vector<StoredTensor>& tensors() const { return file_.tensors(); }
   // Parameters that are trained beside the adapters and that the file lacks: they keep their start.
   const std::vector<std::string>& missing() const { return missing_; }
+  // Returns what `write` writes of a session with that plan.
+  std::vector<const PlanBuffer*> written(const Plan& plan) const { return buffers_of(sources_, plan); }
   // Overwrites the adapters, and what else the file has, of an initialised session. Not before it is open.
   Status write(Session& session) const { return write_sources(sources_, session); }
 

@@ -1,10 +1,12 @@
 #include "runtime/weights/saved.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 
 #include "runtime/atomic_file.h"
 #include "runtime/byte_order.h"
+#include "runtime/long_work.h"
 #include "runtime/weights/adapters.h"
 #include "runtime/weights/config.h"
 #include "runtime/weights/gguf_template.h"
@@ -168,8 +170,17 @@ Status check_save(const SaveForm& form, const Plan& plan, const Weights& loaded)
   return form.is_folder() ? check_folder(form, plan, loaded) : check_writable(form.path);
 }
 
+Result<std::vector<NamedTensor>> parameters_for(const std::vector<SaveForm>& forms, const Plan& plan,
+                                                Session& session) {
+  // Reads all where ranks share state: the others do not know what the first one writes.
+  const bool all = plan.shard > 0 || !std::ranges::all_of(forms, &SaveForm::adapter);
+  if (all) return session.parameters();
+  return session.parameters([&](const PlanBuffer& buffer) { return is_in_adapter(plan, buffer); });
+}
+
 Status save_parameters(const SaveForm& form, const Plan& plan, const Weights& loaded,
                        std::vector<NamedTensor>& tensors, Metadata metadata, std::string* kept) {
+  const LongWork work(fmt::format("writing {}", form.path));
   for (const NamedTensor& tensor : tensors) {
     const std::string_view bytes = bytes_of(std::span(tensor.data));
     GACC_TRY(check_finite({tensor.name, "F32", tensor.shape, bytes}, form.path + " is not written"));

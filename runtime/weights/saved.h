@@ -29,6 +29,9 @@ const std::vector<std::string_view>& files_of_folder();
 // Fails where parameters cannot be written so, before there are any. `loaded`: the weights that the run began with (or
 // none).
 Status check_save(const SaveForm& form, const Plan& plan, const Weights& loaded);
+// Returns the parameters of an initialised session that are written so. With memory.shard all ranks have to call it.
+Result<std::vector<NamedTensor>> parameters_for(const std::vector<SaveForm>& forms, const Plan& plan,
+                                                Session& session);
 // Writes an initialised session's parameters, and may change them on the way. Fails where a number is not finite: no
 // file takes the place of a good one with weights that are of no use. `metadata` is of the data. `kept` gets the bytes
 // of the tensors' file.

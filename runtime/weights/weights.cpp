@@ -9,13 +9,15 @@
 #include <set>
 
 #include "runtime/blocks.h"
+#include "runtime/long_work.h"
 #include "runtime/text.h"
 #include "runtime/weights/config.h"
 
 namespace gacc {
 namespace {
 
-constexpr size_t kBlock = size_t{1} << 20;  // elements that are converted at once
+// Elements that are converted at once; of a tensor whose axes are exchanged more, for whole lines of its rows.
+constexpr size_t kBlock = size_t{1} << 16, kTurnedBlock = size_t{1} << 20;
 constexpr std::string_view kNames = "gacc.names", kOwn = "own";
 
 const PlanLoad& table_of(const Plan& plan, FileKind kind = FileKind::published) {
@@ -346,8 +348,16 @@ Status Weights::open(const std::string& path, const Plan& plan) {
   for (std::string& more : left_over(plan)) problems.push_back(std::move(more));
   if (!problems.empty())
     return Status::error(problem_list(fmt::format("{} does not fit the model", file_.path()), problems));
+  std::vector<const StoredTensor*> taken;
+  int64_t bytes = 0;
   for (const WeightSource& source : sources_)
-    for (const StoredTensor* tensor : source.tensors) GACC_TRY(check_finite(*tensor, file_.path()));
+    for (const StoredTensor* tensor : source.tensors)
+      taken.push_back(tensor), bytes += std::ssize(tensor->bytes);
+  LongWork work(fmt::format("checking the weights of {}", file_.path()), bytes);
+  for (const StoredTensor* tensor : taken) {
+    GACC_TRY(check_finite(*tensor, file_.path()));
+    work.done(std::ssize(tensor->bytes));
+  }
   return {};
 }
 
@@ -390,65 +400,105 @@ std::vector<RowRun> take_rows(std::span<const RowRun>& runs, int64_t& done, int6
   return some;
 }
 
-// Returns the format of a tensor whose blocks follow each other in the parameter, too; null for other tensors.
-const BlockFormat* whole_blocks(const WeightSource& source, const StoredTensor& tensor) {
+// Says whether rows of the tensor are rows of the parameter, with the same numbers.
+bool has_rows(const WeightSource& source, const StoredTensor& tensor) {
   const std::vector<int64_t>& ours = source.buffer->shape;
-  const bool rows = !source.transpose && source.factor == 1 && ours.size() == 2 && tensor.shape.size() == 2;
-  return rows && tensor.shape[1] == ours[1] ? block_format(tensor.dtype) : nullptr;
+  const bool as_wide = ours.size() != 2 || (tensor.shape.size() == 2 && tensor.shape[1] == ours[1]);
+  return !source.transpose && source.factor == 1 && as_wide;
 }
 
-// Writes rows of the tensor from number `at` of the parameter on. Returns false where it has no such blocks.
-Result<bool> write_blocks(const WeightSource& source, const StoredTensor& tensor,
+// Returns the bytes of a run of rows, among `rows` of the tensor.
+std::span<const std::byte> bytes_of_rows(const StoredTensor& tensor, int64_t rows, const RowRun& run) {
+  const size_t row = tensor.bytes.size() / static_cast<size_t>(rows);
+  return std::as_bytes(std::span(tensor.bytes))
+      .subspan(static_cast<size_t>(run.begin) * row, static_cast<size_t>(run.count) * row);
+}
+
+// Writes rows of the tensor, as they lie, from number `at` of the parameter on. Returns false where the parameter is
+// kept otherwise.
+Result<bool> write_stored(const WeightSource& source, const StoredTensor& tensor, int64_t rows,
                           std::span<const RowRun> runs, int64_t at, Session& session) {
-  const BlockFormat* format = whole_blocks(source, tensor);
-  if (format == nullptr) return false;
-  const int64_t columns = tensor.shape[1], row = columns / format->numbers * format->bytes;
+  if (!has_rows(source, tensor)) return false;
+  const int64_t columns = elements_of(tensor) / rows;
   for (const RowRun& run : runs) {
-    const auto blocks =
-        std::as_bytes(std::span(tensor.bytes))
-            .subspan(static_cast<size_t>(run.begin * row), static_cast<size_t>(run.count * row));
-    if (!GACC_TRY(session.write_blocks(*source.buffer, at, *format, blocks))) return false;
+    const auto bytes = bytes_of_rows(tensor, rows, run);
+    if (!GACC_TRY(session.write_stored(*source.buffer, at, tensor.dtype, bytes))) return false;
     at += run.count * columns;
   }
   return true;
 }
 
-}  // namespace
+// Returns the numbers of rows where they stand in the file so that they can be read there; else nothing.
+std::span<const float> floats_in_file(const WeightSource& source, const StoredTensor& tensor, int64_t rows,
+                                      std::span<const RowRun> runs) {
+  if (tensor.dtype != "F32" || runs.size() != 1 || !has_rows(source, tensor)) return {};
+  const auto bytes = bytes_of_rows(tensor, rows, runs.front());
+  if (reinterpret_cast<uintptr_t>(bytes.data()) % alignof(float) != 0) return {};
+  return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
 
-Status write_sources(const std::vector<WeightSource>& sources, Session& session) {
+// Overwrites a parameter, some rows at a time: few enough to stay in a core's cache while they are converted.
+Status write_source(const WeightSource& source, Session& session) {
+  const std::vector<int64_t>& ours = source.buffer->shape;
   std::vector<float> block;
-  for (const WeightSource& source : sources) {
-    const std::vector<int64_t>& ours = source.buffer->shape;
-    int64_t at = 0;  // in the parameter
-    for (size_t i = 0; i < source.tensors.size(); ++i) {
-      const StoredTensor& tensor = *source.tensors[i];
-      const std::vector<int64_t> shape = transposed_if(tensor.shape, source.transpose);
-      const int64_t rows = shape.empty() ? 1 : shape.front(),
-                    columns = ours.size() == 2 ? ours[1] : elements_of(tensor) / std::max<int64_t>(rows, 1);
-      const int64_t at_once =
-          std::max<int64_t>(static_cast<int64_t>(kBlock) / std::max<int64_t>(columns, 1), 1);
-      const std::vector<RowRun> whole = {{0, rows}};
-      std::span<const RowRun> left = source.runs.empty() ? whole : source.runs[i];
-      int64_t done = 0;  // of the first run that is left
-      while (!left.empty()) {
-        const std::vector<RowRun> some = take_rows(left, done, at_once);
-        int64_t count = 0;
-        for (const RowRun& run : some) count += run.count;
-        if (count == 0) continue;
-        if (GACC_TRY(write_blocks(source, tensor, some, at, session))) {
-          at += count * columns;
-          continue;
+  int64_t at = 0;  // in the parameter
+  for (size_t i = 0; i < source.tensors.size(); ++i) {
+    const StoredTensor& tensor = *source.tensors[i];
+    const std::vector<int64_t> shape = transposed_if(tensor.shape, source.transpose);
+    const int64_t rows = shape.empty() ? 1 : shape.front(),
+                  columns = ours.size() == 2 ? ours[1] : elements_of(tensor) / std::max<int64_t>(rows, 1);
+    const auto most = static_cast<int64_t>(source.transpose ? kTurnedBlock : kBlock);
+    const int64_t at_once = std::max<int64_t>(most / std::max<int64_t>(columns, 1), 1);
+    const std::vector<RowRun> whole = {{0, rows}};
+    std::span<const RowRun> left = source.runs.empty() ? whole : source.runs[i];
+    int64_t done = 0;  // of the first run that is left
+    while (!left.empty()) {
+      const std::vector<RowRun> some = take_rows(left, done, at_once);
+      int64_t count = 0;
+      for (const RowRun& run : some) count += run.count;
+      if (count == 0) continue;
+      if (!GACC_TRY(write_stored(source, tensor, rows, some, at, session))) {
+        std::span<const float> numbers = floats_in_file(source, tensor, rows, some);
+        if (numbers.empty()) {
+          block.resize(static_cast<size_t>(count * columns));
+          read_rows(source, tensor, rows, some, columns, block);
+          if (source.factor != 1)
+            for (float& number : block) number *= source.factor;
+          numbers = block;
         }
-        block.resize(static_cast<size_t>(count * columns));
-        read_rows(source, tensor, rows, some, columns, block);
-        if (source.factor != 1)
-          for (float& number : block) number *= source.factor;
-        GACC_TRY(session.write_parameter(*source.buffer, at, block));
-        at += count * columns;
+        GACC_TRY(session.write_parameter(*source.buffer, at, numbers));
       }
+      at += count * columns;
     }
   }
   return {};
+}
+
+}  // namespace
+
+std::vector<const PlanBuffer*> buffers_of(const std::vector<WeightSource>& sources, const Plan& plan) {
+  std::map<std::string_view, const PlanBuffer*> halves;  // by parameter
+  for (const PlanBuffer& buffer : plan.buffers)
+    if (buffer.role == BufferRole::half) halves.emplace(buffer.of, &buffer);
+  std::vector<const PlanBuffer*> buffers;
+  for (const WeightSource& source : sources) {
+    const std::string& name =
+        source.buffer->name;  // by its name: the plan may be another one of the same model
+    if (const PlanBuffer* buffer = plan.find(name)) buffers.push_back(buffer);
+    if (const auto half = halves.find(name); half != halves.end()) buffers.push_back(half->second);
+  }
+  return buffers;
+}
+
+Status write_sources(const std::vector<WeightSource>& sources, Session& session) {
+  int64_t bytes = 0;
+  for (const WeightSource& source : sources) bytes += source.buffer->bytes;
+  LongWork work("loading weights", bytes);
+  return session.device().run_each(sources.size(), [&](size_t i) {
+    Status status = write_source(sources[i], session);
+    work.done(sources[i].buffer->bytes);
+    return status;
+  });
 }
 
 std::string Weights::blocks_text() const {
@@ -456,12 +506,12 @@ std::string Weights::blocks_text() const {
   for (const WeightSource& source : sources_) {
     const BlockFormat* own = block_format(dtype_text(source.buffer->dtype));
     for (const StoredTensor* tensor : source.tensors) {
-      const bool blocks = block_format(tensor->dtype) != nullptr;
-      if (own != nullptr && whole_blocks(source, *tensor) == own)
+      const BlockFormat* blocks = block_format(tensor->dtype);
+      if (own != nullptr && blocks == own && has_rows(source, *tensor))
         ++counts[fmt::format("of {} taken as they lie", tensor->dtype)];
       else if (own != nullptr)
         ++counts[fmt::format("of {} quantised to {}", tensor->dtype, dtype_text(source.buffer->dtype))];
-      else if (blocks)
+      else if (blocks != nullptr)
         ++counts[fmt::format("of {} read as the numbers that they stand for", tensor->dtype)];
     }
   }

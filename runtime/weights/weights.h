@@ -95,6 +95,8 @@ std::vector<int64_t> joined_shape(const WeightSource& source, const PublishedNam
 int64_t rows_of(const Split& split);
 // Returns ", part 0 of 64 + 64 rows" of a tensor that is split, else "".
 std::string split_text(const std::optional<Split>& split);
+// Returns the buffers of a session's plan that `write_sources` writes: parameters and their half copies, each whole.
+std::vector<const PlanBuffer*> buffers_of(const std::vector<WeightSource>& sources, const Plan& plan);
 // Overwrites those parameters of an initialised session.
 Status write_sources(const std::vector<WeightSource>& sources, Session& session);
 
@@ -123,6 +125,8 @@ class Weights {
   std::string blocks_text() const;
   // Parameters that the file lacks: with `part` they keep their start. Adapters may all be missing in any case.
   const std::vector<std::string>& missing() const { return missing_; }
+  // Returns what `write` writes of a session with that plan.
+  std::vector<const PlanBuffer*> written(const Plan& plan) const { return buffers_of(sources_, plan); }
   // Overwrites the parameters of an initialised session that the file has.
   Status write(Session& session) const { return write_sources(sources_, session); }
   // Returns the extents, along the first axis, of the tensors that make up a parameter; empty when it is one tensor.

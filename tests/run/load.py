@@ -120,6 +120,32 @@ def test_names_axes_and_parts(folder):
     expect(loaded(artifact, folder / "out.safetensors", folder) == ours, "our own names")
 
 
+def drawn(artifact, device, folder, *options):
+    """Trains one update with a trace: how many launches of `init` draw numbers, and the parameters."""
+    trace, out = folder / "trace.json", folder / "out.safetensors"
+    (folder / "text.bin").write_bytes(bytes(range(40)))
+    run("gacc-exec", artifact, "--data", f"text:{folder / 'text.bin'}", "--updates", 1, "--lr", 1e-30,
+        "--device", device, "--profile", trace, "--save", out, *options)
+    kernels = [e for e in json.loads(trace.read_text())["traceEvents"] if e["cat"] == "kernel"]
+    return sum(e["args"]["program"] == "init" and "random" in e["name"] for e in kernels), saved(out)
+
+
+def test_what_is_loaded_is_not_drawn(folder):
+    """Frozen blocks, whose launches make nothing else. What is not loaded has the numbers that it has without."""
+    artifact = build(folder, TABLE.replace("[load]", "[load]\npart = true", 1), trainable=[False, False])
+    file, tensors = folder / "w.safetensors", elsewhere()
+    few = {n: t for n, t in tensors.items() if ".layers.1." not in n}
+    for device in ("cpu", "emulate"):
+        write(file, tensors)
+        all_drawn, fresh = drawn(artifact, device, folder)
+        least, _ = drawn(artifact, device, folder, "--load", file)
+        write(file, few)
+        _, partly = drawn(artifact, device, folder, "--load", file)
+        expect(least < all_drawn, f"{device}: {least} and {all_drawn} launches draw")
+        for name, value in partly.items():
+            expect((value == fresh[name]) == name.startswith("h.1."), f"{device}: {name}")
+
+
 # Queries, keys and values head by head, and two of our matrices in one.
 SPLIT = """
 [load]

@@ -15,6 +15,7 @@
 
 #include "runtime/atomic_file.h"
 #include "runtime/tell/progress.h"
+#include "runtime/tell/waiting.h"
 #include "tests/runtime/fake_device.h"
 
 namespace gacc {
