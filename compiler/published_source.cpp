@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "compiler/gguf_config.h"
 #include "runtime/atomic_file.h"
 #include "runtime/data/file_bytes.h"
 #include "runtime/gguf.h"
@@ -15,8 +16,6 @@ namespace gacc {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int64_t kMostBytes = int64_t{4} << 20;  // of a config.json or a family
 
 CompileTrouble wrong(const std::string& place, const std::string& text) {
   return {false, fmt::format("{}: error: {}\n", place, text)};
@@ -47,7 +46,7 @@ std::optional<CompileTrouble> read_families(const std::string& folder, std::vect
   if (files.empty()) return wrong(folder, "there is no family in it, which is a file NAME.toml");
   std::ranges::sort(files);
   for (const fs::path& file : files) {
-    const Result<std::string> text = read_input(file.string(), kMostBytes);
+    const Result<std::string> text = read_input(file.string(), kMostConfig);
     if (!text) return wrong(file.string(), text.status().text());
     families.push_back({file.string(), *text});
   }
@@ -70,13 +69,14 @@ std::string blocks_of(const std::string& ggml_type) {
   return type && ir::dtype_info(*type).block > 1 ? name : "";
 }
 
-// Returns what a GGUF says of itself as PublishedOptions::gguf has it, and in `matrices` its type_of_matrices.
-Result<std::string> said_by_gguf(const std::string& path, std::string& matrices) {
+}  // namespace
+
+Result<std::string> said_by_gguf(const std::string& path, std::string* matrices) {
   using nlohmann::ordered_json;
   const SharedFile file = GACC_TRY(FileBytes::open(path, 1));
   Gguf gguf;
   GACC_TRY(parse_gguf(file->text(), path, gguf));
-  matrices = type_of_matrices(gguf);
+  if (matrices != nullptr) *matrices = type_of_matrices(gguf);
   const std::string_view architecture = gguf.text("general.architecture").value_or("");
   if (const auto type = gguf.text("general.type"); type && *type != "model")
     return Status::error("its general.type is \"{}\"; only a model is compiled", *type);
@@ -106,8 +106,6 @@ Result<std::string> said_by_gguf(const std::string& path, std::string& matrices)
   return json_text(said);
 }
 
-}  // namespace
-
 bool is_published(const std::string& path) {
   std::error_code ignored;
   return path.ends_with(".json") || is_gguf(path) || fs::is_directory(path, ignored);
@@ -130,7 +128,7 @@ std::optional<CompileTrouble> read_published(const std::string& path, const std:
   if (folder && !has(path, "config.json")) return wrong(path, "there is no config.json; " + what_it_is(path));
   options.gguf = !folder && is_gguf(path);
   const Result<std::string> text =
-      options.gguf ? said_by_gguf(path, options.matrices) : read_input(config, kMostBytes);
+      options.gguf ? said_by_gguf(path, &options.matrices) : read_input(config, kMostConfig);
   if (!text) {
     std::string why = text.status().text();
     if (why.starts_with(path + ": ")) why.erase(0, path.size() + 2);

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "frontend/ir_model.h"
+#include "frontend/loaded_config.h"
 #include "frontend/loss.h"
 #include "frontend/warnings.h"
 #include "ir/positions.h"
@@ -76,6 +77,7 @@ std::optional<ir::Module> compile_model(std::string_view text, std::string_view 
   assign_groups(model, module, diag);
   assign_loads(model, parameters, module, diag);
   note_presumptions(model, parameters, module, diag);
+  note_family(*root, module, diag);
   judge_equivalence(model, step.inexact(), module.results, diag);
   if (diag.failed()) return std::nullopt;
   LayerLowering eval({module, module.eval, diag}, parameters, model);

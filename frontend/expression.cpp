@@ -260,11 +260,28 @@ class Evaluator {
     return after == after_real && error == std::errc() ? Value{whole} : Value{real};
   }
 
-  Value named(const std::string& name) {
-    if (name == "true" || name == "false") return {name == "true"};
-    if (name == "null" || name == "none") return {};
-    if (name == "unknown") return unknown();
-    if (take("(")) return call(name);
+  // Returns the name in the file: of a key of a name that stands for objects, the key of the first that is there, or of
+  // the last.
+  std::string in_file(const std::string& name) {
+    const size_t dot = std::min(name.find('.'), name.size());
+    const auto known = named_.find(name.substr(0, dot));
+    if (known == named_.end() || known->second.objects.empty()) return name;
+    const std::vector<std::string>& objects = known->second.objects;
+    const auto is_there = [&](const std::string& object) {
+      return !lookup_(object).value_or(Value()).is_null();
+    };
+    if (reading_)
+      for (const std::string& object : objects) out_.read.insert(object + name.substr(dot));
+    const auto first = std::ranges::find_if(objects, is_there);
+    return (first == objects.end() ? objects.back() : *first) + name.substr(dot);
+  }
+
+  Value named(const std::string& text) {
+    if (text == "true" || text == "false") return {text == "true"};
+    if (text == "null" || text == "none") return {};
+    if (text == "unknown") return unknown();
+    if (take("(")) return call(text);
+    const std::string name = in_file(text);
     const auto known = named_.find(name);
     const bool is_named = known != named_.end();
     if (reading_ && is_named)

@@ -1,5 +1,5 @@
 // Facts that the model presumes of loaded weights and that their shapes do not show: a folder's config.json is compared
-// with them (runtime/weights/config.h). Also finds the weights that two layers share.
+// with them (frontend/loaded_config.h). Also finds the weights that two layers share.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include "frontend/config_json.h"
 #include "frontend/model_file.h"
 #include "frontend/parameters.h"
+#include "frontend/rope_scaling.h"
 #include "ir/ops/heads.h"
 
 namespace gacc::frontend {
@@ -41,14 +42,15 @@ void add_rope(const ir::OpView& view, Facts& facts) {
   facts.add("interleaved", view.flag("interleaved"));
 }
 
-// The keys of each `rope.scaling`, which are those of config.json.
-void add_scaling(const std::vector<LayerSpec>& layers, Facts& facts) {
+// The keys of each `rope.scaling`, which are those of config.json, and what they come to for so many turned channels.
+void add_scaling(const std::vector<LayerSpec>& layers, int64_t rotated, Facts& facts) {
   for (const LayerSpec& layer : layers) {
-    for (const std::vector<LayerSpec>& body : layer.bodies) add_scaling(body, facts);
+    for (const std::vector<LayerSpec>& body : layer.bodies) add_scaling(body, rotated, facts);
     const Values* rope = layer.keys.find("rope");
     const Values* scaling = rope == nullptr ? nullptr : rope->find("scaling");
     if (scaling == nullptr || scaling->type == nullptr) continue;
     facts.add("scaling.rope_type", scaling->type->name);
+    facts.add("scaling", value_text(scaling_numbers(*scaling, rope->real("theta"), rotated)));
     for (const KeyValue& each : scaling->values)
       if (each.value) facts.add(fmt::format("scaling.{}", each.key->name), value_text(to_value(*each.value)));
   }
@@ -71,6 +73,7 @@ void note_presumptions(const ModelFile& model, const Parameters& parameters, ir:
     return op.info == &ir::op_attention || op.info == &ir::op_attention_dropout;
   };
   Facts facts;
+  int64_t rotated = 0;
   const bool known = std::ranges::any_of(module.step.ops, attends);  // published models without it are not
   for (size_t i = 0; known && i < module.step.ops.size(); ++i) {
     const ir::Op& op = module.step.ops[i];
@@ -78,10 +81,11 @@ void note_presumptions(const ModelFile& model, const Parameters& parameters, ir:
     const std::string_view name = op.info->name;
     if (attends(op)) add_attention(view, facts);
     if (name == "rope") add_rope(view, facts);
+    if (name == "rope") rotated = view.integer("rotated");
     if (name == "layer_norm" || name == "rms_norm") facts.add("eps", view.real("eps"));
     if (op.info->activation) facts.add("activation", name);
   }
-  add_scaling(model.layers, facts);
+  add_scaling(model.layers, rotated, facts);
   const Values* load = model.file.find("load");
   if (load != nullptr && load->given("config") && (*load)["config"].good)
     for (const Entry& entry : (*load)["config"].node->entries) {

@@ -179,6 +179,18 @@ RopeScaling rope_scaling(const Values& scaling, double theta, int64_t rotated, i
   return made;
 }
 
+ConfigValue scaling_numbers(const Values& scaling, double theta, int64_t rotated) {
+  std::vector<ConfigValue> numbers;
+  for (const int64_t length : {int64_t{1}, static_cast<int64_t>(kLargest)}) {
+    const RopeScaling made = rope_scaling(scaling, theta, rotated, length);
+    std::vector<ConfigValue> scales;
+    for (const double scale : made.scales) scales.push_back({scale});
+    numbers.push_back({std::move(scales)});
+    numbers.push_back({made.magnitude});
+  }
+  return {std::move(numbers)};
+}
+
 bool check_rope_scaling(const Values& scaling, int64_t rotated, Diag& diag) {
   const size_t reports = diag.reports().size();
   for (const char* key : {"short_factor", "long_factor"}) {

@@ -321,6 +321,12 @@ const Table tables::load{
          {"outside", Form::texts, no_default,
           "our names of parameters whose names in the file are without `prefix`"},
          names_of_files[3],
+         {"family", Form::text, no_default,
+          "the family that this model file is read by, as `gaccc FOLDER --emit toml` writes it: `--load` "
+          "reads a folder's config.json, or a GGUF's metadata, by it, and compares. A name, or the text of "
+          "one that is not built in"},
+         {"modules", Form::table, no_default,
+          "the file's name of a module = PEFT's, where its model calls it otherwise: of adapters' files"},
          {"config", Form::table, no_default,
           "keys of a folder's config.json that this model file answers for, and their values: `--load` of "
           "the folder compares them"},

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "compiler/compare_config.h"
 #include "compiler/open_artifact.h"
 #include "compiler/plan/show.h"
 #include "library/compiler_plugin.h"
@@ -497,6 +498,7 @@ gacc_error gacc_session_load(gacc_session* session, const char* path) {
     }
     Weights weights;
     DataFacts facts;
+    GACC_TRY(compare_config(path, run.plan));
     GACC_TRY(weights.open(path, run.plan));  // refuses before the device has a part in it
     GACC_TRY(read_facts(weights.metadata(), path, run.plan, facts));
     Status status = run.start ? start(run, &weights) : weights.write(*run.session);

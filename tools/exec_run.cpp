@@ -5,6 +5,7 @@
 
 #include <bit>
 
+#include "compiler/compare_config.h"
 #include "compiler/open_artifact.h"
 #include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
@@ -295,6 +296,7 @@ Status Run::load_parameters() {
   const Plan& plan = artifact.plan;
   Metadata metadata;
   if (!file.empty()) {
+    GACC_TRY(compare_config(file, plan));
     GACC_TRY(loaded.open(file, plan));
     metadata = loaded.metadata();
     if (const std::string blocks = loaded.blocks_text(); !blocks.empty() && !given.quiet)
@@ -325,6 +327,7 @@ Status Run::load_parameters() {
 
 // Checks that the parameters can be written as they are asked for.
 Status Run::check_saving() const {
+  if (!given.like.empty()) GACC_TRY(compare_config(given.like, artifact.plan));
   for (const SaveForm& form : saved_at_end()) GACC_TRY(check_save(form, artifact.plan, loaded));
   const std::optional<SaveForm> best = saved_as_best();
   return best ? check_save(*best, artifact.plan, loaded) : Status();

@@ -38,6 +38,19 @@ bool ends_in(const std::string& module, const std::string& part) {
   return module == part || module.ends_with("." + part);
 }
 
+// Returns PEFT's name of a module, or of a tensor of it, by its name in the published weights.
+std::string for_peft(const Plan& plan, const std::string& name) {
+  constexpr std::string_view kModule = "module:";  // "module:FILE=PEFT", of [load] modules
+  for (std::string_view line : plan.presumes) {
+    if (!line.starts_with(kModule)) continue;
+    line.remove_prefix(kModule.size());
+    const std::string_view theirs = line.substr(0, line.find('='));
+    if (name == theirs || (name.starts_with(theirs) && name[theirs.size()] == '.'))
+      return std::string(line.substr(theirs.size() + 1)) + name.substr(theirs.size());
+  }
+  return name;
+}
+
 // Returns the name of a layer's weight in the published weights; an error where the layer shares another's and [load]
 // has no name for it.
 Result<PublishedName> name_of(const Plan& plan, const std::string& weight, FileKind kind) {
@@ -61,9 +74,10 @@ struct Module {
     int64_t rank = 0;
     std::vector<RowRun> runs{};  // its rows, of the module's
   };
-  std::string path{};
+  std::string path{};  // as the program calls it that reads the adapter
   int64_t rows = 0;
   std::vector<Part> parts{};
+  std::string file_path{};  // as the published weights call it
 
   int64_t rank() const {
     int64_t sum = 0;
@@ -105,16 +119,18 @@ Result<Module> module_of(const Plan& plan, const PlanAdapter& adapter, FileKind 
   const std::vector<int64_t>& b = plan.find(adapter.name + kB)->shape;
   const int64_t all = plan.find(adapter.weight)->shape[0], rows = b[0], rank = b[1];
   if (kind == FileKind::published && !plan.load)
-    return Module{adapter.name, rows, {{&adapter, rank, {{0, rows}}}}};
+    return Module{adapter.name, rows, {{&adapter, rank, {{0, rows}}}}, adapter.name};
   const std::vector<int64_t> parts = as.tensors.size() == 1 ? std::vector{all} : as.parts;
   int64_t begin = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     if (adapter.begin >= begin && adapter.begin + rows <= begin + parts[i]) {
       const std::optional<Split> split = split_of(as, all);
       const std::vector<RowRun> runs = runs_of(as, i, split ? all : parts[i]);
-      return Module{module_of(as.tensors[i]),
+      const std::string path = module_of(as.tensors[i]);
+      return Module{kind == FileKind::published ? for_peft(plan, path) : path,
                     split ? rows_of(*split) : parts[i],
-                    {{&adapter, rank, some_of(runs, adapter.begin - begin, rows)}}};
+                    {{&adapter, rank, some_of(runs, adapter.begin - begin, rows)}},
+                    path};
     }
     begin += parts[i];
   }
@@ -176,7 +192,7 @@ std::vector<std::string> targets_of(const Plan& plan, const std::vector<std::str
   for (const PlanBuffer& buffer : plan.buffers) {
     if (!is_saved(buffer) || buffer.shape.size() != 2) continue;
     for (const std::string& tensor : published_name(plan, buffer.name).tensors) {
-      const std::string module = module_of(tensor);
+      const std::string module = for_peft(plan, module_of(tensor));
       if (last.contains(last_part(module)) && !adapted.contains(module))
         return {adapted.begin(), adapted.end()};
     }
@@ -216,7 +232,9 @@ Result<std::string> adapter_configuration(const Plan& plan, const Weights& loade
     if (!is_trained_beside(plan, buffer)) continue;
     for (const std::string& name : names_of(plan, buffer.name))
       for (const std::string& tensor : published_name(plan, name).tensors)
-        if (std::ranges::count(paths, module_of(tensor)) == 0) beside.insert(module_of(tensor));
+        if (const std::string module = for_peft(plan, module_of(tensor));
+            std::ranges::count(paths, module) == 0)
+          beside.insert(module);
   }
   std::vector<int64_t> ranks;
   std::vector<double> alphas;
@@ -470,7 +488,7 @@ Result<std::vector<NamedTensor>> adapter_tensors(const Plan& plan, const Weights
         more.emplace_back(named(parameters, buffer.name)).name = name;
   if (!more.empty()) GACC_TRY(to_published(plan, loaded, more));
   for (NamedTensor& tensor : more) {
-    tensor.name = name_beside(tensor.name, paths);
+    tensor.name = name_beside(for_peft(plan, tensor.name), paths);
     tensors.push_back(std::move(tensor));
   }
   return tensors;
@@ -519,8 +537,7 @@ Status Adapter::open(const std::string& path, const Plan& plan) {
   std::vector<std::string> problems;
   const FileKind kind = kind_of(path);
   if (kind == FileKind::gguf && !plan.gguf) return Status::error("{}: {}", path, kNoGguf);
-  const std::vector<Module> modules = GACC_TRY(modules_of(plan, kind));
-  const std::vector<std::string> paths = paths_of(modules);
+  std::vector<Module> modules = GACC_TRY(modules_of(plan, kind));
   const AdapterFiles files = adapter_files(path);
   std::error_code none;
   if (!std::filesystem::exists(path, none))
@@ -535,6 +552,12 @@ Status Adapter::open(const std::string& path, const Plan& plan) {
         "NAME.gguf",
         path);
   GACC_TRY(file_.open(files.tensors));
+  // Adapters that were made before PEFT's model had another name of a module have the file's.
+  for (Module& module : modules)
+    if (file_.find(std::string(kRoot) + module.path + kA) == nullptr &&
+        file_.find(std::string(kRoot) + module.file_path + kA) != nullptr)
+      module.path = module.file_path;
+  const std::vector<std::string> paths = paths_of(modules);
   const Gguf* gguf = file_.gguf();
   if ((gguf != nullptr) != (kind == FileKind::gguf))
     return Status::error("{}: is {}a GGUF, and its name says the other", path, gguf == nullptr ? "not " : "");
@@ -612,7 +635,8 @@ Status Adapter::open(const std::string& path, const Plan& plan) {
     for (const std::string& name : names_of(plan, buffer.name)) {
       const PublishedName as = published_name(plan, name);
       std::vector<std::string> names;
-      for (const std::string& tensor : as.tensors) names.push_back(name_beside(tensor, paths));
+      for (const std::string& tensor : as.tensors)
+        names.push_back(name_beside(for_peft(plan, tensor), paths));
       const auto is_there = [&](const std::string& one) { return file_.find(one) != nullptr; };
       if (std::ranges::none_of(names, is_there)) {
         lacking = true;

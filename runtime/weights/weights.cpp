@@ -11,7 +11,6 @@
 #include "runtime/blocks.h"
 #include "runtime/long_work.h"
 #include "runtime/text.h"
-#include "runtime/weights/config.h"
 
 namespace gacc {
 namespace {
@@ -340,9 +339,6 @@ Status Weights::open(const std::string& path, const Plan& plan) {
     if (gguf->text("general.type") == "adapter")
       return Status::error("{}: is an adapter, which --load-adapter takes; --load takes the model", path);
     if (!plan.gguf) return Status::error("{}: {}", path, kNoGguf);
-    GACC_TRY(compare_metadata(*gguf, path, plan));
-  } else if (!path.ends_with(".json") && !path.ends_with(".safetensors")) {
-    GACC_TRY(compare_config(path, plan));
   }
   std::vector<std::string> problems = find_sources(plan);
   for (std::string& more : left_over(plan)) problems.push_back(std::move(more));

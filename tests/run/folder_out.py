@@ -311,5 +311,33 @@ def test_an_adapter_opens_in_peft_by_itself(folder):
     expect(far < 1e-5, far)
 
 
+def test_an_adapter_of_a_head_has_pefts_name_of_it(folder):
+    """GPT-NeoX's files call the head embed_out, transformers and PEFT lm_head: PEFT skips what it does not know."""
+    neox = dict(model_type="gpt_neox", architectures=["GPTNeoXForCausalLM"], vocab_size=64, hidden_size=16,
+                intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=32,
+                rotary_pct=0.5, dtype="float32", bos_token_id=1, eos_token_id=2)
+    for name, tied in ("own", False), ("tied", True):
+        base, _ = base_of(folder, neox, name, tie_word_embeddings=tied)
+        artifact = compiled(base, folder / "lora.ptx", "--lora", 2, "--set", 'lora.match=["layers.*", "head"]')
+        adapter = folder / f"{name}-adapter"
+        run("gacc-exec", artifact, "--data", tokens(folder), "--load", base, "--updates", 3, "--save-adapter", adapter,
+            *FAST)
+        raw = (adapter / "adapter_model.safetensors").read_bytes()
+        head = json.loads(raw[8:8 + int.from_bytes(raw[:8], "little")])
+        expect({"base_model.model.lm_head.lora_A.weight", "base_model.model.lm_head.lora_B.weight"} <= set(head), head)
+        expect(not any("embed_out" in key for key in head), head)
+        # One of the days when it had the file's name is taken as well.
+        want = predicted(folder, artifact, "--load", base, "--load-adapter", adapter)
+        text = json.dumps({key.replace("lm_head", "embed_out"): value for key, value in head.items()}).encode()
+        (adapter / "adapter_model.safetensors").write_bytes(
+            len(text).to_bytes(8, "little") + text + raw[8 + int.from_bytes(raw[:8], "little"):])
+        expect(predicted(folder, artifact, "--load", base, "--load-adapter", adapter) == want, "the older name")
+        (adapter / "adapter_model.safetensors").write_bytes(raw)
+        python = harness.peer("peft", "transformers")
+        predicted(folder, artifact, "--load", base, "--load-adapter", adapter)
+        far = far_from_transformers(python, folder, adapter.name, adapter)
+        expect(far < 1e-5, far)
+
+
 if __name__ == "__main__":
     harness.main(globals())

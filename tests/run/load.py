@@ -412,33 +412,37 @@ def test_a_folder_s_config_is_compared(folder):
     run("gacc-exec", build(), "--init-only", "--save", place / "model.safetensors", "--device", "cpu")
     for right in ({}, {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "dtype": "float32"},
                   {"sliding_window": 12}, {"layer_types": ["full_attention"]},
-                  {"sliding_window": 4, "use_sliding_window": False}, {"no_rope_layers": [1, 1]},
-                  {"final_logit_softcapping": None}, {"attention_multiplier": 0.5},
+                  {"sliding_window": 4, "use_sliding_window": False}, {"final_logit_softcapping": None},
                   {"residual_multiplier": 1.0, "logits_scaling": 1},
-                  {"full_attn_mod": 1, "interpolate_factor": 1, "n_special": 0}, {"partial_rotary_factor": 1.0},
-                  {"query_pre_attn_scalar": 4}, {"model_type": "qwen2", "sliding_window": 4},
+                  {"full_attn_mod": 1, "interpolate_factor": 1, "n_special": 0, "is_encoder_decoder": False,
+                   "forced_bos_token_id": 3, "pruned_heads": {}},
+                  {"partial_rotary_factor": 1.0},
                   {"model_type": "qwen3", "sliding_window": 4, "use_sliding_window": True, "num_hidden_layers": 28},
                   {"sliding_window": 4, "layer_types": ["full_attention"]}):
         loads(right)
+    loads({"model_type": "qwen2", "sliding_window": 4}, without=["attention_bias"])
     loads({}, without=["num_key_value_heads"], *["num_attention_heads is 4, 2 in the model"])
     for wrong, *words in (({"rope_theta": 500000.0}, "rope_theta is 500000", "10000 in the model"),
                           ({"num_attention_heads": 8, "head_dim": 2}, "num_attention_heads is 8, 4",
                            "head_dim is 2, 4"),
                           ({"rope_parameters": {"rope_theta": 5e5}}, "rope_parameters.rope_theta"),
-                          ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling is"),
+                          ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling.low_freq_factor"),
                           ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "not scaled"),
                           ({"rope_parameters": {"rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0}},
                            "rope_parameters"),
                           ({"hidden_act": "gelu"}, 'hidden_act is "gelu"', "silu in the model"),
                           ({"rms_norm_eps": 1e-5}, "rms_norm_eps is"),
-                          ({"sliding_window": 4}, "sliding_window is 4", "12 positions"),
+                          ({"sliding_window": 4}, "`sliding_window` = 4 cannot be expressed"),
                           ({"model_type": "qwen3", "sliding_window": 4, "use_sliding_window": True,
-                            "num_hidden_layers": 29}, "sliding_window is 4"),
+                            "num_hidden_layers": 29}, "use_sliding_window"),
+                          ({"model_type": "qwen3", "sliding_window": 4, "use_sliding_window": True,
+                            "num_hidden_layers": 29, "max_window_layers": 0},
+                           "sliding_window is 4", "nothing in the model"),
                           ({"no_rope_layers": [1, 0]}, "no_rope_layers"),
                           ({"logits_scaling": 8.0}, "logits_scaling\" is 8.0"),
                           ({"embedding_multiplier": 12.0}, "embedding_multiplier"),
                           ({"attention_multiplier": 0.25}, "attention_multiplier"),
-                          ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+                          ({"partial_rotary_factor": 0.5}, "`partial_rotary_factor` = 0.5 cannot be expressed"),
                           ({"model_type": "gemma"}, 'model_type is "gemma"'),
                           ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
                           ({"something_new": 3}, '"something_new" is 3', "[load.config]"),
@@ -448,12 +452,13 @@ def test_a_folder_s_config_is_compared(folder):
     loads({}, "missing, which is 10000", artifact=build(ROTARY.replace("10000", "500000")), without=["rope_theta"])
     loads({}, artifact=build(), without=["hidden_act", "rms_norm_eps"])
     loads({"model_type": "phi3"}, "rms_norm_eps is missing, which is 1e-05, 1e-06 in the model",
-          without=["rms_norm_eps"])
+          without=["rms_norm_eps", "attention_bias"])
     loads({}, 'hidden_act is missing, which is "silu", relu in the model',
           artifact=build(ROTARY.replace("silu", "relu")), without=["hidden_act"])
     loads({"model_type": "mine"}, artifact=build(ROTARY + '[load.config]\nmodel_type = "mine"\n'),
           without=["rms_norm_eps"])
-    loads({}, "not causal", artifact=build(ROTARY.replace("causal = true\n", "")))
+    loads({}, "causal is missing, which is true, false in the model",
+          artifact=build(ROTARY.replace("causal = true\n", "")))
     scaled = build(ROTARY.replace("theta = 10000",
                                   'theta = 10000, scaling = { type = "llama3", factor = 8, low_freq_factor = 1, '
                                   'high_freq_factor = 4, original_max_position_embeddings = 8 }'))
@@ -464,27 +469,28 @@ def test_a_folder_s_config_is_compared(folder):
     loads({}, "rope_theta is missing", artifact=build(ROTARY.replace("10000", "500000")), without=["rope_theta"])
     scaled = build(ROTARY.replace("theta = 10000", 'theta = 10000, scaling = { type = "linear", factor = 8 }'))
     loads({"rope_scaling": scaling}, 'rope_scaling.rope_type is "llama3", linear in the model', artifact=scaled)
-    loads({"rope_scaling": {"type": "linear", "factor": 4.0}}, "rope_scaling.factor is 4.0, 8 in the model",
+    loads({"rope_scaling": {"type": "linear", "factor": 4.0}}, "rope_scaling.factor is 4.0", "8 in the model",
           artifact=scaled)
-    loads({"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}, "is scaled", artifact=scaled,
-          without=["rope_scaling"])
+    loads({"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}, "the model's positions are scaled",
+          artifact=scaled, without=["rope_scaling"])
     scaled = build(ROTARY.replace("10000",
                                   '10000, scaling = { type = "longrope", factor = 4, original_max_position_embeddings '
                                   '= 16, short_factor = [1, 1], long_factor = [2, 2] }'))
-    for named in {"type": "su"}, {"type": "su", "finetuned": True}, {"type": "yarn"}:
-        phi3 = {"model_type": "phi3"} if named["type"] == "yarn" else {}  # whose first files call it so
-        loads({"rope_scaling": named | {"short_factor": [1, 1], "long_factor": [2, 2]},
-               "original_max_position_embeddings": 16} | phi3, artifact=scaled)
-    loads({"rope_scaling": {"type": "yarn"}}, 'rope_scaling.type is "yarn", longrope in the model', artifact=scaled)
-    loads({"rope_scaling": {"type": "su"}, "original_max_position_embeddings": 32},
-          "original_max_position_embeddings is 32, 16 in the model", artifact=scaled)
+    lists = {"short_factor": [1, 1], "long_factor": [2, 2]}
+    for named in {"type": "su"}, {"type": "su", "finetuned": True}, {"type": "yarn"}:  # as the first files call it
+        loads({"model_type": "phi3", "rope_scaling": named | lists, "original_max_position_embeddings": 16},
+              artifact=scaled, without=["attention_bias"])
+    loads({"rope_scaling": {"type": "yarn", "factor": 4.0}}, 'rope_scaling.type is "yarn", longrope in the model',
+          artifact=scaled)
+    loads({"model_type": "phi3", "rope_scaling": {"type": "su"} | lists, "original_max_position_embeddings": 32},
+          "original_max_position_embeddings is 32", "16 in the model", artifact=scaled, without=["attention_bias"])
     # Keys that the model file answers for.
     own = build(ROTARY + '[load.config]\nmodel_type = "mine"\nsomething_new = 3\n')
     loads({"model_type": "mine", "something_new": 3}, artifact=own)
     loads({"model_type": "mine", "something_new": 4}, "something_new is 4, 3 in the model", artifact=own)
     (place / "config.json").write_text("[]")
     harness.one_error(run("gacc-exec", own, "--init-only", "--load", place, "--device", "cpu", code=1),
-                      "config.json is no JSON object")
+                      "config.json", "it is no JSON object")
 
 
 def test_the_table_is_checked_when_compiling(folder):
