@@ -1,4 +1,4 @@
-// Whether the configuration beside weights, or that a GGUF has, describes the model that they are loaded into.
+// Says whether the configuration beside weights, or that a GGUF has, describes the model that they are loaded into.
 #pragma once
 #include <string>
 

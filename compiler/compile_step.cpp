@@ -59,7 +59,7 @@ StepCompiler::Ended StepCompiler::read() {
   module_ = compile_model(source_.text, source_.file, overrides_, diag_, nullptr, strict);
   if (diag_.failed()) return wrong_model();
   if (!module_) return CompileTrouble{true, bug_text("the frontend gave up without a reason")};
-  on_note(diag_.render_warnings());
+  on_note(source_.notes + diag_.render_warnings());
   diag_ = fresh();
   on_phase("frontend");
   return {};

@@ -40,6 +40,7 @@ struct ModelSource {
   std::string file;                 // what messages call it
   std::vector<Location> origins{};  // of a published model: places of the text that have a key of its file
   std::string precision_because{};  // likewise: why it computes in precision.compute
+  std::string notes{};              // likewise: whole lines, which on_note receives
 };
 
 class StepCompiler : NoCopy {

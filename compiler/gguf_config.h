@@ -1,4 +1,4 @@
-// What a GGUF says of itself, as a configuration.
+// Reads what a GGUF says of itself, as a configuration.
 #pragma once
 #include <cstdint>
 #include <string>

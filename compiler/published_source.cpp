@@ -148,7 +148,7 @@ std::optional<CompileTrouble> read_published(const std::string& path, const std:
   std::optional<PublishedModel> model = published_model(*text, config, all, options, problems);
   if (!model) return CompileTrouble{false, problems};
   source = {std::move(model->text), config + " as a model file", std::move(model->origins),
-            std::move(model->precision_because)};
+            std::move(model->precision_because), std::move(model->notes)};
   return {};
 }
 

@@ -12,7 +12,7 @@
 
 namespace gacc::frontend {
 
-// What a family gives a model file at one place: keys, and names of layers behind an "@", as
+// A value that a family gives a model file at one place: keys, and names of layers behind an "@", as
 // "layers/@mix/layers/@attn/rope/theta"; ".../when": whether the table is there at all.
 struct FamilyValue {
   std::string path;
@@ -31,7 +31,7 @@ struct FamilyReading {
 
 class Families {
  public:
-  // Of two that match the first one counts. `problems` receives whole lines.
+  // Takes families, of which the first that matches counts. `problems` receives whole lines.
   Families(std::span<const Family> all, std::string& problems) : all_(all), problems_(problems) {}
 
   struct Chosen {

@@ -89,7 +89,7 @@ class LoadedConfig {
     std::string why;
     std::optional<ConfigValues> values = parse_config(config, why);
     if (!values) return {why};
-    // Which head the file has is a matter of the model file, where somebody wrote it.
+    // Leaves the head to a model file that somebody wrote.
     if (!has_record()) std::erase_if(*values, [](const auto& each) { return each.first == "architectures"; });
     std::vector<Family> families;
     if (const std::string* own = own_family()) families.push_back({"family.toml", *own});
@@ -263,7 +263,7 @@ class LoadedConfig {
     return said != said_.end() && !parse_value(said->second.front()).is_null();
   }
 
-  // Of a model that a family made: place by place. Of scaled positions and ones that are not, `type` says all.
+  // Compares a model that a family made, place by place. Of scaled positions and ones that are not, `type` says all.
   void compare_places() {
     std::set<std::string_view> scaled_alike;  // layers
     for (const auto& [path, values] : said_) {
@@ -283,7 +283,7 @@ class LoadedConfig {
     }
   }
 
-  // Of a model file that somebody wrote: what its layers do, in whatever order they stand.
+  // Compares a model file that somebody wrote: what its layers do, in whatever order they stand.
   void compare_names() {
     if (const Node* layers = read_->model.find("layers")) compare_names_of(*layers, "/layers");
     if (said_.contains("window") && !found_.contains("window")) differs_from("window", window_path_, {});

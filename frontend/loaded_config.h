@@ -1,5 +1,5 @@
-// What a config.json, or a GGUF's metadata, beside weights says of the model that they are loaded into. It is read as
-// the compiler reads it, by the same families.
+// Compares what a config.json, or a GGUF's metadata, beside weights says with the model that they are loaded into. That
+// is read as the compiler reads it, by the same families.
 #pragma once
 #include <span>
 #include <string>
@@ -20,7 +20,7 @@ void note_family(const Node& model, ir::Module& module, Diag& diag);
 
 }  // namespace frontend
 
-// What a compiled model says of the weights that it takes.
+// A compiled model, by what it says of the weights that it takes.
 struct ModelRecord {
   std::vector<std::string> presumes;  // lines NAME=VALUE, as Plan::presumes has them
   bool tied = false;                  // its head shares the embedding's weight

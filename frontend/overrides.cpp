@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 
+#include "frontend/config_json.h"
 #include "frontend/frontend.h"
 #include "frontend/schema.h"
 #include "frontend/toml_tree.h"
@@ -113,7 +114,8 @@ void apply_overrides(Node& root, const std::vector<Override>& overrides, Diag& d
   for (const Override& override : overrides) apply(root, override, diag);
 }
 
-void drop_keys_of_types(Node& root, const std::vector<Override>& overrides, bool all) {
+std::vector<std::string> drop_keys_of_types(Node& root, const std::vector<Override>& overrides, bool all) {
+  std::vector<std::string> told;
   for (const Table* table : {&tables::optimizer, &tables::schedule}) {
     const auto given = [&](std::string_view key) {
       return std::ranges::find(overrides, fmt::format("{}.{}", table->path, key), &Override::key) !=
@@ -125,12 +127,23 @@ void drop_keys_of_types(Node& root, const std::vector<Override>& overrides, bool
     const auto known = [&](std::string_view key) {
       return !all && type != table->types.end() && find_key((*type)->keys, key) != nullptr;
     };
+    std::vector<std::string> kept, dropped;
     std::erase_if(node->entries, [&](const Entry& entry) {
       const bool share = !all && entry.key == "warmup" && entry.value.form == Node::Form::text;  // of a total
       const bool stays = share ? known("total") : known(entry.key) || find_key(table->keys, entry.key);
-      return !stays && !given(entry.key);
+      if (given(entry.key)) return false;
+      if (stays)
+        kept.push_back(fmt::format("{} = {}", entry.key, value_text(to_value(entry.value))));
+      else
+        dropped.push_back(entry.key);
+      return !stays;
     });
+    std::string what = kept.empty() ? "" : fmt::format("keeps {}", fmt::join(kept, ", "));
+    if (!dropped.empty())
+      what += fmt::format("{}loses {}", kept.empty() ? "" : " and ", fmt::join(dropped, ", "));
+    if (!what.empty()) told.push_back(fmt::format("`{}` of another type {}", table->path, what));
   }
+  return told;
 }
 
 }  // namespace gacc::frontend

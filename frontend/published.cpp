@@ -156,7 +156,8 @@ std::optional<PublishedModel> published_model(std::string_view config, const std
   PublishedModel made{.text = "", .precision_because = choose_precision(model, *values, options)};
   Diag diag(file, std::string(config));
   apply_overrides(model, options.overrides, diag);
-  drop_keys_of_types(model, options.overrides, /*all=*/false);
+  for (const std::string& told : drop_keys_of_types(model, options.overrides, /*all=*/false))
+    made.notes += fmt::format("{}: note: {}\n", file, told);
   problems += diag.render();
   if (diag.failed()) return std::nullopt;
   sort_tables(model);

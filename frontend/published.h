@@ -34,6 +34,7 @@ struct PublishedOptions {
 
 struct PublishedModel {
   std::string text;                 // the model file
+  std::string notes{};              // whole lines about what the family's settings became
   std::vector<Location> origins{};  // the places of its values that are from keys of a config.json
   std::string precision_because{};  // why precision.compute is what it is; "" where nothing says so
 };

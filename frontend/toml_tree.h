@@ -57,8 +57,9 @@ std::optional<Node> parse_value(const Override& override, const Location& at, Di
 void apply_overrides(Node& root, const std::vector<Override>& overrides, Diag& diag);
 
 // Drops the keys that an optimizer or a schedule has from elsewhere than overrides, where these give it another type:
-// those that the type does not know, or `all` that are of types.
-void drop_keys_of_types(Node& root, const std::vector<Override>& overrides, bool all);
+// those that the type does not know, or `all` that are of types. Returns which keys stay and which do not: a sentence
+// for each table.
+std::vector<std::string> drop_keys_of_types(Node& root, const std::vector<Override>& overrides, bool all);
 
 // The names of a list of layer tables, defaults (TYPE_N, N counting the unnamed layers of a type) included;
 // "" for what is no layer.

@@ -35,7 +35,11 @@ def test_the_emitted_file_is_the_same_artifact(folder):
         assert len(texts) == 1, words
     assert "[lora]" in (folder / "model.toml").read_text()
     for type in "optimizer.type=sgd", "schedule.type=constant":  # what the family says of its own type falls away
-        assert gaccc(model, "--set", type, "-o", folder / "d.ptx").returncode == 0, type
+        done = gaccc(model, "--set", type, "-o", folder / "d.ptx")
+        assert done.returncode == 0 and ": note: " in done.stderr, done.stderr
+    done = gaccc(model, "--set", "optimizer.type=sgd", "--set", "optimizer.lr=0.1", "-o", folder / "d.ptx")
+    assert 'note: `optimizer` of another type keeps weight_decay = 0.1, decay = "matrices" and loses betas\n' \
+        in done.stderr, done.stderr
     assert 'warmup = "3%"' in gaccc(model, "--set", "schedule.type=linear", "--emit", "toml", "-o", "-").stdout
 
 
