@@ -324,6 +324,14 @@ class Evaluator {
       for (const Value& item : *list) all = all && item == arguments[1];
       return {all};
     }
+    if (function == "at" && arguments.size() == 2) {
+      const auto* list = arguments[0].get<std::vector<Value>>();
+      const int64_t* number = arguments[1].get<int64_t>();
+      if (list == nullptr) return wrong("{} is no list", shown_text(arguments[0]));
+      if (number == nullptr || *number < 0 || *number >= std::ssize(*list))
+        return wrong("{} has no element {}", shown_text(arguments[0]), shown_text(arguments[1]));
+      return (*list)[static_cast<size_t>(*number)];
+    }
     if (function == "activation" && arguments.size() == 1) {
       std::vector<Value> known;
       for (const auto& [theirs, ours] : activations)

@@ -2,7 +2,7 @@
 // expression reads of a config.json, and the family does not ignore, is an error.
 #include "frontend/family.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
@@ -25,6 +25,8 @@ constexpr std::string_view kOwn[] = {kMatch,     kBase, kIgnored,       kRequire
 constexpr std::string_view kArchitecture = "general.architecture", kModelType = "model_type";
 constexpr std::string_view kWhen = "when";  // of any table: false leaves it out
 constexpr std::string_view kName = "name";  // of a layer
+constexpr std::string_view kEach = "each";  // of a table in a list: how many it stands for
+constexpr std::string_view kIndex = "index";
 
 // Keys of every published model that change no function, whatever their value, and keys that change none at one value.
 constexpr std::string_view kNeutral[] = {
@@ -70,6 +72,16 @@ size_t closing(std::string_view text, size_t at) {
 std::string_view inner(std::string_view text) {
   const bool all = text.starts_with(kOpen) && closing(text, kOpen.size()) + 1 == text.size();
   return all ? text.substr(kOpen.size(), text.size() - kOpen.size() - 1) : text;
+}
+
+// Returns a value in one line, for comparisons and messages.
+std::string text_of(const Node& node) {
+  std::vector<std::string> parts;
+  for (const Node& item : node.items) parts.push_back(text_of(item));
+  for (const Entry& entry : node.entries)
+    parts.push_back(fmt::format("{} = {}", entry.key, text_of(entry.value)));
+  if (node.is_table()) return fmt::format("{{{}}}", fmt::join(parts, ", "));
+  return node.is_list() ? fmt::format("[{}]", fmt::join(parts, ", ")) : value_text(to_value(node));
 }
 
 }  // namespace
@@ -169,6 +181,7 @@ class Reading {
     if (name == "folder") return ConfigValue{options_.folder};
     if (name == "context") return ConfigValue{context_};
     if (name == "lora") return options_.lora ? ConfigValue{*options_.lora} : ConfigValue();
+    if (name == kIndex) return index_ ? ConfigValue{*index_} : ConfigValue();
     return value_of(name);
   }
   // "llama.toml:12", also of what a family has of another one.
@@ -180,7 +193,9 @@ class Reading {
   Evaluated value(std::string_view expression, const Location& at, bool needed = true) {
     Evaluated result = evaluate(expression, look_, named_);
     const bool unnamed = result.of_values && !result.read.empty();
-    const std::string problem = (unnamed ? said_of(result.read, look_) + ": " : "") + result.problem;
+    std::set<std::string> names = result.read;
+    names.insert(counted_by_.begin(), counted_by_.end());
+    const std::string problem = (unnamed ? said_of(names, look_) + ": " : "") + result.problem;
     if (needed && !result.problem.empty() && told_.insert(problem).second)
       error(result.missing ? Kind::missing_key : Kind::unsupported, "{}; {} has `{}`", problem, place(at),
             expression);
@@ -256,9 +271,10 @@ class Reading {
   // Puts values in the place of expressions. False when the node is to be left out.
   bool fill(Node& node, const std::string& path) {
     if (node.form == Node::Form::text) return fill_text(node, path);
+    const bool holds_each = expand(node, path);
     size_t number = 0;
     std::erase_if(node.items, [&](Node& item) { return !fill(item, path + place_of(item, number++)); });
-    if (!node.is_table()) return true;
+    if (!node.is_table()) return !holds_each || !node.items.empty();
     if (const Node* when = node.find(kWhen); when != nullptr && when->text.find(kOpen) != std::string::npos) {
       const Evaluated result = value(inner(when->text), when->at, is_needed(path));
       const bool* holds = result.value.get<bool>();
@@ -271,6 +287,69 @@ class Reading {
     const bool empty = node.entries.empty();
     std::erase_if(node.entries, [&](Entry& entry) { return !fill(entry.value, path + "/" + entry.key); });
     return empty || !node.entries.empty();
+  }
+
+  // Puts so many tables in the place of one with `each`, and then as few as say the same in turn; none where all are
+  // empty. Returns whether the list has, or might have had, such a table.
+  bool expand(Node& list, const std::string& path) {
+    constexpr int64_t kMost = 4096;
+    bool found = false;
+    for (size_t at = 0; at < list.items.size(); ++at) {
+      const Node& item = list.items[at];
+      const std::string_view name = inner(item.text);
+      const bool names = name.size() != item.text.size();
+      const auto named = names ? tables_.find(name) : tables_.end();
+      // The name of nothing, where another family has a table.
+      const auto nothing = names ? named_.find(std::string(name)) : named_.end();
+      if (nothing != named_.end() && nothing->second.value.is_null() && nothing->second.problem.empty()) {
+        found = true;
+        list.items.erase(list.items.begin() + static_cast<std::ptrdiff_t>(at--));
+        continue;
+      }
+      const Node table = named == tables_.end() ? item : named->second;
+      const Node* each = table.find(kEach);
+      if (each == nullptr) continue;
+      found = true;
+      const Evaluated count = value(inner(each->text), each->at, is_needed(path));
+      const int64_t* copies = count.value.get<int64_t>();
+      if (copies == nullptr || *copies < 1 || *copies > kMost) {
+        if (count.problem.empty() && !count.broken)
+          error(Kind::wrong_type, "`each` of {} is {}; it must be 1 to {}", place(each->at),
+                shown_text(count.value), kMost);
+        list.items.erase(list.items.begin() + static_cast<std::ptrdiff_t>(at--));
+        continue;
+      }
+      const size_t before = values_.size(), problems = problems_.size();
+      std::vector<Node> made;
+      // Ends with the first that is wrong: the others would say the same.
+      counted_by_ = count.read;
+      for (index_ = 0; *index_ < *copies && problems_.size() == problems; ++*index_) {
+        made.push_back(table);
+        std::erase_if(made.back().entries, [](const Entry& entry) { return entry.key == kEach; });
+        fill(made.back(), path);
+      }
+      index_.reset();
+      counted_by_.clear();
+      FamilyValue whole{.path = path, .value = {}, .keys = count.read};
+      for (size_t i = before; i < values_.size(); ++i)
+        whole.keys.insert(values_[i].keys.begin(), values_[i].keys.end());
+      whole.keys.erase(std::string(kIndex));
+      values_.resize(before);
+      values_.push_back(std::move(whole));
+      size_t period = 1;
+      const auto repeats = [&](const Node& one) {
+        const auto i = static_cast<size_t>(&one - made.data());
+        return text_of(one) == text_of(made[i % period]);
+      };
+      while (!std::ranges::all_of(made, repeats)) ++period;
+      const bool is_nothing = period == 1 && made.front().entries.empty();
+      made.resize(is_nothing || problems_.size() != problems ? 0 : period);
+      list.items.erase(list.items.begin() + static_cast<std::ptrdiff_t>(at));
+      list.items.insert(list.items.begin() + static_cast<std::ptrdiff_t>(at), made.begin(), made.end());
+      at += made.size();
+      --at;
+    }
+    return found;
   }
 
   bool fill_text(Node& node, const std::string& path) {
@@ -363,6 +442,8 @@ class Reading {
   std::set<std::string> filling_;                    // tables that are being put in
   std::set<std::string> positions_;                  // the names that bound the window
   std::set<std::string> read_, told_;                // told: problems
+  std::optional<int64_t> index_;  // of a table with `each`, and the names that say how many
+  std::set<std::string> counted_by_;
   std::vector<FamilyValue> values_;
   ConfigValues unknown_;
   std::string of_names_;  // problems of `let`
@@ -376,15 +457,15 @@ void set_origin(Node& node, const std::string& file) {
   for (Entry& entry : node.entries) set_origin(entry.value, file);
 }
 
-// Puts what a family says over its base: names of `let` one by one, lists of `ignored` and `require` behind the
-// base's, all else in the place of it. New names come first, so that the base's may use them.
+// Puts what a family says over its base: names of `let` and keys of `metadata` one by one, lists of `ignored` and
+// `require` behind the base's, all else in the place of it. New names come first, so that the base's may use them.
 Node over(Node base, const Node& own) {
   std::vector<Entry> added;
   for (const Entry& entry : own.entries) {
     Node* before = base.find(entry.key);
     if (before == nullptr)
       added.push_back(entry);
-    else if (entry.key == kLet)
+    else if (entry.key == kLet || entry.key == kMetadata)
       *before = over(*before, entry.value);
     else if ((entry.key == kIgnored || entry.key == kRequire) && before->is_list() && entry.value.is_list())
       before->items.insert(before->items.end(), entry.value.items.begin(), entry.value.items.end());
@@ -405,6 +486,11 @@ void add_decided(const Node& node, const std::string& path, const Node* tables,
     else
       paths.push_back(path);
   }
+  const auto of_each = [&](const Node& item) {
+    const Node* table = tables == nullptr ? nullptr : tables->find(inner(item.text));
+    return (table == nullptr ? item : *table).find(kEach) != nullptr;
+  };
+  if (std::ranges::any_of(node.items, of_each)) return paths.push_back(path);
   for (size_t i = 0; i < node.items.size(); ++i)
     add_decided(node.items[i], path + place_of(node.items[i], i), tables, paths);
   for (const Entry& entry : node.entries)
@@ -534,6 +620,8 @@ ConfigValue value_at(const Node& model, std::string_view path) {
   const size_t last = path.rfind('/');
   if (path.substr(last + 1) == kWhen) return {node_at(model, path.substr(0, last)) != nullptr};
   const Node* node = node_at(model, path);
+  if (node != nullptr && node->is_list() && !node->items.empty() && node->items.front().is_table())
+    return {text_of(*node)};
   return node == nullptr || node->is_table() ? ConfigValue{} : to_value(*node);
 }
 

@@ -219,8 +219,10 @@ const LayerType layers::attention{
                   {"head_dim", Form::integer, no_default, "channels of a head; default: C / heads", extent},
                   {"causal", Form::flag, false, "true: a position sees those before it and itself"},
                   Key{"bias", Form::flag, true, "false: no bias; \"qkv\": none on proj"}.or_one_of({"qkv"}),
-                  Key{"rope", Form::table, no_default, "rotary positions, of queries and keys"}.of(
-                      tables::rope),
+                  Key{"rope", Form::table, no_default,
+                      "rotary positions, of queries and keys; \"none\", as of a copy by a pattern: none"}
+                      .or_one_of({"none"})
+                      .of(tables::rope),
                   Key{"qk_norm", Form::table, no_default, "norms of queries and keys"}.of(tables::qk_norm),
                   {"scale", Form::real, no_default,
                    "what products of queries and keys are multiplied by; default: 1 / sqrt(head_dim)",

@@ -61,7 +61,9 @@ constexpr Known known[] = {{"gpt2", 124439808},          {"pythia-160m", 1623229
                            {"llama-2-7b", 6738415616},   {"llama-3-8b", 8030261248},
                            {"llama-3.2-1b", 1235814400}, {"mistral-7b", 7241732096},
                            {"qwen2.5-0.5b", 494032768},  {"qwen3-0.6b", 596049920},
-                           {"phi-3-mini", 3821079552}};
+                           {"phi-3-mini", 3821079552},   {"smollm3-3b", 3075098624},
+                           {"olmo2-7b", 7298617344},     {"granite-3.3-8b", 8170864640},
+                           {"gemma-2-2b", 2614341888},   {"gemma-3-1b", 999885952}};
 
 TEST(Published, HaveTheParametersThatArePublished) {
   for (const auto& [name, expected] : known) {
@@ -154,6 +156,25 @@ std::vector<std::pair<std::string, Json>> enumerated() {
         {"lm_head_bias", false},
         {"full_attn_mod", 1},
         {"interpolate_factor", 1}});
+  const auto sliding = [](size_t layers) {
+    std::vector<std::string> types(layers, "full_attention");
+    types[1] = "sliding_attention";
+    return types;
+  };
+  with("smollm3-3b", "sliding",
+       {{"use_sliding_window", true}, {"sliding_window", 64}, {"layer_types", sliding(36)}});
+  with("smollm3-3b", "every third",
+       {{"no_rope_layers", nullptr},
+        {"no_rope_layer_interval", 3},
+        {"use_sliding_window", true},
+        {"sliding_window", 64}});
+  with("gemma-2-2b", "one", {{"layer_types", sliding(26)}, {"final_logit_softcapping", nullptr}});
+  with("gemma-3-1b", "linear",
+       {{"rope_local_base_freq", nullptr},
+        {"rope_theta", nullptr},
+        {"rope_parameters",
+         {{"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 5e5}}},
+          {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 2e4}}}}}});
   with("gpt2", "medium", {{"n_special", 0}, {"predict_special_tokens", true}, {"_num_labels", 1}});
   return all;
 }
@@ -161,7 +182,10 @@ std::vector<std::pair<std::string, Json>> enumerated() {
 // Keys that other keys switch off: windows of no layer, and the positions of a scaling that is none.
 bool says_nothing(const Json& config, const std::string& key) {
   if (key == "original_max_position_embeddings") return config["rope_scaling"].is_null();
-  if (!config.contains("use_sliding_window")) return false;
+  if (key == "no_rope_layer_interval") return !config["no_rope_layers"].is_null();
+  if (config["model_type"] == "smollm3" && config["sliding_window"].is_null())
+    return key == "use_sliding_window" || key == "sliding_window";
+  if (!config.contains("use_sliding_window") || !config.contains("max_window_layers")) return false;
   const bool slides = config["use_sliding_window"],
              none = config["max_window_layers"] >= config["num_hidden_layers"];
   return (key == "use_sliding_window" && none) ||
@@ -188,7 +212,8 @@ TEST(Published, EveryKeyChangesTheModelOrIsAnError) {
         Json changed = flat;
         changed[pointer] = other;
         const auto text = read(changed.unflatten(), problems, named());
-        const std::string first = key.substr(0, key.find(".0"));
+        const size_t last = key.find_last_not_of("0123456789");
+        const std::string first = key.substr(0, key[last] == '.' ? last : key.size());
         const bool shows = text ? without_comments(*text) != without_comments(*model) ||
                                       problems_of(changed.unflatten(), named(int64_t{1} << 40)) != bound
                                 : problems.find(first) != std::string::npos;

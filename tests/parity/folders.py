@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import pathlib
+import random
 import subprocess
 import sys
 import tempfile
@@ -70,6 +71,66 @@ def phi3():
         yield case
 
 
+def drawn(make, count=12):
+    """Random cases, the same ones each time."""
+    def cases():
+        for seed in range(count):
+            yield SMALL | make(random.Random(seed).choice)
+    return cases
+
+
+def common(pick):
+    layers, heads = pick((2, 3, 5)), pick((2, 6))
+    return dict(vocab_size=301, num_hidden_layers=layers, num_attention_heads=heads,
+                num_key_value_heads=pick((1, heads)),
+                tie_word_embeddings=pick((False, True)), rms_norm_eps=pick((1e-6, 1e-2)),
+                attention_bias=pick((False, True)))
+
+
+def types(pick, layers):
+    return [pick(("full_attention", "sliding_attention")) for _ in range(layers)]
+
+
+def smollm3(pick):
+    case = common(pick) | with_rope(pick(("default", "linear", "yarn")), 0) | dict(mlp_bias=pick((False, True)))
+    if "rope" in case or pick((False, True)):
+        case |= dict(no_rope_layer_interval=pick((2, 4)))
+    else:
+        case |= dict(no_rope_layers=[pick((0, 1)) for _ in range(case["num_hidden_layers"])])
+    slides = pick((None, dict(sliding_window=7),
+                   dict(sliding_window=5, layer_types=types(pick, case["num_hidden_layers"]))))
+    return case if slides is None else case | dict(use_sliding_window=True) | slides
+
+
+def olmo2(pick):
+    return common(pick) | with_rope(pick(("default", "yarn", "llama3")), 0)
+
+
+def granite(pick):
+    return common(pick) | with_rope(pick(("default", "linear")), 0) | dict(
+        mlp_bias=pick((False, True)), embedding_multiplier=pick((1.0, 6.0)), attention_multiplier=pick((0.1, 0.5)),
+        residual_multiplier=pick((1.0, 0.22)), logits_scaling=pick((1.0, 4.0)))
+
+
+def gemma(pick):
+    case = common(pick) | dict(head_dim=pick((8, 16)), query_pre_attn_scalar=pick((8, 20)),
+                               sliding_window=pick((5, 40)))
+    return case | (dict(layer_types=types(pick, case["num_hidden_layers"])) if pick((False, True)) else {})
+
+
+def gemma2(pick):
+    return gemma(pick) | dict(attn_logit_softcapping=pick((None, 0.5, 50.0)),
+                              final_logit_softcapping=pick((None, 2.0, 30.0)))
+
+
+def gemma3(pick):
+    case = gemma(pick) | dict(final_logit_softcapping=pick((None, 2.0)))
+    full = {"rope_type": "default"} if pick((False, True)) else {"rope_type": "linear", "factor": 4.0}
+    return case | dict(rope_parameters={
+        "full_attention": full | {"rope_theta": pick((1e6, 1e3))},
+        "sliding_attention": {"rope_type": "default", "rope_theta": pick((1e4, 50.0))}})
+
+
 FAMILIES = {
     "gpt2": ("GPT2", gpt2),
     "gpt_neox": ("GPTNeoX", gpt_neox),
@@ -81,6 +142,11 @@ FAMILIES = {
                                             dict(head_dim=8, use_sliding_window=True, sliding_window=11,
                                                  max_window_layers=0)))),
     "phi3": ("Phi3", phi3),
+    "smollm3": ("SmolLM3", drawn(smollm3)),
+    "olmo2": ("Olmo2", drawn(olmo2)),
+    "granite": ("Granite", drawn(granite)),
+    "gemma2": ("Gemma2", drawn(gemma2)),
+    "gemma3_text": ("Gemma3", drawn(gemma3)),
 }
 
 
@@ -104,7 +170,8 @@ def run(*command):
 def classes_of(transformers, name):
     """The family's configuration and model; None where this transformers has none."""
     head = "LMHeadModel" if name == "GPT2" else "ForCausalLM"
-    return getattr(transformers, name + "Config", None), getattr(transformers, name + head, None)
+    config = "TextConfig" if name == "Gemma3" else "Config"
+    return getattr(transformers, name + config, None), getattr(transformers, name + head, None)
 
 
 def config_of(transformers, config_class, sizes):
@@ -112,7 +179,9 @@ def config_of(transformers, config_class, sizes):
     skip that in silence."""
     sizes, usual = dict(sizes), config_class()
     rope = sizes.pop("rope", None)
-    if hasattr(usual, "rope_parameters"):  # since 5
+    if usual.model_type == "gemma3_text":
+        pass  # it has positions of both types of layers
+    elif hasattr(usual, "rope_parameters"):  # since 5
         if "rotary_pct" in sizes:
             rope = dict(rope or {"rope_type": "default"}, partial_rotary_factor=sizes.pop("rotary_pct"))
         if rope is not None:
@@ -159,6 +228,9 @@ def check_spelling(folder, family):
     rope = config.pop("rope_parameters", None)
     if rope is None:
         return
+    if family == "gemma3_text":
+        config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        rope = rope["full_attention"]
     theta, part = rope.pop("rope_theta", None), rope.pop("partial_rotary_factor", None)
     config["rotary_emb_base" if family == "gpt_neox" else "rope_theta"] = theta
     if part is not None:
@@ -171,6 +243,20 @@ def check_spelling(folder, family):
         folder / "old.toml")
     if plain(folder / "old.toml") != plain(folder / "model.toml"):
         raise RuntimeError("rope_theta and rope_scaling are read as another model")
+
+
+def check_words(peer, tuned, folder, step, prompt):
+    """Going on with a text token by token is transformers' greedy one."""
+    numpy, torch, _ = peer
+    count = WINDOW - len(prompt)
+    said = run(BIN / "gacc-exec", step, "--device", "cpu", "--load", folder / "tuned", "--generate", count, "--prompt",
+               " ".join(map(str, prompt)), "--temperature", 0).split()
+    row = list(map(int, prompt))
+    with torch.no_grad():
+        for _ in range(count):
+            row.append(int(tuned(torch.tensor([row])).logits[0, -1].argmax()))
+    if [int(word) for word in said][-count:] != row[len(prompt):]:
+        raise RuntimeError(f"it goes on with {said}, transformers with {row}")
 
 
 def check_adapter(peer, model, folder, data, tokens):
@@ -237,9 +323,13 @@ def check(peer, family, sizes, folder, adapter):
     (folder / "tuned").mkdir()
     (folder / "tuned/config.json").write_bytes((folder / "base/config.json").read_bytes())
     (folder / "tuned.safetensors").rename(folder / "tuned/model.safetensors")
-    _, told = type(model).from_pretrained(folder / "tuned", output_loading_info=True)
+    tuned, told = type(model).from_pretrained(folder / "tuned", output_loading_info=True)
     if told["missing_keys"] or told["unexpected_keys"] or told["mismatched_keys"]:
         raise RuntimeError(f"published weights: {told}")
+    trained, moved = model.state_dict(), tuned.float().state_dict()
+    found["weights"] = max(float((moved[name] - x).norm() / x.norm().clamp(min=1e-3)) for name, x in trained.items())
+    if sizes["vocab_size"] > 256:  # else a prompt is text
+        check_words(peer, tuned.float().eval(), folder, step, tokens[0, :5])
     if adapter:
         found["adapter"] = check_adapter(peer,
                                          type(model).from_pretrained(folder / "base",

@@ -164,12 +164,18 @@ OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_he
          "transformer.wpe": "position_embd", "transformer.ln_f": "output_norm"}
 
 
-def name_of(theirs):
+OLMO2 = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+# Metadata of Granite = keys of its config.json.
+GRANITE = {"embedding_scale": "embedding_multiplier", "attention.scale": "attention_multiplier",
+           "residual_scale": "residual_multiplier", "logit_scale": "logits_scaling"}
+
+
+def name_of(theirs, of_family):
     module, last = theirs.rsplit(".", 1)
     if module in OUTER:
         return f"{OUTER[module]}.{last}"
     _, _, number, inner = module.split(".", 3)
-    return f"blk.{number}.{(LLAMA | GPT2)[inner]}.{last}"
+    return f"blk.{number}.{(LLAMA | GPT2 | of_family)[inner]}.{last}"
 
 
 def convert(folder, path, kinds=lambda name, shape: F32, extra=()):
@@ -195,12 +201,15 @@ def convert(folder, path, kinds=lambda name, shape: F32, extra=()):
             ("attention.head_count_kv", U32, config["num_key_value_heads"]), ("attention.key_length", U32, head),
             ("attention.value_length", U32, head), ("attention.layer_norm_rms_epsilon", REAL, config["rms_norm_eps"]),
             ("rope.dimension_count", U32, head), ("rope.freq_base", REAL, config.get("rope_theta", 10000.0))]]
+    if family == "granite":
+        metadata += [(f"granite.{theirs}", REAL, config[ours]) for theirs, ours in GRANITE.items()]
     tensors = {}
     for theirs, (shape, numbers) in harness.read_safetensors(folder / "model.safetensors").items():
-        shape, rows, name = tuple(shape), rows_of(shape, list(numbers)), name_of(theirs)
+        shape, rows, name = tuple(shape), rows_of(shape, list(numbers)), name_of(
+            theirs, OLMO2 if family == "olmo2" else {})
         if family == "gpt2" and len(shape) == 2 and "_embd" not in name and name != "output.weight":
             shape, rows = shape[::-1], [list(column) for column in zip(*rows)]
-        if family == "llama" and any(part in name for part in ("attn_q.", "attn_k.")):
+        if family in ("llama", "smollm3", "granite") and any(part in name for part in ("attn_q.", "attn_k.")):
             rows = interleaved(rows, head)
         tensors[name] = (kinds(name, shape), shape, [number for row in rows for number in row])
     write(path, metadata + list(extra), tensors)

@@ -17,6 +17,11 @@ QWEN2 = {key: what for key, what in WIDE.items() if key not in ("architectures",
                                                                 )} | dict(model_type="qwen2", tie_word_embeddings=True)
 QWEN3 = QWEN2 | dict(model_type="qwen3", head_dim=16, tie_word_embeddings=False)
 
+SMOLLM3 = QWEN2 | dict(model_type="smollm3", num_hidden_layers=4)
+OLMO2 = QWEN3 | dict(model_type="olmo2", head_dim=8)
+GRANITE = QWEN2 | dict(model_type="granite", embedding_multiplier=6.0, attention_multiplier=0.25,
+                       residual_multiplier=0.5, logits_scaling=4.0)
+
 
 def gguf_of(folder, config=LLAMA, name="base", kinds=lambda name, shape: F32, seed=1, **changes):
     base, artifact = base_of(folder, config, name, seed, **changes)
@@ -39,8 +44,8 @@ def difference(ours, theirs):
 
 
 def test_a_gguf_is_the_model_of_its_folder(folder):
-    for config in LLAMA, GPT2, QWEN2, QWEN3, WIDE | dict(tie_word_embeddings=True, num_key_value_heads=4,
-                                                         rope_theta=500000.0, model_type="llama"):
+    other = WIDE | dict(tie_word_embeddings=True, num_key_value_heads=4, rope_theta=500000.0)
+    for config in LLAMA, GPT2, QWEN2, QWEN3, SMOLLM3, OLMO2, GRANITE, other:
         here = folder / f"{config['model_type']}{len(list(folder.iterdir()))}"
         here.mkdir()
         base, artifact, path, *_ = gguf_of(here, config)
