@@ -280,7 +280,8 @@ bool host_weights(Module& module, const Options& options, Diag&) {
     else
       fewest = middle + 1;
   }
-  // Where none suffices, those with which least is missing: a large weight takes its bytes again where it is fetched.
+  // Takes those with which least is missing where none suffices: a large weight takes its bytes again where it is
+  // fetched.
   if (enough == chosen.size() && enough > 0) {
     constexpr size_t kTried = 8;
     int64_t least = bytes_without_recompute(module, first(enough));
