@@ -280,17 +280,6 @@ bool host_weights(Module& module, const Options& options, Diag&) {
     else
       fewest = middle + 1;
   }
-  // Takes those with which least is missing where none suffices: a large weight takes its bytes again where it is
-  // fetched.
-  if (enough == chosen.size() && enough > 0) {
-    constexpr size_t kTried = 8;
-    int64_t least = bytes_without_recompute(module, first(enough));
-    for (size_t i = kTried; least > budget && i-- > 0;) {
-      const size_t count = chosen.size() * i / kTried;
-      const int64_t bytes = bytes_without_recompute(module, first(count));
-      if (bytes < least) least = bytes, enough = count;
-    }
-  }
   // Fewer may be faster, with recompute.
   std::optional<double> best;
   Module found = with_host(module, first(enough), false);
