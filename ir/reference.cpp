@@ -2,7 +2,9 @@
 // rest brings its own `reference`; nothing here knows an op by name.
 #include "ir/reference.h"
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "ir/kernel.h"
@@ -79,7 +81,8 @@ void pointwise(const OpView& op, int64_t batch, const std::vector<const Tensor*>
 }
 
 // The last operand is reduced. A result starts at the neutral element, a written buffer (`.acc`, `.kept`) at what it
-// holds. In double an addition loses nothing that a second buffer would have to keep.
+// holds. `.kept`: the sum takes what its second buffer holds. In double an addition loses nothing that this one would
+// have to keep.
 void reduce(const OpView& op, int64_t batch, const std::vector<const Tensor*>& operands,
             std::vector<Tensor>& outputs) {
   const Tensor& x = *operands.back();
@@ -89,6 +92,10 @@ void reduce(const OpView& op, int64_t batch, const std::vector<const Tensor*>& o
   const Combine how = op.op.info->combine;
   std::vector<double>& out = outputs[0].data;
   if (op.op.info->writes == 0) out.assign(out.size(), neutral(how));
+  if (outputs.size() == 2) {
+    std::ranges::transform(out, outputs[1].data, out.begin(), std::plus());
+    std::ranges::fill(outputs[1].data, 0);
+  }
   // total_sum {parts} and column_sum {parts}: rows a part, fixed by the full micro-batch.
   const int64_t parts =
       static_cast<int64_t>(out.size()) / (lowering == Lowering::column_reduce ? column_total : 1);
