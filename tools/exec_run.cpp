@@ -231,7 +231,7 @@ Status Run::prepare() {
 // Says once what the training data are, and what about them hardly was meant.
 void Run::say_data() const {
   const DataSummary summary = summarise(data, artifact.plan, facts);
-  if (!given.quiet) say("gacc-exec: data: {}\n", summary.text);
+  if (!given.quiet) say("data: {}\n", summary.text);
   for (const std::string& warning : summary.warnings) say("gacc-exec: warning: {}\n", warning);
 }
 

@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
     Result<std::unique_ptr<Collective>> opened = open_collective({arguments.rank_timeout});
     if (!opened) return exit_status(opened.status());
     ranks = opened.take();
-    const Waiting waiting("gacc-exec", arguments.quiet || ranks->rank() != 0);
+    const Waiting waiting(arguments.quiet || ranks->rank() != 0);
     return Run(arguments, *ranks, [] { return interrupt_seen.load(); }).execute();
   } catch (const std::bad_alloc&) {
     return give_up(kFailed, "out of memory");

@@ -402,7 +402,7 @@ int run(int argc, char** argv) {
     return exit_status(write_output("-", arguments.json       ? schema_json()
                                          : arguments.markdown ? schema_markdown()
                                                               : schema_text()));
-  const Waiting waiting("gaccc", arguments.quiet);
+  const Waiting waiting(arguments.quiet);
   return Compilation(arguments).run();
 }
 

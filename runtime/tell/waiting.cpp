@@ -40,13 +40,12 @@ std::optional<std::string> WaitingLines::line(double seconds, const std::optiona
   if (seconds < next_) return std::nullopt;
   const double passed = seconds - *begin_;
   next_ = moves_ ? seconds + kRedraw : *begin_ + next_lasting(passed);
-  std::string text = fmt::format("{}: {}", program_, work->what);
+  std::string text = work->what;
   if (work->parts > 0) text += fmt::format(", {} %", std::min<int64_t>(100 * work->done / work->parts, 100));
   return text + fmt::format(" ({})", duration_text(passed));
 }
 
-Waiting::Waiting(const std::string& program, bool quiet)
-    : lines_(program, isatty(STDERR_FILENO) == 1), moves_(isatty(STDERR_FILENO) == 1) {
+Waiting::Waiting(bool quiet) : lines_(isatty(STDERR_FILENO) == 1), moves_(isatty(STDERR_FILENO) == 1) {
   if (!quiet) thread_ = std::thread([this] { watch(); });
 }
 

@@ -17,14 +17,13 @@ std::string duration_text(double seconds);  // "0:07", "12:05", "3:04:05"
 // Decides what is said and when. It knows no clock: the caller says how many seconds have passed.
 class WaitingLines {
  public:
-  // `program` begins each line: "gacc-exec". `moves`: each line takes the place of the one before.
-  WaitingLines(std::string program, bool moves) : program_(std::move(program)), moves_(moves) {}
+  // `moves`: each line takes the place of the one before.
+  explicit WaitingLines(bool moves) : moves_(moves) {}
 
   // Returns the line to show at this time, which never goes back, while `work` is done; nothing: there is none to show.
   std::optional<std::string> line(double seconds, const std::optional<LongWork::State>& work);
 
  private:
-  const std::string program_;
   const bool moves_;
   std::optional<double> begin_;  // of what is done now, without a pause
   double next_ = 0;              // when the next line is due
@@ -34,7 +33,7 @@ class WaitingLines {
 class Waiting : NoCopy {
  public:
   // `quiet`: says nothing.
-  Waiting(const std::string& program, bool quiet);
+  explicit Waiting(bool quiet);
   ~Waiting();
 
  private:

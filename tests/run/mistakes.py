@@ -243,7 +243,7 @@ def test_settings_that_change_nothing(folder):
     artifact = harness.compile_model(regression, folder / "step.ptx")
     data = ["--data", harness.make_data(regression, 40, folder), "--device", "cpu"]
     plain = run("gacc-exec", artifact, *data).stderr
-    expect(re.search(r"^gacc-exec: data: 40 samples; \w+.*: .* to .*", plain, re.M), plain)
+    expect(re.search(r"^data: 40 samples; \w+.*: .* to .*", plain, re.M), plain)
     expect("data:" not in run("gacc-exec", artifact, *data, "--quiet").stderr, "--quiet says what the data are")
     for words, answer in ((["--pause-at", 99999], "note: --pause-at 99999 changes nothing: the run has"),
                           (["--rank-timeout", 5], "note: --rank-timeout changes nothing: this run has one rank"),
