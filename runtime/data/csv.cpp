@@ -268,7 +268,9 @@ Status parse_csv(std::string_view bytes, std::string_view name, Table& table, co
   const auto binary =
       std::ranges::find_if(bytes, [](char c) { return static_cast<unsigned char>(c) < '\t'; });
   if (binary != bytes.end())
-    return Status::error("{}: is no text: its byte {} is {}", name, binary - bytes.begin() + 1, int{*binary});
+    return Status::error("{}:{}: is no text: byte {} of the file is {}", name,
+                         1 + std::count(bytes.begin(), binary, '\n'), binary - bytes.begin() + 1,
+                         int{*binary});
   std::string lines;
   if (bytes.find('\r') != bytes.npos && bytes.find('\n') == bytes.npos) {
     lines = bytes;

@@ -114,7 +114,8 @@ std::vector<float> class_weights(const DataFacts& facts, const Plan& plan) {
     std::vector<float> scaled;
     for (const double weight : weights)
       scaled.push_back(static_cast<float>(std::ldexp(weight, 1 - exponent)));
-    scaled.resize(static_cast<size_t>(plan.find(kClassWeights)->shape.front()));  // classes beyond the range
+    const PlanBuffer& state = *std::ranges::find(plan.buffers, kClassWeights, &PlanBuffer::name);
+    scaled.resize(static_cast<size_t>(state.shape.front()));  // classes beyond the range
     return scaled;
   }
   return {};

@@ -81,10 +81,10 @@ TEST_F(DatasetTest, ReadsCsv) {
   regression.inputs[1].range.reset();
   ASSERT_EQ(load_dataset("csv:" + file + ",label=a", regression, data).text(), "");
   EXPECT_EQ(values<double>(data.columns[1].bytes), (std::vector<double>{.5, 4}));
-  const std::string own = folder_.put("own.csv", "a,label\n1,2\n");
-  EXPECT_EQ(load_dataset("csv:" + own, regression, data).text(),
-            own + ": say which column is the input \"label\": csv:" + own +
-                ",label=COLUMN (it has \"a\" and \"label\")");
+  // The column of the target's name is the target.
+  const std::string own = folder_.put("own.csv", "a,b,c,d,label\n1,2,3,4,5\n");
+  ASSERT_EQ(load_dataset("csv:" + own, regression, data).text(), "");
+  EXPECT_EQ(values<double>(data.columns[1].bytes), (std::vector<double>{5}));
   EXPECT_EQ(error("csv:" + file), file + ": say which column is the input \"label\": csv:" + file +
                                       ",label=COLUMN (it has \"a\", \"b\", \"class\", \"c\" and \"d\")");
   EXPECT_EQ(error("csv:" + file + ",label=clas"), file +
