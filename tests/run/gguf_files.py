@@ -170,12 +170,12 @@ GRANITE = {"embedding_scale": "embedding_multiplier", "attention.scale": "attent
            "residual_scale": "residual_multiplier", "logit_scale": "logits_scaling"}
 
 
-def name_of(theirs, of_family):
+def name_of(theirs, of_family=None):
     module, last = theirs.rsplit(".", 1)
     if module in OUTER:
         return f"{OUTER[module]}.{last}"
     _, _, number, inner = module.split(".", 3)
-    return f"blk.{number}.{(LLAMA | GPT2 | of_family)[inner]}.{last}"
+    return f"blk.{number}.{(LLAMA | GPT2 | (of_family or {}))[inner]}.{last}"
 
 
 def convert(folder, path, kinds=lambda name, shape: F32, extra=()):

@@ -17,7 +17,7 @@ QWEN2 = {key: what for key, what in WIDE.items() if key not in ("architectures",
                                                                 )} | dict(model_type="qwen2", tie_word_embeddings=True)
 QWEN3 = QWEN2 | dict(model_type="qwen3", head_dim=16, tie_word_embeddings=False)
 
-SMOLLM3 = QWEN2 | dict(model_type="smollm3", num_hidden_layers=4)
+SMOLLM3 = QWEN2 | dict(model_type="smollm3", num_hidden_layers=4, rope_theta=2000000.0)
 OLMO2 = QWEN3 | dict(model_type="olmo2", head_dim=8)
 GRANITE = QWEN2 | dict(model_type="granite", embedding_multiplier=6.0, attention_multiplier=0.25,
                        residual_multiplier=0.5, logits_scaling=4.0)
