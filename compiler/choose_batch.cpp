@@ -154,6 +154,8 @@ class BatchChooser::Search {
     }
     if (best == nullptr) {
       out.problem = failure(all.back(), hint);
+      if (all.back().least > limit())
+        out.problem += fmt::format("; the budget is {}", ir::size_text(limit()));
       if (*model_.settings.train.choose_micro_batch && !*model_.settings.train.choose_accumulate)
         out.problem += fmt::format(
             "; train.accumulate is fixed at {}: with train.accumulate = \"auto\" the micro-batch may be "
@@ -360,8 +362,8 @@ class BatchChooser::Search {
   std::string failure(const Candidate& smallest, bool hint) {
     std::string text;
     if (smallest.least > limit())
-      text = fmt::format("needs at least {} with micro_batch {} (proven), and may take {}",
-                         ir::size_text(smallest.least), smallest.micro, ir::size_text(limit()));
+      text = fmt::format("needs at least {} with micro_batch {} (proven)", ir::size_text(smallest.least),
+                         smallest.micro);
     else if (policy_ != "budget")
       text = fmt::format("needs {} with micro_batch {} and recompute.policy \"{}\"",
                          ir::size_text(smallest.arena), smallest.micro, policy_);

@@ -82,7 +82,7 @@ int Run::execute() {
     return ranks.end(kFailed);
   }
   say_end();
-  if (is_lost() && !result.interrupted) {
+  if (is_lost() && !result.interrupted && given.mode() != Mode::train) {
     fail(kFailed, "cannot write standard output: what was printed is not whole");
     return ranks.end(kFailed);
   }
@@ -204,7 +204,7 @@ Status Run::prepare() {
     if (plan.plateau && given.eval.empty())
       say("gacc-exec: note: without --eval the schedule \"plateau\" never cuts the rate\n");
     GACC_TRY(check_can_update(plan, data.samples, options));
-    if (!resumes) say_data();
+    if (!resumes) look_at_data();
     say_settings();
   }
   if (!given.tensorboard.empty()) {
@@ -228,10 +228,10 @@ Status Run::prepare() {
   return {};
 }
 
-// Says once what the training data are, and what about them hardly was meant.
-void Run::say_data() const {
+// Finds what the training data are, and says what about them hardly was meant.
+void Run::look_at_data() {
   const DataSummary summary = summarise(data, artifact.plan, facts);
-  if (!given.quiet) say("data: {}\n", summary.text);
+  about_data = summary.text;
   for (const std::string& warning : summary.warnings) say("gacc-exec: warning: {}\n", warning);
 }
 

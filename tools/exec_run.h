@@ -64,6 +64,7 @@ class Run {
   Dataset data, eval;
   const Dataset* labelled = nullptr;  // of --predict: the one of these that has labels, which are measured
   DataFacts facts;                    // what the training data have taught, in this run or before
+  std::string about_data;             // what is shown of the training data, once; "" in a run that goes on
   Weights loaded;
   Adapter adapter;  // of --load-adapter
   DeviceOptions device_options;
@@ -89,7 +90,7 @@ class Run {
   Status check_saving() const;
   SaveForm form_of(const char* option, const std::string& path) const;
   void say_remarks(const Dataset& of) const;
-  void say_data() const;
+  void look_at_data();
   void say_settings() const;
   Status load_data(const std::string& spec, DataUse use, Dataset& to);
   Status load_predicted(bool labels);

@@ -47,8 +47,9 @@ Result<std::unique_ptr<Device>> open_device(std::string_view choice, const Devic
     const Status status = cuda::open_device(gpu, artifact, device);
     if (status) return device;
     if (choice != "auto") return status;
-    if (note != nullptr && (wants_gpu() || !status.text().starts_with("no NVIDIA driver (lib")))
-      *note = status.text() + ": using the CPU";
+    const bool no_driver =
+        status.text().starts_with("no NVIDIA driver") && status.text().ends_with(" is not there)");
+    if (note != nullptr && (wants_gpu() || !no_driver)) *note = status.text() + ": using the CPU";
   }
   return open_host(options);
 }

@@ -77,7 +77,7 @@ struct Module {
   std::string path{};  // as the program calls it that reads the adapter
   int64_t rows = 0;
   std::vector<Part> parts{};
-  std::string file_path{};  // as the published weights call it
+  std::string file_path{};  // as the published weights call it; the two may change places in an older adapter
 
   int64_t rank() const {
     int64_t sum = 0;
@@ -351,7 +351,9 @@ void check_configuration(const ordered_json& config, const std::vector<Module>& 
   if (const auto targets = config.find("target_modules"); targets != config.end() && targets->is_array())
     for (const Module& module : modules) {
       const auto named = [&](const ordered_json& target) {
-        return target.is_string() && ends_in(module.path, target.get<std::string>());
+        if (!target.is_string()) return false;
+        const auto& part = target.get_ref<const std::string&>();
+        return ends_in(module.path, part) || ends_in(module.file_path, part);
       };
       if (std::ranges::none_of(*targets, named))
         problems.push_back(fmt::format("target_modules does not name {}", module.path));
@@ -556,7 +558,7 @@ Status Adapter::open(const std::string& path, const Plan& plan) {
   for (Module& module : modules)
     if (file_.find(std::string(kRoot) + module.path + kA) == nullptr &&
         file_.find(std::string(kRoot) + module.file_path + kA) != nullptr)
-      module.path = module.file_path;
+      std::swap(module.path, module.file_path);
   const std::vector<std::string> paths = paths_of(modules);
   const Gguf* gguf = file_.gguf();
   if ((gguf != nullptr) != (kind == FileKind::gguf))
