@@ -234,6 +234,19 @@ int run_program(const std::function<int()>& run) {
   }
 }
 
+// `brief`: set where -h was given.
+static void add_help(CLI::App& app, bool& brief) {
+  app.set_help_flag();
+  app.add_flag_callback(
+      "-h",
+      [&brief] {
+        brief = true;
+        throw CLI::CallForHelp();
+      },
+      "list the options, one line each");
+  app.set_help_flag("--help", "explain the options");
+}
+
 std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, Elsewhere elsewhere) {
   hold_standard_streams();
   program = app.get_name();
@@ -241,15 +254,8 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, Else
   app.add_flag_callback("-V", [&] { throw CLI::CallForVersion(app.version(), 0); })
       ->group("");  // as of other programs
   bool brief = false;
-  app.set_help_flag();
-  app.add_flag_callback(
-      "-h",
-      [&] {
-        brief = true;
-        throw CLI::CallForHelp();
-      },
-      "list the options, one line each");
-  app.set_help_flag("--help", "explain the options");
+  add_help(app, brief);
+  for (CLI::App* command : app.get_subcommands({})) add_help(*command, brief);
   if (argc == 2 && std::string_view(argv[1]) == "--dump-options")
     return exit_status(write_output("-", option_table(app).dump(1) + "\n"));
   std::string wrong;

@@ -113,7 +113,7 @@ Status launch_all(Run& run, Session& session, Progress& progress) {
   const int64_t before = options.resume ? options.resume->launches : 0;
   Reporter reporter({plan, run.log, run.events, progress, run.metric_units, hash_of_weights(run, session)},
                     options.resume ? options.resume->updates : 0, options.keeps_best());
-  if (!run.given.quiet && !run.about_data.empty()) progress.say("data: " + run.about_data);
+  if (!run.about_data.empty()) progress.introduce("data: " + run.about_data);
   progress.begin(epoch_limit(plan, options).value_or(0), options.updates.value_or(0),
                  expected_launches(plan, run.data.samples, options),
                  options.resume ? static_cast<TrainCounts>(*options.resume) : TrainCounts());

@@ -82,7 +82,8 @@ int Run::execute() {
     return ranks.end(kFailed);
   }
   say_end();
-  if (is_lost() && !result.interrupted && given.mode() != Mode::train) {
+  const bool shows_results = given.mode() != Mode::train && given.mode() != Mode::init_only;
+  if (shows_results && is_lost() && !result.interrupted) {
     fail(kFailed, "cannot write standard output: what was printed is not whole");
     return ranks.end(kFailed);
   }

@@ -82,7 +82,8 @@ int main(int argc, char** argv) {
     gacc-plan recompute graph.txt --budget 4194304 -o schedule.txt
 
 Exit status:
-    0 done   1 there is no plan, or a file is wrong   2 the command line is wrong
+    0 done   1 there is no plan, or a file is wrong
+    2 the command line is wrong
 )");
 
   const auto command = [&](Arguments& to, const char* name, const char* does, const char* file,

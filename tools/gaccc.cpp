@@ -1,6 +1,7 @@
 // gaccc: the compiler. Reads a model file, runs the passes, and writes the artifact (or the IR, or the device
 // LLVM IR), the plan, or both.
 #include <fmt/ranges.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <array>
@@ -8,6 +9,7 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
@@ -409,6 +411,10 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A compilation makes and drops many tables of megabytes: what is given back to the system is soon taken again.
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  mallopt(M_TOP_PAD, 64 << 20);
   try {
     return run(argc, argv);
   } catch (const std::bad_alloc&) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <utility>
 #include <vector>
 
 #include "runtime/standard_streams.h"
@@ -202,12 +203,20 @@ void Progress::warn(std::string_view line) {
   print_stderr("{}\n", line);
 }
 
+void Progress::introduce(std::string line) {
+  if (quiet_) return;
+  introduction_ = std::move(line);
+  if (terminal_) say(std::exchange(introduction_, ""));
+}
+
 void Progress::say(std::string_view line) {
   if (!shows_) return;
   clear_moving_line();
   // A closed standard output must not end the training: what could not be shown is lost, and that is all.
-  std::fwrite(line.data(), 1, line.size(), stdout);
-  std::fputc('\n', stdout);
+  std::string text = std::exchange(introduction_, "");
+  if (!text.empty()) text += '\n';
+  text.append(line).push_back('\n');
+  std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
 }
 

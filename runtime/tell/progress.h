@@ -51,6 +51,8 @@ class Progress {
   void begin(int64_t epochs, int64_t updates, double expected_launches, const TrainCounts& before);
   void launched(const LaunchReport& report);
   void updated(const UpdateReport& report);
+  // Prints a line on a terminal, elsewhere before the first of say(): who waits there for a line waits for a result.
+  void introduce(std::string line);
   // Removes the moving line, prints a lasting one on standard output.
   void say(std::string_view line);
   // The same on standard error.
@@ -66,6 +68,7 @@ class Progress {
   const Plan& plan_;
   bool quiet_, shows_, terminal_;
   ProgressState state_;
+  std::string introduction_;       // that is still to be printed
   std::optional<LongWork> first_;  // until there is something to show
   double expected_launches_ = 0;
   Clock::time_point begin_ = Clock::now(), last_ = begin_;

@@ -21,7 +21,8 @@ FILES = {
                      "--tensorboard": "folder", "--load-adapter": "folder", "--save-adapter": "folder"},
 }
 # Other values that --help may name.
-WORDS = r"N|DIR|[RT]|R\|auto|X|TEXT|NAME|LIST|SIZE(/s)?|\[SIZES\]|sm_NN|KEY=VALUE|PASS|PASS\|all|(TEXT|NAME):\{.*|BYTES|[a-z]+\|.*"
+WORDS = (r"N|DIR|[RT]|R\|auto|X|TEXT|NAME|LIST|SIZE(/s)?|\[SIZES\]|published|sm_NN|KEY=VALUE|PASS|PASS\|all|"
+         r"(TEXT|NAME):\{.*|BYTES|[a-z0-9]+\|.*")
 OTHERS = {("gaccc",): ["--set", "model.name=x"], ("gacc-plan", "offsets"): ["--capacity", 64],
           ("gacc-plan", "recompute"): ["--budget", 64]}
 # Data, with the files that it reads or that are the other part of the same set.

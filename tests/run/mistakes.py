@@ -242,9 +242,10 @@ def test_settings_that_change_nothing(folder):
     regression = harness.example("regression")
     artifact = harness.compile_model(regression, folder / "step.ptx")
     data = ["--data", harness.make_data(regression, 40, folder), "--device", "cpu"]
-    plain = run("gacc-exec", artifact, *data).stderr
-    expect(re.search(r"^data: 40 samples; \w+.*: .* to .*", plain, re.M), plain)
-    expect("data:" not in run("gacc-exec", artifact, *data, "--quiet").stderr, "--quiet says what the data are")
+    done = run("gacc-exec", artifact, *data)
+    expect(re.search(r"^data: 40 samples; \w+.*: .* to .*", done.stdout, re.M), done.stdout)
+    expect("data:" not in run("gacc-exec", artifact, *data, "--quiet").stdout, "--quiet says what the data are")
+    plain = done.stderr
     for words, answer in ((["--pause-at", 99999], "note: --pause-at 99999 changes nothing: the run has"),
                           (["--rank-timeout", 5], "note: --rank-timeout changes nothing: this run has one rank"),
                           (["--gemm", "builtin"], "note: --gemm builtin changes nothing: it is for a GPU"),
@@ -264,21 +265,25 @@ def test_data_that_hardly_were_meant(folder):
     rows = [f"{n},7,{n}e8,1" for n in range(1, 13)]
     (folder / "a.csv").write_text("\n".join(["a,same,large,y", *rows]) + "\n")
     done = run("gacc-exec", artifact, "--data", f"csv:{folder / 'a.csv'}")
-    harness.says(done, 'data: 12 samples; x [3]: 1 to 1.2e+09, 1 of 3 constant; y: 1 of 2 classes (0 0 %, 1 100 %)',
-                 'warning: all targets of the input "y" are 1: there is nothing to learn',
+    expect("data: 12 samples; x [3]: 1 to 1.2e+09, 1 of 3 constant; y: 1 of 2 classes (0 0 %, 1 100 %)\n"
+           in done.stdout, done.stdout)
+    harness.says(done, 'warning: all targets of the input "y" are 1: there is nothing to learn',
                  'warning: the input "x": "same" is the same in all samples',
                  'warning: the input "x" reaches 1.2e+09, and is not normalised')
 
 
 def test_a_full_standard_output(folder):
-    """Is exit 1, and what is written elsewhere is whole."""
+    """Is exit 1 where results were to stand there; a training whose files are whole goes on."""
     artifact = harness.compile_model(harness.example("regression"), folder / "step.ptx")
     data = harness.make_data(harness.example("regression"), 40, folder)
-    with open("/dev/full", "w") as full:
-        done = subprocess.run([harness.BIN / "gacc-exec", artifact, "--data", data, "--save", folder / "w"],
-                              stdout=full, stderr=subprocess.PIPE, text=True)
-    expect(done.returncode == 1 and (folder / "w").exists(), done.stderr)
-    expect("cannot write standard output" in done.stderr, done.stderr)
+    for code, words in ((0, ["--data", data, "--save", folder / "w"]), (0, ["--init-only"]),
+                        (1, ["--eval", data, "--load", folder / "w"])):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([harness.BIN / "gacc-exec", artifact, *words], stdout=full, stderr=subprocess.PIPE,
+                                  text=True)
+        expect(done.returncode == code, f"{words}: {done.returncode} {done.stderr}")
+        expect(("cannot write standard output" in done.stderr) == (code == 1), f"{words}: {done.stderr}")
+    expect((folder / "w").exists(), "no weights")
 
 
 def test_widths(folder):
