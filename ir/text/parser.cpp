@@ -3,6 +3,7 @@
 // rest.
 #include <limits>
 #include <set>
+#include <unordered_map>
 
 #include "ir/op_info.h"
 #include "ir/row_pitch.h"
@@ -159,19 +160,19 @@ class Parser {
     return out;
   }
 
-  ValueId value_named(const Region& region, const Token& name) {
-    if (const auto found = region.find(name.text)) return *found;
+  ValueId value_named(const Token& name) {
+    if (const auto found = values_.find(name.text); found != values_.end()) return found->second;
     fail(name.at, Kind::unknown_name, "there is no value `%{}` before this", name.text);
   }
   BufferId buffer_named(const Token& name) {
-    if (const auto found = module_.find_buffer(name.text)) return *found;
+    if (const auto found = buffers_.find(name.text); found != buffers_.end()) return found->second;
     fail(name.at, Kind::unknown_name, "there is no buffer `@{}`", name.text);
   }
 
-  Operand operand(const Region& region) {
+  Operand operand() {
     const Token token = token_;
     take();
-    if (token.kind == Tok::value) return value_named(region, token);
+    if (token.kind == Tok::value) return value_named(token);
     if (token.kind == Tok::buffer) return buffer_named(token);
     if (token.kind == Tok::integer || token.kind == Tok::real) return token.real;
     fail(token.at, Kind::syntax, "expected an operand (%value, @buffer or a number), found `{}`", token.text);
@@ -222,7 +223,7 @@ class Parser {
   void buffer(BufferKind kind) {
     Buffer out{.kind = kind, .at = token_.at};
     out.name = name(Tok::buffer, "a buffer's @name");
-    if (module_.find_buffer(out.name))
+    if (!buffers_.emplace(out.name, BufferId{static_cast<int32_t>(module_.buffers.size())}).second)
       fail(out.at, Kind::duplicate_name, "buffer `@{}` is defined twice", out.name);
     expect(":");
     out.type = type();
@@ -259,14 +260,17 @@ class Parser {
   }
 
   void define(Region& region, const Token& token, std::vector<ValueId>& ids) {
-    if (region.find(token.text))
+    const ValueId id{static_cast<int32_t>(region.values.size())};
+    if (!values_.emplace(token.text, id).second)
       fail(token.at, Kind::duplicate_name, "value `%{}` is defined twice", token.text);
-    ids.push_back(region.add_value(token.text, {}));
+    region.values.push_back({token.text, {}});
+    ids.push_back(id);
   }
 
   void region(Region& out, const Location& at) {
     if (!out.empty()) fail(at, Kind::duplicate_name, "region `{}` is defined twice", region_text(out.kind));
     out.at = at;
+    values_.clear();
     if (accept("(")) {
       while (!is(")")) {
         define(out, expect(Tok::value, "an input's %name"), out.inputs);
@@ -311,16 +315,16 @@ class Parser {
     return {factor, accept_word("B")};
   }
 
-  Operand stored(const Region& region) {
+  Operand stored() {
     const Location at = token_.at;
-    const Operand out = operand(region);
+    const Operand out = operand();
     if (as_number(out) != nullptr) fail(at, Kind::syntax, "a launch takes values and buffers, no numbers");
     return out;
   }
 
-  void arguments(const Region& region, std::vector<Operand>& operands, std::vector<Extent>& extents) {
+  void arguments(std::vector<Operand>& operands, std::vector<Extent>& extents) {
     expect("(");
-    do operands.push_back(stored(region));
+    do operands.push_back(stored());
     while (accept(","));
     expect(":");
     do extents.push_back(extent());
@@ -328,24 +332,24 @@ class Parser {
     expect(")");
   }
 
-  KernelCall kernel_call(const Region& region, int32_t& number) {
+  KernelCall kernel_call(int32_t& number) {
     KernelCall out;
     out.function = key();
     number = kernel_number();
-    arguments(region, out.operands, out.extents);
+    arguments(out.operands, out.extents);
     keyword("grid"), expect("("), out.items = extent(), keyword("by"), out.per_block = integer(), expect(")");
     out.block = number_of("block");
     if (token_.kind == Tok::word && token_.text == "shared") out.shared = number_of("shared");
     return out;
   }
 
-  ProductCall product_call(const Region& region, int32_t& number) {
+  ProductCall product_call(int32_t& number) {
     ProductCall out;
     number = kernel_number();
     const Location at = token_.at;
     std::vector<Operand> operands;
     std::vector<Extent> extents;
-    arguments(region, operands, extents);
+    arguments(operands, extents);
     if (operands.size() != 3 || (extents.size() != 3 && extents.size() != 6))
       fail(at, Kind::syntax, "a product takes three operands, three extents and, or not, three pitches");
     if (extents.size() == 6) out.pitch = {extents[3], extents[4], extents[5]};
@@ -370,12 +374,12 @@ class Parser {
     return out;
   }
 
-  CopyCall copy_call(const Region& region, int32_t& number) {
+  CopyCall copy_call(int32_t& number) {
     number = kernel_number();
     const Location at = token_.at;
     std::vector<Operand> operands;
     std::vector<Extent> extents;
-    arguments(region, operands, extents);
+    arguments(operands, extents);
     if (operands.size() != 2 || extents.size() != 1 || extents[0].times_batch)
       fail(at, Kind::syntax, "a copy takes two operands and a number of bytes");
     return {operands[0], operands[1], extents[0].factor};
@@ -393,16 +397,16 @@ class Parser {
     return out;
   }
 
-  CallSite call(const Region& region) {
+  CallSite call() {
     CallSite out;
     out.at = token_.at;
     if (accept_word("product")) {
-      out.what = product_call(region, out.kernel);
+      out.what = product_call(out.kernel);
     } else if (accept_word("copy")) {
-      out.what = copy_call(region, out.kernel);
+      out.what = copy_call(out.kernel);
     } else {
       keyword("kernel");
-      out.what = kernel_call(region, out.kernel);
+      out.what = kernel_call(out.kernel);
     }
     if (accept_word("level")) expect("("), out.level = small_integer(), expect(")");
     out.branch = branch();
@@ -428,14 +432,14 @@ class Parser {
       Merged merged;
       merged.at = token_.at;
       if (!accept_word("merged")) {
-        out.launches.emplace_back(call(region));
+        out.launches.emplace_back(call());
         continue;
       }
       merged.function = key();
       merged.block = number_of("block"), merged.blocks = number_of("blocks");
       merged.branch = branch();
       expect("{");
-      do merged.parts.push_back(call(region));
+      do merged.parts.push_back(call());
       while (!is("}"));
       expect("}");
       out.launches.emplace_back(std::move(merged));
@@ -452,7 +456,7 @@ class Parser {
     out.role = *known;
     if (out.role == YieldRole::metric) out.metric = key();
     if (out.role == YieldRole::grad) out.of = buffer_named(expect(Tok::buffer, "the parameter's @name"));
-    out.what = operand(region);
+    out.what = operand();
     region.yields.push_back(std::move(out));
   }
 
@@ -474,7 +478,7 @@ class Parser {
     }
     while (token_.kind == Tok::value || token_.kind == Tok::buffer || token_.kind == Tok::integer ||
            token_.kind == Tok::real) {
-      out.operands.push_back(operand(region));
+      out.operands.push_back(operand());
       if (!accept(",")) break;
     }
     if (!out.info->takes_operands(out.operands.size()))
@@ -483,7 +487,7 @@ class Parser {
     if (results.size() != static_cast<size_t>(out.info->results))
       fail(word.at, Kind::invalid_ir, "R3: `{}` has {} results, {} are named", word.text, out.info->results,
            results.size());
-    if (accept_word("when")) expect("("), out.when = operand(region), expect(")");
+    if (accept_word("when")) expect("("), out.when = operand(), expect(")");
     for (const Token& result : results) define(region, result, out.results);
     for (size_t i = 0; i < out.results.size(); ++i) {
       expect(i == 0 ? ":" : ",");
@@ -500,7 +504,7 @@ class Parser {
     if (accept_word("seg")) expect("("), out.segment = small_integer(), expect(")");
     if (accept_word("remat")) {
       expect("(");
-      out.remat = value_named(region, expect(Tok::value, "the %name of what is made again"));
+      out.remat = value_named(expect(Tok::value, "the %name of what is made again"));
       expect(")");
     }
     for (const Origin origin : {Origin::forward, Origin::gradient, Origin::init, Origin::update})
@@ -514,7 +518,10 @@ class Parser {
   Diag& diag_;
   Token token_;
   Module module_;
-  std::set<std::string> settings_;                // keys that were read
+  std::set<std::string> settings_;  // keys that were read
+  // Buffers, and values of the region that is read, by name.
+  std::unordered_map<std::string, BufferId> buffers_;
+  std::unordered_map<std::string, ValueId> values_;
   std::vector<std::pair<size_t, Token>> owners_;  // by buffer: what it belongs to
 };
 
