@@ -22,7 +22,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
 import harness  # noqa: E402
 
 harness.begin_package("torch", "transformers")
-import gacc  # noqa: E402
+import gacc.torch  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as NAMES  # noqa: E402
@@ -35,7 +35,7 @@ SIZES = {  # a number, and the keys that it is the value of
         "max_position_embeddings n_positions max_seq_len n_ctx max_sequence_length max_target_positions",
     32: "hidden_size n_embd d_model embed_dim n_embed dim embedding_size word_embed_proj_dim emb_dim lru_width "
         "decoder_hidden_size",
-    16: "kv_lora_rank q_lora_rank index_head_dim moe_intermediate_size shared_expert_intermediate_size "
+    16: "index_n_heads kv_lora_rank q_lora_rank index_head_dim moe_intermediate_size shared_expert_intermediate_size "
         "expert_ffn_hidden_size moe_shared_expert_intermediate_size",
     8: "head_dim d_kv v_head_dim qk_nope_head_dim qk_rope_head_dim linear_key_head_dim linear_value_head_dim "
        "mamba_d_head mamba_head_dim state_size mamba_d_state ssm_state_size global_head_dim sliding_window "
@@ -44,7 +44,7 @@ SIZES = {  # a number, and the keys that it is the value of
     4: "num_attention_heads n_head num_heads n_heads decoder_attention_heads encoder_attention_heads time_step_rank "
        "linear_num_value_heads num_experts num_local_experts n_routed_experts moe_num_experts",
     2: "num_hidden_layers n_layer num_layers n_layers decoder_layers encoder_layers depth num_key_value_heads kv_heads "
-       "num_kv_heads linear_num_key_heads index_n_heads num_experts_per_tok moe_k moe_topk num_experts_per_token "
+       "num_kv_heads linear_num_key_heads num_experts_per_tok moe_k moe_topk num_experts_per_token "
        "top_k_experts bos_token_id",
     1: "n_group topk_group pad_token_id first_k_dense_replace",
     3: "eos_token_id", 0: "num_kv_shared_layers", 0.0: "layerdrop"}
@@ -67,7 +67,7 @@ def small(kind):
         has = config().to_dict()
     except (TypeError, ValueError):
         has = SMALL
-    more = MORE.get(kind, {})
+    more = ({"num_key_value_heads": 4} if "kv_lora_rank" in has else {}) | MORE.get(kind, {})
     sizes = {key: value for key, value in SMALL.items() if key in has} | more
     for key in ("text_config", "llm_config", "decoder"):
         if isinstance(has.get(key), dict):
@@ -80,7 +80,7 @@ def verdict(kind):
     """Returns ("right", figures), ("wrong", figures), ("refused", reason) or ("not tried", reason)."""
     torch.manual_seed(0)
     try:
-        model = getattr(transformers, NAMES[kind])(small(kind)).float().eval()
+        model = transformers.AutoModelForCausalLM.from_config(small(kind)).float().eval()
         for p in model.parameters():
             if p.dim() > 1 and float(p.detach().abs().max()) == 0:
                 torch.nn.init.normal_(p, std=0.02)
@@ -109,6 +109,12 @@ def verdict(kind):
     good = forward <= 1e-5 and worst[0] <= 1e-3
     figures = f"logits {forward:.0e}, update {worst[0]:.0e}"
     return ("right", figures) if good else ("wrong", f"{figures} ({worst[1]})")
+
+
+def warm():
+    """What each model would load anew: transformers' modules, and PyTorch's exporter."""
+    model = transformers.LlamaForCausalLM(small("llama"))
+    gacc.torch.text_of(model, {"input_ids": torch.zeros(2, TOKENS, dtype=torch.int64)}, output="logits")
 
 
 def alone(kind):
@@ -156,6 +162,7 @@ if __name__ == "__main__":
     names = words[1:] if to else words
     torch.set_num_threads(1)
     verdicts = {}
+    warm()
     for each in names or sorted(NAMES):
         verdicts[each] = alone(each)
         print(f"{each}: {': '.join(verdicts[each])}", flush=True)

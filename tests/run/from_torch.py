@@ -478,10 +478,29 @@ def test_gradients_end_where_pytorch_ends_them(_):
     for name, function in functions.items():
         learns_as_pytorch(name, function)
 
-    class Own(torch.autograd.Function):
+    def own(forward, backward):
+        class Own(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, *more):
+                ctx.save_for_backward(x)
+                return ahead(x, *more)
+
+            @staticmethod
+            def backward(ctx, dy):
+                return back(*ctx.saved_tensors, dy), *[None] * (len(ctx.needs_input_grad) - 1)
+        ahead, back = forward, backward
+        return lambda *x: Own.apply(*x)
+    straight, bounded = own(torch.sign, lambda x, dy: dy), own(lambda x, p: x ** p, lambda x, dy: dy * x.clamp(-1, 1))
+    learns_as_pytorch("Function", lambda x: straight(x) * 0.5 + bounded(x, 2) * x)
+    for forward, backward in ((lambda x: x.softmax(-1), lambda x, dy: dy), (torch.exp, lambda x, dy: dy.flip(-1)),
+                              (torch.exp, lambda x, dy: dy.abs()), (lambda x: x.sum(), lambda x, dy: dy * x)):
+        refused(lambda x: own(forward, backward)(x), "`Own`", "gradient of its own", "from_torch.py")
+
+    class Kept(torch.autograd.Function):
         forward = staticmethod(lambda _, x: x.sign())
         backward = staticmethod(lambda _, dy: dy)
-    refused(lambda x: Own.apply(x), "`Own`", "gradient of its own", "from_torch.py")
+    apply = Kept.apply
+    refused(lambda x: apply(x), "torch.autograd.Function", "taken before", "from_torch.py")
     refused(lambda x: (x * 2).detach_() * x, "in place", "from_torch.py")
     for write in (lambda y: y.data.clamp_(0), lambda y: y.detach().view(-1, 2, 2)[:, 0].mul_(2),
                   lambda y: y.data.__setitem__(0, 0.5), torch.no_grad()(lambda y: y.mul_(2))):

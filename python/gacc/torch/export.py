@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_map
 from .._library import Error
 from .composed import COMPOSED, quantile
 from .experts import by_products
+from .functions import by_elements, with_slope
 from .layers import attention, instance_norm, rms_norm
 from .patterns import norms
 from .region import OPERATIONS, Region
@@ -61,6 +62,7 @@ LIBRARY.define("detached(Tensor x) -> Tensor")
 LIBRARY.impl("detached", torch.clone, "CompositeExplicitAutograd")
 OPERATIONS[torch.ops.gacc.detached.default] = Region.detached
 
+GRADIENTS_ARE_ON = torch.is_grad_enabled  # PyTorch's own, also where another one stands in its place
 DETACH = {torch.detach, torch.Tensor.detach, torch.Tensor.data.__get__}
 NO_GRADIENT = "it takes a gradient in the forward, and gacc makes gradients itself"
 HOOKS = {  # what would change a gradient unseen, and what torch.export says nothing useful of
@@ -96,6 +98,9 @@ class Followed(torch.overrides.TorchFunctionMode):
             return None
         if function in HOOKS:
             raise Unsupported(HOOKS[function])
+        if not GRADIENTS_ARE_ON() and not torch.is_inference_mode_enabled():  # no line of the forward's own has done it
+            raise Unsupported("it runs in a torch.autograd.Function, whose gradient is unseen where `apply` was taken "
+                              "before: call Name.apply(x) in the forward, with the Function's name")
         if function is torch.Tensor.retain_grad:
             return None
         if function is torch.Tensor.requires_grad_ and (len(args) > 1 and not args[1] or isinstance(
@@ -231,8 +236,10 @@ def followed(module: torch.nn.Module, output: int | str | None, trains: bool, le
             return args[0](*args[2:])  # which is computed again or not as the plan has it
         if kind.__name__ == "_NoopSaveInputs":  # of PyTorch 2.4, the same without reentry
             return args[0]
-        raise Unsupported(f"`{kind.__name__}` is a torch.autograd.Function with a gradient of its own, and gacc makes "
-                          "gradients itself")
+        if args and by_elements(kind, args):
+            return with_slope(kind, args)
+        raise Unsupported(f"`{kind.__name__}` is a torch.autograd.Function with a gradient of its own, which gacc "
+                          "takes of one tensor, element by element; it makes all other gradients itself")
     of_all = for_this_thread(applied, lambda kind, *args, **named: apply.__get__(None, kind)(*args, **named))
     with replaced((torch.autograd.Function, "apply", classmethod(of_all))):
         for part in module.modules():  # net.compile() has left another call in it

@@ -1,0 +1,59 @@
+"""A torch.autograd.Function whose gradient is known: each number that it gives is made of one of its first argument,
+so what its `backward` gives of ones is its slope."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .composed import sloped
+
+
+class Context:
+    """What `forward` keeps for `backward`."""
+
+    def __init__(self, count: int):
+        self.needs_input_grad, self.saved_tensors = (True, *[False] * (count - 1)), ()
+
+    def save_for_backward(self, *given: Any) -> None:
+        self.saved_tensors = given
+
+    def set_materialize_grads(self, _: bool) -> None:
+        pass
+
+
+def value_and_slope(kind: type, x: torch.Tensor, rest: tuple, of: Any = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """What it gives, and the gradient of x where that of the result is `of`."""
+    context = Context(1 + len(rest))
+    value = kind.forward(context, x, *rest)
+    given = kind.backward(context, torch.ones_like(value) * of)
+    return value, given[0] if isinstance(given, (tuple, list)) else given
+
+
+def by_elements(kind: type, args: tuple) -> bool:
+    """Whether it is such a function, of one tensor: tried on numbers of the argument's shape, half of which change."""
+    x, *rest = args
+    if kind.setup_context is not torch.autograd.Function.setup_context or not isinstance(x, torch.Tensor) or any(
+            isinstance(each, torch.Tensor) for each in rest) or not x.is_floating_point():
+        return False
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        drawn = torch.Generator().manual_seed(0)
+        one, other, of = (torch.randn([n if isinstance(n, int) else 2 for n in x.shape], generator=drawn)
+                          for _ in range(3))
+        same = torch.rand(one.shape, generator=drawn) < 0.5
+        try:
+            (y, slope), (its, its_slope), (_, given) = (
+                value_and_slope(kind, each.clone(), tuple(rest), by) for each, by in (
+                    (one, 1.0), (torch.where(same, one, other), 1.0), (one, of)))
+            alike = all(torch.equal(a[same].nan_to_num(1.5), b[same].nan_to_num(1.5))
+                        for a, b in ((y, its), (slope, its_slope)))
+            return alike and y.shape == slope.shape == one.shape and torch.allclose(
+                given, slope * of, 1e-5, 1e-6, equal_nan=True)
+        except Exception:
+            return False
+
+
+def with_slope(kind: type, args: tuple) -> torch.Tensor:
+    value, slope = value_and_slope(kind, args[0], args[1:])
+    return sloped(value, (args[0], slope))
