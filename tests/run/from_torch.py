@@ -269,6 +269,7 @@ def test_operations(_):
         + F.layer_norm(x.view(-1, 4, 3), (4, 3)),
         "mask": lambda x: F.scaled_dot_product_attention(*[x.view(-1, 1, 6, 2)] * 3,
                                                          attn_mask=torch.ones(6, 6).tril().bool()),
+        "zeros behind": lambda x: F.pad(x.view(-1, 3, 4), (0, 0, 0, 2, 0, 0)),  # none beside the samples
         "causal": lambda x: F.scaled_dot_product_attention(*[x.view(-1, 1, 6, 2)] * 3, is_causal=True)
         + F.scaled_dot_product_attention(
             x.view(-1, 1, 6, 2), *[x.view(-1, 1, 6, 2)[:, :, :4]] * 2, is_causal=True),
@@ -289,6 +290,10 @@ def test_operations(_):
         "empty parts": lambda x: torch.cat([x[:, 3:3], x, x[:, 12:]], 1) * x[torch.arange(x.shape[0]), 2][:, None],
         "elu of zeros": lambda x: F.elu(x * 0) + F.selu(x * 0),
         "limits": lambda x: (x * 0).clamp(0, 1) + (x * 0 + 1).clamp(max=1) + x,
+        "rows for each sample": lambda x: x.view(-1, 3, 4) * a[
+            torch.arange(3).flip(0).repeat(x.shape[0], 1)],
+        "rows by a choice": lambda x: x[:, :7] + F.embedding(torch.where(x > 0, torch.arange(12), 4), torch.linspace(
+            -1, 1, 84).view(12, 7)).sum(1),
         "gather by data": lambda x: x.gather(1, (x[:, :7].abs() * 3).long())
         + x.view(-1, 3, 4).gather(1, (x.view(-1, 3, 4)[:, :2] > 0).long()).flatten(1)[:, :7],
         "gather beside infinity": lambda x: x.masked_fill(x > 5, float("-inf")).gather(1, (x > 0).long()[:, :3]),

@@ -260,7 +260,10 @@ class Lowering:
         if node.target is aten.clamp.default and len(node.args) == 3 and all(isinstance(n, int) for n in node.args[1:]):
             return node.args[1:]
         nodes = node.all_input_nodes
-        given = [getattr(self.values[n], "bounds", None) for n in nodes]
+        given = [ends_of(self.values[n]) for n in nodes]
+        if node.target is aten.where.self and self.region.dtype == "i32":
+            given = [ends_of(self.values[n]) for n in node.args[1:]]
+            return None if None in given else (min(low for low, _ in given), max(high for _, high in given))
         if node.target in MOVES and self.region.dtype == "i32":
             moved = given if node.target is aten.cat.default else given[:1]
             return None if None in moved else (min(low for low, _ in moved), max(high for _, high in moved))
@@ -308,6 +311,12 @@ class Lowering:
         if operand in (given.operand for given in self.inputs.values()):
             operand = region.emit("mul", [operand, "1.0"], ("f32", shape))
         return operand, shape
+
+
+def ends_of(x: Any) -> tuple[int, int] | None:
+    """The bounds of whole numbers, where they are known."""
+    known_numbers = isinstance(x, Tensor) and x.dtype == "i32" and x.constant is not None and x.constant.numel()
+    return (int(x.constant.min()), int(x.constant.max())) if known_numbers else getattr(x, "bounds", None)
 
 
 def draw_by_chance(graph: fx.Graph) -> None:

@@ -68,6 +68,11 @@ def index(r: Region, x: Tensor, indices: list) -> Tensor:
         return r.view(x, r.sizes)
     if any(i.constant is None for _, i in given):
         return by_data(r, x, given, len(given) < len(indices) - indices.count(None))
+    if len(given) == 1 and given[0][1].repeated() and not x.batched():  # the same rows for each sample
+        dim, i = given[0]
+        n = x.extent(dim)
+        y = r.take(x, dim, [int(k) % n for k in i.constant.reshape(-1)])
+        return r.view(r.with_axes(y, [*y.axes[:dim], *i.axes, *y.axes[dim + 1:]]), r.sizes)
     first, count = given[0][0], len(given)
     if [d for d, _ in given] != list(range(first, first + count)):
         raise Unsupported("the axes it takes elements of do not lie side by side: permute them so, or take of one "

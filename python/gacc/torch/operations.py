@@ -312,6 +312,8 @@ def pad(r: Region, x: Tensor, amounts: list[int], value: float = 0) -> Tensor:
     for i in range(len(amounts) // 2):
         dim = x.rank - 1 - i
         before, after = amounts[2 * i:2 * i + 2]
+        if not before and not after:  # also of the batch
+            continue
         size = x.extent(dim)
         begin, stop = max(0, -before), size - max(0, -after)
         x = r.slice(x, dim, begin, stop - begin)
