@@ -2,12 +2,13 @@
 """Every causal language model of transformers, tiny and with random weights, by gacc.from_torch: its logits and an
 update of all weights beside PyTorch.
 
-    venv/bin/python tests/parity/every_architecture.py [--page docs/which-models.md] [NAME ...]
+    venv/bin/python tests/parity/every_architecture.py [--results FILE] [--page docs/which-models.md] [NAME ...]
 
 A model is right where its logits are within 1e-5 of the largest, and one update of plain SGD moves each parameter by
 its gradient, within 1e-3 of the parameter's largest or of a thousandth of the model's. Each model is a process of its
 own, for at most `SECONDS`. Needs torch and transformers.
 """
+import argparse
 import collections
 import json
 import os
@@ -52,12 +53,23 @@ SMALL = {key: number for number, keys in SIZES.items() for key in keys.split()} 
     "use_cache": False, "use_mambapy": False}
 MORE = {  # what a model wants besides
     "bamba": dict(mamba_n_heads=8, mamba_d_head=8, mamba_expand=2),
-    "mamba2": dict(num_heads=8, head_dim=8, expand=2),
-    "falcon_h1": dict(mamba_n_heads=8, mamba_d_head=8, mamba_d_ssm=64),
+    "codegen": dict(rotary_dim=8), "cpmant": dict(dim_head=8, prompt_length=2),
+    "dbrx": dict(attn_config={"kv_n_heads": 2, "rope_theta": 1e4},
+                 ffn_config={"hidden_size": 32, "ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2}),
+    "dots1": dict(n_shared_experts=1), "falcon_h1": dict(mamba_n_heads=8, mamba_d_head=8, mamba_d_ssm=64),
+    "gemma3n_text": dict(num_kv_shared_layers=0, activation_sparsity_pattern=[0.9, 0.0],
+                         layer_types=["sliding_attention", "full_attention"]),
+    "gpt_neo": dict(attention_types=[[["global", "local"], 1]]), "gptj": dict(rotary_dim=8),
     "jamba": dict(num_hidden_layers=4, attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2,
                   expert_layer_offset=1),
-    "recurrent_gemma": dict(num_hidden_layers=3), "zamba2": dict(num_hidden_layers=3, n_mamba_heads=8),
-    "nemotron_h": dict(num_hidden_layers=4), "xlnet": dict(d_head=8), "cpmant": dict(dim_head=8, prompt_length=2)}
+    "lfm2_moe": dict(layer_types=["conv", "full_attention"], num_dense_layers=1),
+    "mamba2": dict(num_heads=8, head_dim=8, expand=2), "nemotron_h": dict(num_hidden_layers=4),
+    "recurrent_gemma": dict(num_hidden_layers=3),
+    "reformer": dict(is_decoder=True, axial_pos_embds=False, attention_head_size=8, attn_layers=["local", "lsh"],
+                     local_attn_chunk_length=4, lsh_attn_chunk_length=4),
+    "xlnet": dict(d_head=8), "zamba": dict(num_hidden_layers=3, mamba_dt_rank=2),
+    "zamba2": dict(num_hidden_layers=3, n_mamba_heads=8, layers_block_type=["mamba", "mamba", "hybrid"]),
+    "zaya": dict(num_experts_per_tok=1, router_hidden_size=16)}
 
 
 def small(kind):
@@ -117,8 +129,8 @@ def warm():
     gacc.torch.text_of(model, {"input_ids": torch.zeros(2, TOKENS, dtype=torch.int64)}, output="logits")
 
 
-def alone(kind):
-    """The verdict of a process of its own."""
+def alone(kind, again=True):
+    """The verdict of a process of its own; of another one where it died, as PyTorch's threads sometimes do in forks."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -135,8 +147,11 @@ def alone(kind):
     os.close(writing)
     with os.fdopen(reading) as pipe:
         said = pipe.read()
-    os.waitpid(child, 0)
-    return tuple(json.loads(said)) if said else ("not judged", f"more than {SECONDS} s, or the process died")
+    died = os.WTERMSIG(os.waitpid(child, 0)[1])
+    if not said and died != signal.SIGALRM and again:
+        return alone(kind, again=False)
+    return tuple(json.loads(said)) if said else ("not judged", (
+        f"more than {SECONDS} s" if died == signal.SIGALRM else f"its process died of signal {died}"))
 
 
 def page(verdicts):
@@ -156,18 +171,28 @@ def page(verdicts):
     return "\n".join(lines) + "\n"
 
 
-if __name__ == "__main__":
-    words = sys.argv[1:]
-    to = words.pop(1) if words[:1] == ["--page"] else None
-    names = words[1:] if to else words
+def main():
+    parser = argparse.ArgumentParser(description="Tries causal language models of transformers by gacc.from_torch.")
+    parser.add_argument("names", nargs="*", help="model types; without any, all that --results has not")
+    parser.add_argument("--results", type=pathlib.Path, help="a file of verdicts, which are added as they come")
+    parser.add_argument("--page", type=pathlib.Path, help="where the table of all verdicts is written")
+    given = parser.parse_args()
+    lines = given.results.read_text().splitlines() if given.results and given.results.exists() else []
+    verdicts = {kind: (word, why) for kind, word, why in map(json.loads, lines)}
     torch.set_num_threads(1)
-    verdicts = {}
     warm()
-    for each in names or sorted(NAMES):
-        verdicts[each] = alone(each)
-        print(f"{each}: {': '.join(verdicts[each])}", flush=True)
-    print(collections.Counter(told[0] for told in verdicts.values()))
-    if to:
-        pathlib.Path(to).write_text(page(verdicts), encoding="utf-8")
-    if bad := [each for each, told in verdicts.items() if told[0] in ("wrong", "traceback")]:
+    for kind in given.names or sorted(NAMES.keys() - verdicts.keys()):
+        verdicts[kind] = alone(kind)
+        print(f"{kind}: {': '.join(verdicts[kind])}", flush=True)
+        if given.results:
+            with given.results.open("a") as results:
+                results.write(json.dumps([kind, *verdicts[kind]]) + "\n")
+    print(collections.Counter(word for word, _ in verdicts.values()))
+    if given.page:
+        given.page.write_text(page(verdicts), encoding="utf-8")
+    if bad := [kind for kind, (word, _) in verdicts.items() if word in ("wrong", "traceback")]:
         sys.exit(f"wrong: {', '.join(bad)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -782,6 +782,15 @@ def test_positions_are_counted_without_the_padding(_):
         def forward(self, columns):
             return self.tables[0]((columns
                                    + torch.tensor([0, 5])).clamp(0, 8)) * self.tables[0]((columns * 7919 - 13) % 9)
+    class Joined(Tables):  # numbers of the input beside known ones, or where a mask shows them
+        def forward(self, columns):
+            shown = torch.where(columns > 2, columns, 1)
+            return self.tables[0](torch.cat([torch.arange(6, 8).repeat(len(columns), 1), shown.to(torch.int32)], 1))
+    one_update("joined", joined := Joined(9), {"columns": torch.tensor([[4, 2], [3, 8]])}, torch.randn(2, 4, 4))
+    run = session(gacc.from_torch(joined, {"columns": torch.tensor([[4, 2], [3, 8]])}, loss="mse", target="y",
+                                  optimizer=SGD))
+    raises(gacc.Error, '"columns"', "it takes 0 to 8")(lambda: run.predict(columns=torch.tensor([[4, 9], [3, 8]])))
+    refused(None, "may lie beyond the table", x=torch.tensor([[4, 2], [3, 3]]), module=Joined(7))
     one_update("offsets", Offsets(9), {"columns": torch.tensor([[4, 2], [3, 3]])}, torch.randn(2, 2, 4))
     refused(None, "may lie beyond the table", "cumsum(1)", "clamp(0, 300)", x=tokens, module=nn.Sequential(Net(301)))
 

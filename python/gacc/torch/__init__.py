@@ -47,7 +47,7 @@ BOUNDED = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.cumsum.defaul
 MOVES = {aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default, aten.squeeze.dims,
          aten.squeeze.dim, aten.permute.default, aten.expand.default, aten.clone.default, aten.alias.default,
          aten.slice.Tensor, aten.select.int, aten.cat.default, aten.repeat.default, aten.gather.default,
-         aten.index.Tensor, aten.split_with_sizes.default}
+         aten.index.Tensor, aten.split_with_sizes.default, aten.where.self}
 BITWISE = {aten.bitwise_not.default, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_xor.Tensor}
 TYPES = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32", torch.bool: "i32"}
 
@@ -142,7 +142,7 @@ class Lowering:
         self.inputs[name] = x
         self.region.used.add(name)
         if x.dtype == "i32":
-            self.region.numbers[x.operand] = name
+            self.region.numbers[x.operand], x.sources = name, (frozenset([name]), None)
         if value.dtype is torch.bool and node.users:
             self.region.hint = f"{name}.truth"
             x = truth(self.region, x)
@@ -221,7 +221,7 @@ class Lowering:
                 out = truth(region, out) if region.boolean else out
             for x in out if isinstance(out, list) else [out]:
                 if isinstance(x, Tensor):
-                    x.bounds = x.bounds or self.bounds(node)
+                    x.bounds, x.sources = x.bounds or self.bounds(node), x.sources or self.sources(node)
             return out
         except Unsupported as why:
             raise refusal(node, f"gacc cannot say this `{node.target}`: {why}") from None
@@ -261,12 +261,8 @@ class Lowering:
             return node.args[1:]
         nodes = node.all_input_nodes
         given = [ends_of(self.values[n]) for n in nodes]
-        if node.target is aten.where.self and self.region.dtype == "i32":
-            given = [ends_of(self.values[n]) for n in node.args[1:]]
-            return None if None in given else (min(low for low, _ in given), max(high for _, high in given))
-        if node.target in MOVES and self.region.dtype == "i32":
-            moved = given if node.target is aten.cat.default else given[:1]
-            return None if None in moved else (min(low for low, _ in moved), max(high for _, high in moved))
+        if moved := self.moved(node):
+            return joined([ends_of(x) for x in moved])
         if node.target not in BOUNDED or None in given or self.region.dtype != "i32":
             return None
         if node.target == aten.mul.Tensor and any(low < 0 for low, _ in given):
@@ -279,6 +275,23 @@ class Lowering:
         for at in (dict(zip(nodes, ends)) for ends in itertools.product(*given)):
             corners += applied(node, full).aminmax()
         return int(min(corners)), int(max(corners))
+
+    def moved(self, node: fx.Node) -> list[Any]:
+        """The operands of which each whole number of the result is an element."""
+        if self.region.dtype != "i32" or self.region.boolean or node.target not in MOVES:
+            return []
+        nodes = node.all_input_nodes
+        return [self.values[n] for n in (node.args[1:] if node.target is aten.where.self else
+                                         nodes if node.target is aten.cat.default else nodes[:1])]
+
+    def sources(self, node: fx.Node) -> tuple[frozenset[str], tuple[int, int] | None] | None:
+        moved = self.moved(node)
+        given = [(x.sources or (frozenset(), ends_of(x))) if isinstance(x, Tensor) and x.dtype == "i32" else
+                 (frozenset(), None) for x in moved]
+        of = frozenset().union(*(names for names, _ in given))
+        if not of or (frozenset(), None) in given:
+            return None
+        return of, joined([ends for _, ends in given if ends])
 
     def number(self, node: fx.Node) -> torch.Tensor | None:
         """Returns the one number that a pointwise operation makes of numbers; None where it makes several."""
@@ -317,6 +330,10 @@ def ends_of(x: Any) -> tuple[int, int] | None:
     """The bounds of whole numbers, where they are known."""
     known_numbers = isinstance(x, Tensor) and x.dtype == "i32" and x.constant is not None and x.constant.numel()
     return (int(x.constant.min()), int(x.constant.max())) if known_numbers else getattr(x, "bounds", None)
+
+
+def joined(ends: list[tuple[int, int] | None]) -> tuple[int, int] | None:
+    return None if None in ends or not ends else (min(low for low, _ in ends), max(high for _, high in ends))
 
 
 def draw_by_chance(graph: fx.Graph) -> None:

@@ -32,13 +32,15 @@ def embedding(r: Region, table: Tensor, which: Tensor, padding: int = -1, by_fre
     operand = r.shaped(which, in_memory(which.axes))
     source = r.numbers.get(operand)
     is_position = operand in r.positions and which.bounds is not None and which.bounds[1] < count
-    if source is None and (which.bounds is None or which.bounds[0] < 0 or which.bounds[1] >= count):
+    sources, ends = (frozenset([source]), None) if source else which.sources or (frozenset(), which.bounds)
+    if not sources and ends is None or ends is not None and (ends[0] < 0 or ends[1] >= count):
         raise Unsupported("it takes rows by numbers that are computed, and may lie beyond the table; gacc takes the "
                           "elements of an input, which it checks, positions such as a mask's cumsum(1), and what "
                           f"clamp(0, {count - 1}) gives")
-    if source is not None and (other := r.buffers.ranges.setdefault(source, count)) != count:
-        raise Unsupported(f"the input `{source}` chooses rows of tables of {other} and of {count} rows, and gacc "
-                          "checks the elements of an input against one number: give the columns as separate inputs")
+    for each in sources:
+        if (other := r.buffers.ranges.setdefault(each, count)) != count:
+            raise Unsupported(f"the input `{each}` chooses rows of tables of {other} and of {count} rows, and gacc "
+                              "checks the elements of an input against one number: give the columns as separate inputs")
     if source is None and not is_position:  # R17 wants elements of an input, so these choose by a product
         each = r.with_axes(which, [*which.axes, []])
         chosen = r.cast(r.each("equal", each, known(torch.arange(count)), dtype="i32"), "f32")

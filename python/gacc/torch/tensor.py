@@ -28,6 +28,7 @@ class Tensor:
     operand   its text in the IR: "%x", "@w"
     constant  its numbers, where they are known: of PyTorch's shape, but for what is repeated
     bounds    the least and the largest that its whole numbers can be, where they are known
+    sources   inputs: each number is an element of one of them, or lies between the ends that follow, if any do
     """
 
     def __init__(self, axes: list, dtype: str, operand: str = "", shape: list | None = None, constant=None):
@@ -35,6 +36,7 @@ class Tensor:
         self.shape = in_memory(axes) if shape is None else shape
         self.permuted: tuple[Tensor, list[int]] | None = None  # of what it is a permutation
         self.bounds: tuple[int, int] | None = None
+        self.sources: tuple[frozenset[str], tuple[int, int] | None] | None = None
         self.buffer = ""  # the parameter or running statistic that it is
 
     @property
