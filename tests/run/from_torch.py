@@ -555,7 +555,8 @@ def test_truths_are_0_and_1(_):
                   torch.logical_not(whole),
                   (whole.bool() & (x > 0)) | ~(x < 0.5), whole.bool() + other.bool(), torch.full_like(x, 0.5).bool(),
                   torch.full_like(x, 0.5, dtype=torch.bool),
-                  torch.where(whole.bool(), x > 0, other.bool())]
+                  torch.where(whole.bool(), x > 0, other.bool()),
+                  torch.ones(12, dtype=torch.int32) & (x > 0).int() | whole.bool() ^ torch.zeros(12, dtype=torch.int32)]
         return torch.cat([x * truth + truth for truth in truths],
                          1) + torch.cat([whole.bool(), other.bool()], 1).sum(1, True)
     learns_as_pytorch("truths", function)

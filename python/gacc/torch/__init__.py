@@ -212,7 +212,7 @@ class Lowering:
         try:
             if region.documents is not None:
                 documents.check(node, self.values, region.documents[2])
-            if node.target in BITWISE and not region.boolean:
+            if node.target in BITWISE and not (region.boolean or self.bits(node)):
                 raise Unsupported("it takes bits of whole numbers; gacc knows it of torch.bool: compare first, as in "
                                   "x != 0, or use torch.logical_and and its like")
             region.sizes = extents(first.shape) + [(2, False)] * first.is_complex()
@@ -255,7 +255,7 @@ class Lowering:
 
     def bounds(self, node: fx.Node) -> tuple[int, int] | None:
         """Returns what the whole numbers of a result lie between, where those of its operands are known to."""
-        if self.region.boolean:
+        if self.region.boolean or self.bits(node):
             return 0, 1
         if node.target is aten.clamp.default and len(node.args) == 3 and all(isinstance(n, int) for n in node.args[1:]):
             return node.args[1:]
@@ -275,6 +275,11 @@ class Lowering:
         for at in (dict(zip(nodes, ends)) for ends in itertools.product(*given)):
             corners += applied(node, full).aminmax()
         return int(min(corners)), int(max(corners))
+
+    def bits(self, node: fx.Node) -> bool:
+        """Whether the whole numbers that it joins are 0 and 1."""
+        ends = [ends_of(self.values[n]) for n in node.all_input_nodes]
+        return node.target in BITWISE and len(ends) == 2 and all(each and 0 <= each[0] <= each[1] <= 1 for each in ends)
 
     def moved(self, node: fx.Node) -> list[Any]:
         """The operands of which each whole number of the result is an element."""
