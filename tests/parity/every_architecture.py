@@ -54,7 +54,7 @@ SMALL = {key: number for number, keys in SIZES.items() for key in keys.split()} 
 MORE = {  # what a model wants besides
     "bamba": dict(mamba_n_heads=8, mamba_d_head=8, mamba_expand=2),
     "codegen": dict(rotary_dim=8), "cpmant": dict(dim_head=8, prompt_length=2),
-    "dbrx": dict(attn_config={"kv_n_heads": 2, "rope_theta": 1e4},
+    "dbrx": dict(attn_config={"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
                  ffn_config={"hidden_size": 32, "ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2}),
     "dots1": dict(n_shared_experts=1), "falcon_h1": dict(mamba_n_heads=8, mamba_d_head=8, mamba_d_ssm=64),
     "gemma3n_text": dict(num_kv_shared_layers=0, activation_sparsity_pattern=[0.9, 0.0],

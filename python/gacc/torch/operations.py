@@ -136,7 +136,8 @@ def softplus(r: Region, x: Tensor, beta: float = 1.0, threshold: float = 20.0) -
 def filled(r: Region, value: float) -> Tensor:
     axes = [repeated(*size) for size in r.sizes]
     number = float(value) if r.dtype == "f32" else int(bool(value) if r.boolean else value)
-    return Tensor(axes, r.dtype, constant=torch.tensor(number))
+    empty = [(0, True)] in axes
+    return Tensor(axes, r.dtype, constant=torch.empty(0) if empty else torch.tensor(number))
 
 
 @row(aten.div.Tensor, aten.div.Scalar)
@@ -225,8 +226,8 @@ def repeat(r: Region, x: Tensor, times: Any) -> Tensor:
 
 
 def repeated(number: int, batch: bool) -> list:
-    """An axis on which everything is the same."""
-    return [(B, False)] * batch + ([(number, False)] if number > 1 else [])
+    """An axis on which everything is the same; one of 0 elements may only be joined to others."""
+    return [(0, True)] if number == 0 else [(B, False)] * batch + ([(number, False)] if number > 1 else [])
 
 
 def by_repeating(x: Tensor, axes: list) -> Tensor:
