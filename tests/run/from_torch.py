@@ -287,7 +287,8 @@ def test_operations(_):
         + torch.cat([torch.linalg.vector_norm(x, p, -1, True) for p in (0.5, 1, 2, 3, float("inf"), -float("inf"))], 1),
         "norms of zeros": lambda x: F.normalize((x * 0).view(-1, 3, 4), dim=-1) + x.view(-1, 3, 4)
         + (x * 0).std(1)[:, None, None] + (x * 0).norm(dim=1)[:, None, None],
-        "empty parts": lambda x: torch.cat([x[:, 3:3], x.new_zeros(x.shape[0], 0), x, x[:, 12:]], 1) * x[torch.arange(x.shape[0]), 2][:, None],
+        "empty parts": lambda x: torch.cat([x[:, 3:3], x.new_zeros(x.shape[0], 0), x, x[:, 12:]],
+                                             1) * x[torch.arange(x.shape[0]), 2][:, None],
         "elu of zeros": lambda x: F.elu(x * 0) + F.selu(x * 0),
         "limits": lambda x: (x * 0).clamp(0, 1) + (x * 0 + 1).clamp(max=1) + x,
         "rows for each sample": lambda x: x.view(-1, 3, 4) * a[
