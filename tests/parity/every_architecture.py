@@ -51,9 +51,11 @@ SIZES = {  # a number, and the keys that it is the value of
     3: "eos_token_id", 0: "num_kv_shared_layers", 0.0: "layerdrop"}
 SMALL = {key: number for number, keys in SIZES.items() for key in keys.split()} | {
     "use_cache": False, "use_mambapy": False}
+BY_KIND = {kind: {"rope_type": "default", "rope_theta": 1e4} for kind in ("full_attention", "sliding_attention")}
 MORE = {  # what a model wants besides
     "bamba": dict(mamba_n_heads=8, mamba_d_head=8, mamba_expand=2),
     "codegen": dict(rotary_dim=8), "cpmant": dict(dim_head=8, prompt_length=2),
+    "cohere_compass_text": dict(rope_parameters=BY_KIND),
     "dbrx": dict(attn_config={"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
                  ffn_config={"hidden_size": 32, "ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2}),
     "dots3_note": dict(vision_config={"adapter_out_dim": 32}, audio_config={"adapter_out_dim": 32}),
@@ -73,8 +75,10 @@ MORE = {  # what a model wants besides
     "zamba2": dict(num_hidden_layers=3, n_mamba_heads=8, layers_block_type=["mamba", "mamba", "hybrid"]),
     "zaya": dict(num_experts_per_tok=1, router_hidden_size=16)}
 DRAFTS = "it drafts from the states of another model, and takes no tokens alone"
-APART = {"gemma3n": "of images and sounds, too large here; its text part is gemma3n_text", "gemma4_assistant": DRAFTS,
-         "gemma4_unified_assistant": DRAFTS}  # what cannot be tried, and why
+CODES = "a sample of it is several rows, one for each codebook, and gacc's samples are rows"
+APART = {  # what cannot be tried, and why
+    "gemma3n": "of images and sounds, too large here; its text part is gemma3n_text", "gemma4_assistant": DRAFTS,
+    "gemma4_unified_assistant": DRAFTS, "musicgen": CODES, "musicgen_melody": CODES}
 
 
 def sizes_of(has, kind):

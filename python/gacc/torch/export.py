@@ -239,7 +239,7 @@ def followed(module: torch.nn.Module, output: int | str | None, trains: bool, le
         if args and by_elements(kind, args):
             return with_slope(kind, args)
         raise Unsupported(f"`{kind.__name__}` is a torch.autograd.Function with a gradient of its own, which gacc "
-                          "takes of one tensor, element by element; it makes all other gradients itself")
+                          "takes of one tensor, number by number; it makes all other gradients itself")
     of_all = for_this_thread(applied, lambda kind, *args, **named: apply.__get__(None, kind)(*args, **named))
     with replaced((torch.autograd.Function, "apply", classmethod(of_all))):
         for part in module.modules():  # net.compile() has left another call in it
