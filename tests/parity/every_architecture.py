@@ -16,6 +16,7 @@ import pathlib
 import re
 import signal
 import sys
+import textwrap
 import traceback
 import warnings
 
@@ -180,16 +181,16 @@ def alone(kind, again=True):
 def page(verdicts):
     counts = {word: sum(told[0] == word for told in verdicts.values()) for word in ("right", "wrong", "refused")}
     tried = sum(counts.values())
-    lines = ["# Which models?", "",
-             f"`gacc.from_pretrained` and `gacc.from_torch` take what transformers has. Of the {len(verdicts)} causal",
-             f"language models of transformers {transformers.__version__}, each at a tiny size, {counts['right']} are",
-             "right: their logits and an update of all weights are PyTorch's.",
-             f"{counts['refused']} are refused with the reason, {counts['wrong']} are wrong, and",
-             f"{len(verdicts) - tried} were not judged at that size.",
-             "`tests/parity/every_architecture.py` tries them, with PyTorch",
-             f"{torch.__version__.partition('+')[0]}, and writes this page.", "",
+    text = (f"`gacc.from_pretrained` and `gacc.from_torch` take what transformers has. Of the {len(verdicts)} causal "
+            f"language models of transformers {transformers.__version__}, each at a tiny size, {counts['right']} are "
+            "right: their logits and an update of all weights are PyTorch's. "
+            f"{counts['refused']} are refused with the reason, {counts['wrong']} are wrong, and "
+            f"{len(verdicts) - tried} were not judged at that size. `tests/parity/every_architecture.py` tries them, "
+            f"with PyTorch {torch.__version__.partition('+')[0]}, and writes this page.")
+    lines = ["# Which models?", "", *textwrap.wrap(text, 110, break_on_hyphens=False), "",
              "| model_type | | |", "| --- | --- | --- |"]
     for kind, (word, why) in sorted(verdicts.items()):
+        why = why.partition(" (Could not guard")[0]  # what follows is of PyTorch's own terms
         lines.append(f"| {kind} | {word} | {re.sub(r'[|`<>]', ' ', why)} |")
     return "\n".join(lines) + "\n"
 
