@@ -185,7 +185,7 @@ def page(verdicts):
             f"language models of transformers {transformers.__version__}, each at a tiny size, {counts['right']} are "
             "right: their logits and an update of all weights are PyTorch's. "
             f"{counts['refused']} are refused with the reason, {counts['wrong']} are wrong, and "
-            f"{len(verdicts) - tried} were not judged at that size. `tests/parity/every_architecture.py` tries them, "
+            f"{len(verdicts) - tried} were not judged. `tests/parity/every_architecture.py` tries them, "
             f"with PyTorch {torch.__version__.partition('+')[0]}, and writes this page.")
     lines = ["# Which models?", "", *textwrap.wrap(text, 110, break_on_hyphens=False), "",
              "| model_type | | |", "| --- | --- | --- |"]

@@ -243,7 +243,7 @@ def test_operations(_):
         "clamps": lambda x: x.clamp(-0.5, 0.5) + F.relu6(x * 3) + F.hardswish(x),
         "functions": lambda x: torch.erf(x) + F.elu(x) + F.mish(x) + F.softplus(x) + F.logsigmoid(x) + F.celu(x, 0.7)
         + F.gelu(x, approximate="tanh"),
-        "siren": lambda x: torch.sin(30 * (x.view(-1, 3, 4) @ a.T)),
+        "siren": lambda x: torch.sin(8 * (x.view(-1, 3, 4) @ a.T)),
         "times": lambda x: torch.cat([f(x.abs()[:, :2, None] * 1000 * torch.exp(-1.5 * torch.arange(6)))
                                       for f in (torch.sin, torch.cos)], -1),
         "where": lambda x: torch.where(x > 0.1, x * 2, torch.minimum(x, x * x)),
