@@ -10,6 +10,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .composed import sloped
 
 
+SIZES = 1e-8, 1e-4, 1.0, 1e4, 1e8  # of the gradients that are tried: one that is clipped is no product
+
+
 class Context:
     """What `forward` keeps for `backward`."""
 
@@ -41,9 +44,14 @@ def by_elements(kind: type, args: tuple) -> bool:
         drawn = torch.Generator().manual_seed(0)
         given, of = (torch.randn([n if isinstance(n, int) else 2 for n in x.shape], generator=drawn) for _ in range(2))
         try:
-            (value, slope), (_, some) = (value_and_slope(kind, x := given.clone(), tuple(rest), by) for by in (1.0, of))
-            return value.shape == slope.shape == given.shape and torch.equal(x, given) and torch.allclose(
-                some, slope * of, 1e-5, 1e-6, equal_nan=True)
+            value, slope = value_and_slope(kind, x := given.clone(), tuple(rest))
+            if not value.shape == slope.shape == given.shape or not torch.equal(x, given):
+                return False
+            for size in SIZES:
+                _, some = value_and_slope(kind, given.clone(), tuple(rest), of * size)
+                if not torch.allclose(some / size, slope * of, 1e-5, 1e-6, equal_nan=True):
+                    return False
+            return True
         except Exception:
             return False
 
