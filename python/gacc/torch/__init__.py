@@ -551,7 +551,7 @@ def _text_of(module: torch.nn.Module, inputs: Mapping[str, Any], target: str | N
             m.training = training
     if target in step.unread:
         warnings.warn(f"the forward takes `{target}`, and its output does not depend on it: the loss compares the two "
-                      "element by element, where that of a model of transformers takes the next token", stacklevel=3)
+                      "element by element, where that of a model of transformers takes the next token", stacklevel=4)
     given = [f"{quoted('%', n)} : {type_text(x.dtype, [B, *examples[n].shape[1:]])}" for n, x in step.inputs.items()]
     if target is not None and target not in step.inputs:
         if target in examples:
