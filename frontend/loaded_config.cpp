@@ -106,8 +106,9 @@ class LoadedConfig {
     read_ = &*read;
     for (const auto& [key, value] : read->config)
       if (const auto answer = said_.find(std::string(kAnswered) + key); answer != said_.end())
-        if (std::ranges::none_of(answer->second,
-                                 [&](const auto& each) { return alike(parse_value(each), value); }))
+        if (std::ranges::none_of(answer->second, [&, &given = value](const auto& each) {
+              return alike(parse_value(each), given);
+            }))
           add(fmt::format("{} is {}, {} in the model", key, value_text(value), answer->second.front()));
     for (const auto& [key, value] : read->unknown)
       if (!is_answered(key)) unknown(key, value);

@@ -239,12 +239,11 @@ TEST(LoadedConfig, AKeyThatIsMissingOrAnotherIsAnErrorOrTheSameFunction) {
         const bool item = pointer.find_first_not_of("0123456789", number + 1) == std::string::npos;
         if (!item) flat[pointer] = value;
       }
-    const auto whole = [&](const Json& changes) {
+    const auto whole = [&given = config](const Json& changes) {
       Json made = changes.unflatten();
-      if (config.contains("rope_scaling"))
+      if (given.contains("rope_scaling"))
         for (const char* list : {"short_factor", "long_factor"})
-          if (config["rope_scaling"].contains(list))
-            made["rope_scaling"][list] = config["rope_scaling"][list];
+          if (given["rope_scaling"].contains(list)) made["rope_scaling"][list] = given["rope_scaling"][list];
       return made;
     };
     std::vector<std::pair<std::string, Json>> keys;
