@@ -191,6 +191,19 @@ std::string help_text(const CLI::App& app, const std::string& called, bool brief
   return text;
 }
 
+// `brief`: set where -h was given.
+void add_help(CLI::App& app, bool& brief) {
+  app.set_help_flag();
+  app.add_flag_callback(
+      "-h",
+      [&brief] {
+        brief = true;
+        throw CLI::CallForHelp();
+      },
+      "list the options, one line each");
+  app.set_help_flag("--help", "explain the options");
+}
+
 struct Named {
   const FileOption* by = nullptr;
   std::string name;
@@ -232,19 +245,6 @@ int run_program(const std::function<int()>& run) {
                     "command line.",
                     error.what()));
   }
-}
-
-// `brief`: set where -h was given.
-static void add_help(CLI::App& app, bool& brief) {
-  app.set_help_flag();
-  app.add_flag_callback(
-      "-h",
-      [&brief] {
-        brief = true;
-        throw CLI::CallForHelp();
-      },
-      "list the options, one line each");
-  app.set_help_flag("--help", "explain the options");
 }
 
 std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, Elsewhere elsewhere) {
