@@ -121,6 +121,7 @@ std::vector<int32_t> Dependence::earliest_levels() const {
 std::optional<std::pair<size_t, size_t>> Dependence::out_of_order(const std::vector<int32_t>& levels) const {
   LevelsOfBytes so_far(touched_);
   for (size_t i = 0; i < touched_.size(); ++i) {
+    if (none(i)) continue;
     if (so_far.before(touched_[i]) >= levels[i])
       if (const std::optional<size_t> before = latest_before(i, levels, levels[i]))
         return std::pair(*before, i);

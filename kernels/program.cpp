@@ -3,7 +3,6 @@
 #include "kernels/program.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
@@ -56,40 +55,58 @@ Specialisation handwritten_kernel(const ir::Module& module, const ir::Region& re
   return made;
 }
 
-std::string source_key(const Source& source) {
-  return fmt::format("{}.{}.{}.{:x};", static_cast<int>(source.from), source.index, source.result,
-                     std::bit_cast<uint64_t>(source.number));
-}
+// Numbers as bytes, one after the other. A list begins with its length, so that equal bytes are equal numbers.
+class Key {
+ public:
+  template <class... Numbers>
+  void add(Numbers... numbers) {
+    (append(static_cast<int64_t>(numbers)), ...);
+  }
+  void add(const Source& source) {
+    add(source.from, source.index, source.result, std::bit_cast<int64_t>(source.number));
+  }
+  template <class T, class F>
+  void each(const std::vector<T>& list, F&& add_one) {
+    add(list.size());
+    for (const T& one : list) add_one(one);
+  }
+  template <class T>
+  void each(const std::vector<T>& list) {
+    each(list, [&](const auto& one) { add(one); });
+  }
+  std::string take() { return std::move(bytes_); }
+
+ private:
+  void append(int64_t number) { bytes_.append(reinterpret_cast<const char*>(&number), sizeof number); }
+  std::string bytes_;
+};
 
 // All that makes two bodies one function, except the values of constants.
 std::string body_key(const Body& body) {
-  std::string key = fmt::format("{} {} {} {} {} {} {} {} {} {} {}|", static_cast<int>(body.form), body.flat,
-                                body.stages, body.vector, body.gaps, body.wide_index, body.team, body.block,
-                                body.side, body.extents, body.chunk);
-  if (body.op != nullptr)
-    key += fmt::format("{} {} {} {} {}|", body.op->name, body.by_tiles, body.block, body.cost,
-                       fmt::join(body.shape.key(), ","));
-  key += fmt::format("{} {}|", body.rows_of_sample, body.samples);
-  for (const Slot& slot : body.slots)
-    key += fmt::format("{}.{}.{}.{}.{}{};", static_cast<int>(slot.dtype), static_cast<int>(slot.access),
-                       slot.period, slot.pitch, slot.read, slot.written);
-  for (const Member& member : body.members) {
-    key +=
-        fmt::format("|{} {} {} {} {} {} {}:", static_cast<int>(member.kind), static_cast<int>(member.combine),
-                    member.stage, member.per_row, member.accumulate, member.ordered, member.when.has_value());
-    if (member.when) key += source_key(*member.when);
-    for (const Source& input : member.inputs) key += source_key(input);
-    for (const ir::ScalarNode& node : member.program.nodes) {
-      key += fmt::format("{}.{}", static_cast<int>(node.op), static_cast<int>(node.kind));
-      if (node.op == ScalarOp::input) key += fmt::format("={}", node.value);
-      for (const int32_t arg : node.args) key += fmt::format(",{}", arg);
-    }
-    for (const int32_t result : member.program.results) key += fmt::format(">{}", result);
-    for (const int32_t node : member.approximate) key += fmt::format("~{}", node);
-    for (size_t i = 0; i < member.types.size(); ++i)
-      key += fmt::format(":{}.{}.{}", static_cast<int>(member.types[i]), member.stores[i], member.old[i]);
-  }
-  return key;
+  Key key;
+  key.add(body.form, body.flat, body.stages, body.vector, body.gaps, body.wide_index, body.team, body.block,
+          body.side, body.extents, body.chunk, body.rows_of_sample, body.samples);
+  key.add(std::bit_cast<uintptr_t>(body.op), body.by_tiles, body.op != nullptr ? body.cost : 0);
+  key.each(body.shape.key());
+  key.each(body.slots, [&](const Slot& slot) {
+    key.add(slot.dtype, slot.access, slot.period, slot.pitch, slot.read, slot.written);
+  });
+  key.each(body.members, [&](const Member& member) {
+    key.add(member.kind, member.combine, member.stage, member.per_row, member.accumulate, member.ordered);
+    key.add(member.when.has_value());
+    if (member.when) key.add(*member.when);
+    key.each(member.inputs);
+    key.each(member.program.nodes, [&](const ir::ScalarNode& node) {
+      key.add(node.op, node.kind, node.op == ScalarOp::input ? std::bit_cast<int64_t>(node.value) : 0);
+      for (const int32_t arg : node.args) key.add(arg);
+    });
+    key.each(member.program.results);
+    key.each(member.approximate);
+    key.each(member.types);
+    key.each(member.stores);
+    key.each(member.old);
+  });
+  return key.take();
 }
 
 std::string body_name(const ir::Region& region, const ir::Kernel& kernel, size_t number) {

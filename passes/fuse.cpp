@@ -193,13 +193,12 @@ class Fuser {
     }
     for (const ValueId result : op.results)
       if (meets(result, group)) gain += 2 * type_bytes(region_[result].type, batch_);
-    const bool same_domain = own == domain(group.ops.front());
+    if (gain > 0) return gain;
     // In the update, and where a lane is closed, launches of parameters run side by side anyway
     // (codegen/gpu/merged_kernel.h, host/engine.h), and a parameter's ops should stay together.
     const bool apart = natural_origin(region_.kind) == Origin::update || region_.kind == RegionKind::close;
     const int64_t small = apart ? 1 : kSmallDomain;
-    if (gain == 0 && same_domain && elements(own, batch_) <= small) gain = 1;
-    return gain;
+    return elements(own, batch_) <= small && own == domain(group.ops.front()) ? 1 : 0;
   }
 
   // Returns whether an op still to be placed takes the value and one that the group makes: in one group with both it

@@ -122,10 +122,11 @@ PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, 
       if (diag.failed()) return {};
       return {.internal_error = internal_error(*pass, "it failed without saying why", ir::print(before))};
     }
-    if (pass->gives) module.phase = *pass->gives;
+    const bool new_phase = pass->gives && *pass->gives != module.phase;
+    if (new_phase) module.phase = *pass->gives;
 
     const bool last = pass == order.back() || pass->name == options.stop_after;
-    if (each || (options.verify == Verify::phases && (pass->gives || last))) {
+    if (each || (options.verify == Verify::phases && (new_phase || last))) {
       if (const std::string problem = problem_of(module); !problem.empty()) {
         const std::string here =
             internal_error(*pass, problem, each ? ir::print(before) : "(it was not kept)\n");

@@ -67,14 +67,21 @@ std::vector<Touched> launch_touched(const Module& module, const Region& region,
 }
 
 void add_waits(const std::vector<Touched>& touched, Schedule& schedule) {
-  for (Launch& launch : schedule.launches) branch(launch).after.clear();
+  std::vector<int32_t> stream_of;
+  for (Launch& launch : schedule.launches) {
+    branch(launch).after.clear();
+    stream_of.push_back(branch(launch).stream);
+  }
   LaunchOrder order(schedule);
+  std::array<bool, kStreams> none;  // whether nothing before b is on that stream
+  none.fill(true);
   for (size_t b = 0; b < touched.size(); ++b) {
     Branch& branch = ir::branch(schedule.launches[b]);
-    std::array<bool, kStreams> done{};  // all of that stream that it may have to wait for
+    std::array<bool, kStreams> done = none;  // all of that stream that it may have to wait for
     done[branch.stream] = true;
+    none[branch.stream] = false;
     for (size_t a = b; a-- > 0 && !std::ranges::all_of(done, std::identity());) {
-      bool& all = done[ir::branch(schedule.launches[a]).stream];
+      bool& all = done[stream_of[a]];
       if (all) continue;
       all = order.before(a, b);
       if (all || !conflict(touched[a], touched[b])) continue;

@@ -15,7 +15,9 @@ class LaunchOrder {
 
   std::optional<size_t> launch_of(int32_t kernel) const;
   bool before(size_t a, size_t b) const;  // launch a has ended before b begins
-  bool concurrent(size_t a, size_t b) const { return a != b && !before(a, b) && !before(b, a); }
+  bool concurrent(size_t a, size_t b) const {
+    return places_[a].stream != places_[b].stream && !before(a, b) && !before(b, a);
+  }
   // Makes `b` wait for `a`, which stands before it on another stream, and with it all that follows b there.
   // Launches are given their waits in the order of the lines.
   void wait(size_t a, size_t b);

@@ -91,18 +91,18 @@ class Checker {
     for (const BufferId id : module_.buffer_ids()) storage_.push_back(storage_of(module_, id));
     for (const BufferId id : module_.buffer_ids()) {
       const Buffer& buffer = module_[id];
-      const std::string name = "buffer @" + buffer.name;
+      const auto name = [&] { return "buffer @" + buffer.name; };
       if (!place(id, name)) return problem_;
       if (buffer.role == BufferRole::slot) continue;  // of a region
       if (const BufferId in = storage_[index(id)]; in != id) {
         const Buffer& storage = module_[in];
         const int64_t begin = part_begin(module_, id);
         if (*buffer.offset != *storage.offset + begin || begin + size_ > room_bytes(storage))
-          fail("{} does not lie in the place of @{}", name, storage.name);
+          fail("{} does not lie in the place of @{}", name(), storage.name);
         continue;
       }
       buffers_.owners(offset_, size_, [&](const Operand& other) {
-        fail("{} overlaps buffer @{}", name, module_[*as_buffer(other)].name);
+        fail("{} overlaps buffer @{}", name(), module_[*as_buffer(other)].name);
       });
       buffers_.take(offset_, size_, id);
     }
@@ -118,28 +118,30 @@ class Checker {
     return false;
   }
 
-  // Sets offset_ and size_; checks that the place is aligned and inside the arena.
-  bool place(const std::optional<int64_t>& offset, int64_t bytes, const std::string& name,
+  // Sets offset_ and size_; checks that the place is aligned and inside the arena. Where it is not, asks `name()`.
+  template <class Name>
+  bool place(const std::optional<int64_t>& offset, int64_t bytes, const Name& name,
              int64_t alignment = kArenaAlignment, bool host = false) {
-    if (!offset) return fail("{} has no place", name);
+    if (!offset) return fail("{} has no place", name());
     offset_ = *offset;
     size_ = bytes;
     if (offset_ % alignment != 0)
-      return fail("{} is at {}, which is not a multiple of {}", name, offset_, alignment);
+      return fail("{} is at {}, which is not a multiple of {}", name(), offset_, alignment);
     const int64_t begin = host ? *module_.arena_bytes : 0,
                   all = host ? module_.host_bytes : *module_.arena_bytes;
     if (offset_ < begin || offset_ > begin + all - size_)
-      return fail("{} of {} bytes at {} leaves the {} of {} bytes", name, size_, offset_,
+      return fail("{} of {} bytes at {} leaves the {} of {} bytes", name(), size_, offset_,
                   host ? "host's block" : "arena", all);
     return true;
   }
-  bool place(BufferId id, const std::string& name) {
+  template <class Name>
+  bool place(BufferId id, const Name& name) {
     const Buffer& buffer = module_[id];
     return place(buffer.offset, room_bytes(buffer), name, alignment(buffer),
                  module_[storage_[index(id)]].host);
   }
   bool place(const Region& region, const Operand& operand) {
-    const std::string name = operand_text(module_, region, operand);
+    const auto name = [&] { return operand_text(module_, region, operand); };
     if (const BufferId* buffer = as_buffer(operand)) return place(*buffer, name);
     const Value& value = region[*as_value(operand)];
     return place(value.offset, type_bytes(value.type, module_.most_samples(region)), name);
@@ -318,13 +320,13 @@ class Checker {
 
   bool write(const Region& region, Arena& bytes, const Operand& operand, const Kernel* kernel) {
     if (!place(region, operand)) return false;
-    const std::string name = operand_text(module_, region, operand);
+    const auto name = [&] { return operand_text(module_, region, operand); };
     bytes.owners(offset_, size_, [&](const Operand& other) {
       if (other == holder(operand)) return;
       if (as_buffer(other) != nullptr)
-        fail("{} is written over buffer @{}", name, module_[*as_buffer(other)].name);
+        fail("{} is written over buffer @{}", name(), module_[*as_buffer(other)].name);
       if (kernel == nullptr) {
-        fail("{} and {} have the same bytes", name, operand_text(module_, region, other));
+        fail("{} and {} have the same bytes", name(), operand_text(module_, region, other));
         return;
       }
       for (const Operand& operand_read : kernel->reads) {
@@ -334,7 +336,7 @@ class Checker {
                               type_bytes(region[*root].type, module_.most_samples(region)) == size_ &&
                               may_reuse(region, *kernel, *from, *to);
         if (!in_place)
-          fail("{} is written over {}, which the kernel reads", name,
+          fail("{} is written over {}, which the kernel reads", name(),
                operand_text(module_, region, operand_read));
       }
     });
