@@ -144,7 +144,8 @@ bool check_target(std::string_view target, Diag& diag) {
   return false;
 }
 
-std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view target, Diag& diag) try {
+std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view target, Diag& diag,
+                                     bool shows_llvm_ir) try {
   if (!check_target(target, diag)) return std::nullopt;
   const GpuTarget gpu(target);
   std::string problem;
@@ -189,8 +190,10 @@ std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view 
     llvm::raw_string_ostream why(problem);
     must(!llvm::verifyModule(device, &why));
   }
-  llvm::raw_string_ostream ir(code.llvm_ir);
-  device.print(ir, nullptr);
+  if (shows_llvm_ir) {
+    llvm::raw_string_ostream ir(code.llvm_ir);
+    device.print(ir, nullptr);
+  }
 
   llvm::SmallVector<char, 0> text;
   llvm::raw_svector_ostream out(text);

@@ -20,7 +20,7 @@ struct DeviceCode {
   std::vector<GemmKernel> products;   // built-in kernels of the matrix products; entries under their names
   std::vector<PlanProgram> programs;  // of a scheduled module
   std::string ptx;
-  std::string llvm_ir;  // what the PTX was made of, after the passes
+  std::string llvm_ir;  // what the PTX was made of, after the passes; empty unless it is asked for
 };
 
 // Targets that the LLVM in use knows: "sm_75" ... "sm_90a".
@@ -29,6 +29,7 @@ std::vector<std::string_view> known_targets();
 [[nodiscard]] bool check_target(std::string_view target, Diag& diag);
 // The code of a scheduled module, which is for `target`: what its launches name and nothing else. Of a module
 // in an earlier phase from `fused` on: every kernel alone.
-std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view target, Diag& diag);
+std::optional<DeviceCode> emit_nvptx(const ir::Module& module, std::string_view target, Diag& diag,
+                                     bool shows_llvm_ir = false);
 
 }  // namespace gacc::codegen

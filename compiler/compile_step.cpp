@@ -12,8 +12,9 @@
 namespace gacc {
 
 std::optional<Compiled> make_artifact(const ir::Module& module, const std::string& model,
-                                      const std::vector<Override>& overrides, Diag& diag) {
-  std::optional<codegen::DeviceCode> code = codegen::emit_nvptx(module, module.target, diag);
+                                      const std::vector<Override>& overrides, Diag& diag,
+                                      bool shows_llvm_ir) {
+  std::optional<codegen::DeviceCode> code = codegen::emit_nvptx(module, module.target, diag, shows_llvm_ir);
   if (!code) return std::nullopt;
   ir::Module placeless = module;
   placeless.source.clear();  // a model gives the same artifact wherever its file lies
@@ -134,9 +135,9 @@ StepCompiler::Ended StepCompiler::choose(bool known) {
   return wrong_model();
 }
 
-StepCompiler::Ended StepCompiler::generate(Compiled& compiled) {
+StepCompiler::Ended StepCompiler::generate(Compiled& compiled, bool shows_llvm_ir) {
   const LongWork work("emitting code for the GPU");
-  std::optional<Compiled> made = make_artifact(*module_, source_.text, overrides_, diag_);
+  std::optional<Compiled> made = make_artifact(*module_, source_.text, overrides_, diag_, shows_llvm_ir);
   if (!made)
     return CompileTrouble{true, bug_text(diag_.failed() ? diag_.reports().front().text
                                                         : "code generation gave up without a reason")};

@@ -18,12 +18,14 @@
 namespace gacc {
 
 struct Compiled {
-  std::string artifact, llvm_ir;
+  std::string artifact;
+  std::string llvm_ir{};  // empty unless it is asked for
 };
 // Returns a scheduled module with its machine code. `model` and `overrides`: the record of the model that an artifact
 // carries (Artifact::model). Nothing and a diagnostic when code generation fails, which is a bug.
 std::optional<Compiled> make_artifact(const ir::Module& module, const std::string& model,
-                                      const std::vector<Override>& overrides, Diag& diag);
+                                      const std::vector<Override>& overrides, Diag& diag,
+                                      bool shows_llvm_ir = false);
 
 struct CompileTrouble {
   bool bug = false;  // of gacc; else the model, or what was asked for, is wrong
@@ -61,7 +63,7 @@ class StepCompiler : NoCopy {
   // The passes, after micro-batch and recompute are chosen where the model leaves that open.
   Ended transform(const passes::PipelineOptions& pipeline);
   // The artifact of a scheduled module.
-  Ended generate(Compiled& compiled);
+  Ended generate(Compiled& compiled, bool shows_llvm_ir = false);
 
   ir::Module& module() { return *module_; }
   const ir::Module& module() const { return *module_; }

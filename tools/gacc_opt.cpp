@@ -84,8 +84,9 @@ int run(const Arguments& arguments) {
     return fail(kFailed,
                 fmt::format("--emit {} needs a module in phase `scheduled`, this one is in phase `{}`",
                             arguments.emit, ir::phase_text(module->phase)));
-  const std::optional<Compiled> compiled = make_artifact(*module, "", {}, diag);
-  if (compiled) return output(arguments.emit == "llvm" ? compiled->llvm_ir : compiled->artifact);
+  const bool shows_llvm_ir = arguments.emit == "llvm";
+  const std::optional<Compiled> compiled = make_artifact(*module, "", {}, diag, shows_llvm_ir);
+  if (compiled) return output(shows_llvm_ir ? compiled->llvm_ir : compiled->artifact);
   to_stderr(diag.render());
   return kFailed;
 }

@@ -302,10 +302,11 @@ class Compilation {
     } else if (arguments_.emit == "svg") {
       output = report::memory_svg(compiler_->module());
     } else {
+      const bool shows_llvm_ir = arguments_.emit == "llvm";
       Compiled compiled;
-      if (const std::optional<CompileTrouble> trouble = compiler_->generate(compiled))
+      if (const std::optional<CompileTrouble> trouble = compiler_->generate(compiled, shows_llvm_ir))
         return report(*trouble);
-      output = std::move(arguments_.emit == "llvm" ? compiled.llvm_ir : compiled.artifact);
+      output = std::move(shows_llvm_ir ? compiled.llvm_ir : compiled.artifact);
     }
     outputs_.push_back({arguments_.output_path(), std::move(output)});
     return {};

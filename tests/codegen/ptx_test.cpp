@@ -187,7 +187,7 @@ TEST_P(ConvPtx, ProductsWithoutSpills) {
 
 TEST(PtxText, WrittenMemoryIsNeverReadThroughTheConstantPath) {
   Diag diag;
-  const auto code = emit_nvptx(everything(), "sm_80", diag);
+  const auto code = emit_nvptx(everything(), "sm_80", diag, /*shows_llvm_ir=*/true);
   ASSERT_TRUE(code) << diag.render();
   // Through that path goes a table of constants alone.
   for (size_t at = 0; (at = code->ptx.find("ld.global.nc", at)) != std::string::npos; ++at) {
@@ -207,7 +207,7 @@ TEST(PtxText, WrittenMemoryIsNeverReadThroughTheConstantPath) {
 
 TEST(PtxText, CollectivesAreConvergent) {
   Diag diag;
-  const auto code = emit_nvptx(everything(), "sm_80", diag);
+  const auto code = emit_nvptx(everything(), "sm_80", diag, /*shows_llvm_ir=*/true);
   ASSERT_TRUE(code);
   std::istringstream lines(code->llvm_ir);
   std::string line;

@@ -62,7 +62,7 @@ size_t count(std::string_view text, std::string_view what) {
 const DeviceCode& products() {
   static const std::optional<DeviceCode> code = [] {
     Diag diag;
-    return emit_nvptx(every_product(ir::DType::f16), "sm_80", diag);
+    return emit_nvptx(every_product(ir::DType::f16), "sm_80", diag, /*shows_llvm_ir=*/true);
   }();
   return *code;
 }

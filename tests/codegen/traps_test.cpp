@@ -17,7 +17,8 @@ DeviceCode code_for(std::string_view target) {
       "64", test::linear(96, "activation = \"gelu\"") + test::layer("layer_norm") + test::linear(7),
       "type = \"adamw\"", "micro_batch = 16\n[launch]\nmode = \"persistent\"");
   Diag diag;
-  std::optional<DeviceCode> code = emit_nvptx(test::compiled(model, {}, std::string(target)), target, diag);
+  const ir::Module module = test::compiled(model, {}, std::string(target));
+  std::optional<DeviceCode> code = emit_nvptx(module, target, diag, /*shows_llvm_ir=*/true);
   EXPECT_TRUE(code) << diag.render();
   return code ? std::move(*code) : DeviceCode{};
 }

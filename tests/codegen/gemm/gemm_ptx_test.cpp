@@ -34,7 +34,7 @@ TEST_P(GemmPtx, AssemblesWithoutSpills) {
 
 TEST(GemmPtxText, RulesOfTheKernels) {
   Diag diag;
-  const auto code = emit_nvptx(every_product(), "sm_80", diag);
+  const auto code = emit_nvptx(every_product(), "sm_80", diag, /*shows_llvm_ir=*/true);
   ASSERT_TRUE(code) << diag.render();
   for (const GemmKernel& kernel : code->products)
     EXPECT_NE(code->ptx.find(".entry " + kernel.name() + "("), std::string::npos) << kernel.name();
