@@ -43,6 +43,14 @@ std::vector<ir::Operand> Parameters::sample_words() {
           module_.named(ir::Named::samples_high)};
 }
 
+ir::BufferId Parameters::text_length(int64_t window) {
+  if (const auto found = module_.find(ir::Named::text_length)) return *found;
+  const ir::BufferId length = module_.named(ir::Named::text_length);
+  ir::Builder b(module_, module_.init, diag_);
+  b.effect("fill", {length}, {{"value", static_cast<double>(window)}});
+  return length;
+}
+
 ir::BufferId Parameters::get(const std::string& name, ir::Shape shape, const KeyValue& init,
                              Standard standard, Fan fan, bool trainable, const Location& at) {
   if (const auto found = by_name_.find(name); found != by_name_.end()) return found->second;

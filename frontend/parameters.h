@@ -34,6 +34,8 @@ class Parameters {
   // Returns the operands of ops that draw numbers for samples: the seed, and the ordinal of the micro-batch's first
   // sample, each low word, high word. The ordinal's buffers are made at the first call; `step` advances them.
   std::vector<ir::Operand> sample_words();
+  // Returns the length of the text that `predict` reads; at first that of a window.
+  ir::BufferId text_length(int64_t window);
   // The random stream of a parameter or layer: FNV-1a of its name, as an i32. Names decide, not order, so
   // that a layer keeps its start and its masks when another one is added.
   static int64_t stream(std::string_view name);

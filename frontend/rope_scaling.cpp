@@ -11,7 +11,7 @@
 //             that turn beta_fast and beta_slow times over L:
 //             pair(n) = R ln(L / (2 pi n)) / (2 ln theta), kept in [0, R - 1]
 //             m = g(mscale) / g(mscale_all_dim) where both are given, else g(1); g(x) = 0.1 x ln F + 1, 1 for F <= 1
-//   longrope  s_i = 1 / long_factor_i in windows of more than L positions, else 1 / short_factor_i
+//   longrope  s_i = 1 / long_factor_i in texts of more than L positions, else 1 / short_factor_i
 //             m = sqrt(1 + ln F / ln L), 1 for F <= 1               (Ding et al., "LongRoPE", 2024)
 #include "frontend/rope_scaling.h"
 
@@ -80,11 +80,13 @@ std::vector<double> yarn(const Asked& a) {
   return scales;
 }
 
+bool is_long(const Asked& a) { return static_cast<double>(a.length) > a.original(); }
+std::vector<double> reciprocals(std::vector<double> factors) {
+  for (double& factor : factors) factor = 1 / factor;
+  return factors;
+}
 std::vector<double> longrope(const Asked& a) {
-  const bool is_long = static_cast<double>(a.length) > a.original();
-  std::vector<double> scales = a.keys.reals(is_long ? "long_factor" : "short_factor");
-  for (double& scale : scales) scale = 1 / scale;
-  return scales;
+  return reciprocals(a.keys.reals(is_long(a) ? "long_factor" : "short_factor"));
 }
 
 double yarn_magnitude(const Asked& a) {
@@ -135,13 +137,15 @@ const ScalingType kTypes[] = {
      yarn,
      yarn_magnitude},
     {{.name = "longrope",
-      .says = "Each angle is divided by a number of its own: one list for windows of at most "
-              "original_max_position_embeddings positions, one for longer ones.",
+      .says = "Each angle is divided by a number of its own: one list for texts of at most "
+              "original_max_position_embeddings positions, one for longer ones. A window is one text; a "
+              "document in "
+              "it, and a text that is generated, have their own length.",
       .keys = {factor_key,
                original_key,
                attention_factor_key,
                {"short_factor", Form::reals, required, "one number, at least 1, for each pair", at_least(1)},
-               {"long_factor", Form::reals, required, "likewise, of longer windows", at_least(1)}},
+               {"long_factor", Form::reals, required, "likewise, of longer texts", at_least(1)}},
       .example = "factor = 32.0\noriginal_max_position_embeddings = 4096\nshort_factor = [1.0, 1.0]\n"
                  "long_factor = [1.0, 4.0]"},
      longrope,
@@ -176,6 +180,10 @@ RopeScaling rope_scaling(const Values& scaling, double theta, int64_t rotated, i
     made.magnitude = scaling.real("attention_factor");
   else if (type.magnitude != nullptr)
     made.magnitude = type.magnitude(asked);
+  if (scaling.lists("short_factor") && is_long(asked)) {
+    made.short_scales = reciprocals(scaling.reals("short_factor"));
+    made.original = scaling.integer("original_max_position_embeddings");
+  }
   return made;
 }
 

@@ -9,6 +9,9 @@ namespace gacc::frontend {
 struct RopeScaling {
   std::vector<double> scales;
   double magnitude = 1;
+  // The factors of texts of at most `original` positions; empty where these are the same.
+  std::vector<double> short_scales{};
+  int64_t original = 0;
 };
 
 // Computes a table `scaling` for `rotated` channels of a head with base `theta`, in windows of `length` positions.

@@ -27,6 +27,7 @@ constexpr Handwritten kHandwritten[] = {
     {&ir::op_attention_dropout_grad, describe_attention, describe_attention_mma},
     {&ir::op_documents, describe_documents},
     {&ir::op_documents_spans, describe_document_spans},
+    {&ir::op_documents_lengths, describe_documents},
     {&ir::op_cache_put, describe_cache_put},
     {&ir::op_cache_scores, describe_cache_scores},
     {&ir::op_cache_read, describe_cache_read},

@@ -196,6 +196,7 @@ struct Family {
 constexpr Family kFamilies[] = {{&ir::op_attention, attention_work},
                                 {&ir::op_attention_dropout, attention_work},
                                 {&ir::op_documents, documents_work},
+                                {&ir::op_documents_lengths, documents_work},
                                 {&ir::op_rope, rope_work},
                                 {&ir::op_max_pool2d, pool_work},
                                 {&ir::op_avg_pool2d, pool_work},

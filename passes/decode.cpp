@@ -76,6 +76,17 @@ class Decoder {
       known_[index(op.results[1])] = {position_, true};
       return true;
     }
+    if (op.info == &op_documents_lengths) {
+      const std::optional<BufferId> length = module_.find(Named::text_length);
+      if (!length) return false;
+      build_.like(op);
+      const ValueId tokens =
+          build_.make("broadcast", name_of(op) + ".text", {*length}, {{"shape", Shape{kBatch, 1}}});
+      const ValueId number =
+          build_.make("cast", name_of(op), {tokens}, {{"to", std::string(dtype_text(DType::i32))}});
+      known_[index(op.results.front())] = {number, true};
+      return true;
+    }
     build_.like(op);
     bool moves = false;
     for (const Operand& operand : op.operands) moves = moves || known(operand).moves;

@@ -312,6 +312,9 @@ struct PlanPredict {
   // For a model that gives [T, V] of i32 [T]: "causal" where positions meet in causal attention alone, else how they
   // meet.
   std::string positions{};
+  // Texts of at most so many tokens are turned otherwise than longer ones: the f32 "text.length" says how many the
+  // text has that is read. 0: all are turned alike, and there is no such state.
+  int64_t short_text = 0;
   // The program `decode` goes on with one text: a run takes the token at `token_offset` and its position at
   // `position_offset`, i32 each, and leaves the outputs of that position, f32, at `offset`. The runs before it had the
   // positions before; no other program may come in between. Null where there is none.

@@ -25,6 +25,7 @@ constexpr Emitter kEmitters[] = {
     {&ir::op_attention_dropout_grad, emit_attention_gradient},
     {&ir::op_documents, emit_documents},
     {&ir::op_documents_spans, emit_document_spans},
+    {&ir::op_documents_lengths, emit_document_lengths},
     {&ir::op_cache_put, emit_cache_put},
     {&ir::op_cache_scores, emit_cache_scores},
     {&ir::op_cache_read, emit_cache_read},

@@ -31,7 +31,9 @@ AnswerForm answer_of(const ir::Settings& settings) {
 }
 
 PlanPredict predict_of(const ir::Module& module) {
-  PlanPredict predict{.needs = *module.results.predict_needs, .positions = *module.results.predict_positions};
+  PlanPredict predict{.needs = *module.results.predict_needs,
+                      .positions = *module.results.predict_positions,
+                      .short_text = *module.results.predict_short_text};
   const bool parts = !module.answer.yields.empty();
   const ir::Region& region = parts ? module.answer : module.predict;
   const ir::Region& decode = module.decode;

@@ -46,6 +46,39 @@ const LayerLowering::Documents* documents_of(LayerContext& l) {
   return documents;
 }
 
+// Rotary positions of texts that are turned by their length: each position's document, or the text that `predict`
+// reads. A window without documents is a text.
+ir::ValueId rope_by_length(LayerContext& l, const std::vector<ir::Operand>& operands, ir::Attrs attrs,
+                           const RopeScaling& scaling, const Location& at) {
+  const std::string name = l.path + ".rope";
+  const auto* documents = documents_of(l);
+  ir::Operand length;
+  if (documents != nullptr) {
+    const ir::ValueId lengths = l.b.make("documents.lengths", name + ".lengths", {documents->numbers});
+    const ir::ValueId rows =
+        l.b.make("reshape", name + ".rows", {lengths}, {{"shape", ir::Shape{ir::kBatch, l.shape()[1], 1}}});
+    length = l.b.make("cast", name + ".tokens", {rows}, {{"to", std::string("f32")}});
+  } else if (l.b.region().kind == ir::RegionKind::predict) {
+    length = l.layers.parameters.text_length(l.shape()[1]);
+  } else {
+    return l.b.make("rope", name, operands, std::move(attrs));
+  }
+  auto& known = l.b.module().results.predict_short_text;
+  if (known.given() && *known != scaling.original)
+    l.refuse(Kind::unsupported, at,
+             "layers of one model have one `original_max_position_embeddings`, and {} is {} elsewhere",
+             scaling.original, *known);
+  known = scaling.original;
+  if (documents != nullptr) l.layers.parameters.text_length(l.shape()[1]);
+  ir::Attrs of_short = attrs;
+  of_short["scales"] = scaling.short_scales;
+  const ir::ValueId in_long = l.b.make("rope", name + ".long", operands, std::move(attrs));
+  const ir::ValueId in_short = l.b.make("rope", name + ".short", operands, std::move(of_short));
+  const ir::ValueId is_long =
+      l.b.make("greater", name + ".is_long", {length, static_cast<double>(scaling.original)});
+  return l.b.make("select", name, {is_long, in_long, in_short});
+}
+
 // Rotary positions of qkv; in documents, those that count from the begin of each.
 ir::ValueId with_rope(LayerContext& l, const Values& rope, ir::ValueId qkv, ir::Attrs attrs,
                       int64_t channels) {
@@ -54,28 +87,22 @@ ir::ValueId with_rope(LayerContext& l, const Values& rope, ir::ValueId qkv, ir::
     throw Refused(l.error(Kind::out_of_range, rope.at("partial"),
                           "`rope` turns {} of the {} channels of a head; they go in pairs", wanted,
                           channels));
+  RopeScaling made;
   attrs["theta"] = rope.real("theta");
   attrs["rotated"] = static_cast<int64_t>(rotated);
   attrs["interleaved"] = rope.text("layout") == "interleaved";
   if (const Values* scaling = rope.find("scaling")) {
     const int64_t turned = std::get<int64_t>(attrs["rotated"]);
     if (scaling->type == nullptr || !check_rope_scaling(*scaling, turned, l.b.diag())) throw Refused();
-    RopeScaling made = rope_scaling(*scaling, rope.real("theta"), turned, l.shape()[1]);
-    attrs["scales"] = std::move(made.scales);
+    made = rope_scaling(*scaling, rope.real("theta"), turned, l.shape()[1]);
+    attrs["scales"] = made.scales;
     attrs["magnitude"] = made.magnitude;
   }
   std::vector<ir::Operand> operands{qkv};
   const auto* documents = documents_of(l);
   if (documents != nullptr) operands.emplace_back(documents->positions);
-  // One table of factors is of all documents, and each would have that of its own length.
-  const Values* scaling = rope.find("scaling");
-  if (documents != nullptr && scaling != nullptr && scaling->lists("long_factor"))
-    if (const int64_t original = scaling->integer("original_max_position_embeddings");
-        l.shape()[1] > original)
-      l.refuse(Kind::unsupported, rope.at("scaling"),
-               "documents of at most {} positions (original_max_position_embeddings) have other factors of "
-               "longrope than longer ones, and a window of {} may have both; make it one of at most {}",
-               original, l.shape()[1], original);
+  if (!made.short_scales.empty())
+    return rope_by_length(l, operands, std::move(attrs), made, rope.at("scaling"));
   return l.b.make("rope", l.path + ".rope", std::move(operands), std::move(attrs));
 }
 

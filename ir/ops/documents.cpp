@@ -71,6 +71,15 @@ void spans_reference(EvalView& view) {
   }
 }
 
+void lengths_reference(EvalView& view) {
+  const std::vector<double>& numbers = view.operand(0).data;
+  const int64_t length = view.operand(0).shape[1];
+  for (int64_t i = 0; i < std::ssize(numbers); ++i) {
+    const auto window = numbers.begin() + i / length * length;
+    view.result().data[i] = static_cast<double>(std::count(window, window + length, numbers[i]));
+  }
+}
+
 }  // namespace
 
 extern const OpInfo op_documents{
@@ -101,6 +110,18 @@ extern const OpInfo op_documents_spans{
       return {{DType::i32, {kBatch, kSpanPlanes, span_blocks(expect_numbers(op, 3))}}};
     },
     .reference = spans_reference,
+    .precision = Precision::half,
+    .recompute = Recompute::never,
+};
+
+extern const OpInfo op_documents_lengths{
+    .name = "documents.lengths",
+    .summary = "how many positions have each one's number, from numbers i32 [B,T] of `documents`; [B,T]",
+    .infer = [](const OpView& op) -> Types {
+      expect_numbers(op, 2);
+      return {op.operand(0)};
+    },
+    .reference = lengths_reference,
     .precision = Precision::half,
     .recompute = Recompute::never,
 };

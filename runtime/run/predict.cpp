@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "runtime/atomic_file.h"
 #include "runtime/byte_order.h"
@@ -307,7 +308,31 @@ TextReader::TextReader(Session& session, const Plan& plan)
       plan_(plan),
       room_(plan.predict.decode ? static_cast<size_t>(plan.predict.decode->positions) : 0) {}
 
+Result<bool> TextReader::told(size_t tokens, const std::function<Result<bool>()>& read_them) {
+  if (plan_.predict.short_text == 0) return read_them();
+  const auto window = static_cast<size_t>(plan_.predict.shape[0]);
+  const size_t read = std::min(tokens, window);
+  const bool is_short = static_cast<int64_t>(read) <= plan_.predict.short_text;
+  if (is_short != std::exchange(kept_short_, is_short)) forget();
+  const auto tell = [&](size_t count) {
+    return session_.write_state("text.length", static_cast<float>(count));
+  };
+  GACC_TRY(tell(read));
+  Result<bool> done = read_them();
+  GACC_TRY(tell(window));
+  return done;
+}
+
 Result<bool> TextReader::keep(std::span<const int32_t> text, const std::function<bool()>& interrupted) {
+  return told(text.size(), [&] { return keep_told(text, interrupted); });
+}
+
+Result<bool> TextReader::read(std::span<const int32_t> text, std::vector<float>& logits,
+                              const std::function<bool()>& interrupted) {
+  return told(text.size(), [&] { return read_told(text, logits, interrupted); });
+}
+
+Result<bool> TextReader::keep_told(std::span<const int32_t> text, const std::function<bool()>& interrupted) {
   if (text.size() > room_) return true;
   const auto alike = static_cast<size_t>(std::ranges::mismatch(kept_, text).in1 - kept_.begin());
   if (alike < text.size()) kept_.resize(alike);
@@ -319,12 +344,12 @@ Result<bool> TextReader::keep(std::span<const int32_t> text, const std::function
   return true;
 }
 
-Result<bool> TextReader::read(std::span<const int32_t> text, std::vector<float>& logits,
-                              const std::function<bool()>& interrupted) {
+Result<bool> TextReader::read_told(std::span<const int32_t> text, std::vector<float>& logits,
+                                   const std::function<bool()>& interrupted) {
   logits.resize(static_cast<size_t>(vocabulary(plan_)));
   if (text.size() <= room_) {
     const size_t before = text.size() - 1;
-    if (!GACC_TRY(keep(text.first(before), interrupted))) return false;
+    if (!GACC_TRY(keep_told(text.first(before), interrupted))) return false;
     if (interrupted && interrupted()) return false;
     // The last one is computed in any case: its logits are asked for.
     GACC_TRY(session_.prediction().decode(text.back(), static_cast<int32_t>(before)));
@@ -338,7 +363,8 @@ Result<bool> TextReader::read(std::span<const int32_t> text, std::vector<float>&
   const size_t used = std::min(text.size(), length);
   std::vector<int32_t> window(text.end() - static_cast<std::ptrdiff_t>(used), text.end());
   window.resize(length);  // later positions do not change it
-  const std::vector<int32_t> one_document(length);
+  std::vector<int32_t> one_document(used);
+  one_document.resize(length, -1);  // later positions are not of the text
   std::vector<std::span<const std::byte>> inputs(plan_.inputs.size());
   std::ranges::transform(plan_.inputs, inputs.begin(), [&](const PlanInput& input) {
     return std::as_bytes(std::span(input.documents ? one_document : window));

@@ -85,10 +85,18 @@ class TextReader {
   void forget() { kept_.clear(); }
 
  private:
+  Result<bool> read_told(std::span<const int32_t> text, std::vector<float>& logits,
+                         const std::function<bool()>& interrupted);
+  Result<bool> keep_told(std::span<const int32_t> text, const std::function<bool()>& interrupted);
+  // Calls `read_them` with the model told that the text has so many tokens, as one must know that turns short texts
+  // otherwise. What is kept of a short text is none of a longer one's.
+  Result<bool> told(size_t tokens, const std::function<Result<bool>()>& read_them);
+
   Session& session_;
   const Plan& plan_;
   size_t room_;                // positions whose keys and values have a place
-  std::vector<int32_t> kept_;  // the tokens of which they are there
+  std::vector<int32_t> kept_;  // the tokens of which they are there ...
+  bool kept_short_ = false;    // ... turned as those of a short text
 };
 
 // Draws the token at `position` of a text. The random number is a function of the seed and of the position.

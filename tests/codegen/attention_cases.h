@@ -24,15 +24,18 @@ struct AttentionCase {
 // w.
 inline ir::Module attention_module(const AttentionCase& c, int64_t micro_batch) {
   const int64_t width = c.heads * c.channels;
-  std::string words = c.dropout ? ", @low, @high, @first.low, @first.high" : "", input, made;
+  std::string words = c.dropout ? ", @low, @high, @first.low, @first.high" : "", input, made, more;
   if (c.documents != Documents::none) {
     const std::string numbers = fmt::format("i32[B,{}]", c.length),
                       reach = fmt::format("i32[B,4,{}]", c.length);
     input = ", %documents : " + numbers;
     made = fmt::format(
         "%numbers, %positions, %reach = documents %documents : {0}, {0}, {1}\n"
-        "%spans = documents.spans %reach : i32[B,4,{2}]",
-        numbers, reach, (c.length + 63) / 64);
+        "%spans = documents.spans %reach : i32[B,4,{2}]\n"
+        "%lengths = documents.lengths %numbers : {0}\n"
+        "%tokens = cast %lengths : f32[B,{3}] {{to = \"f32\"}}",
+        numbers, reach, (c.length + 63) / 64, c.length);
+    more = ", metric tokens %tokens";
     words += ", %numbers, %spans";
   }
   const std::string name = c.dropout ? "attention.dropout" : "attention";
@@ -57,12 +60,12 @@ inline ir::Module attention_module(const AttentionCase& c, int64_t micro_batch) 
       %s = row_sum %p : f32[B,{t},{h},1]
       %delta = reshape %s : f32[B,{t},{h}] {{shape = [-1, {t}, {h}]}}
       %d = {name}.grad %qkv, %stats, %delta, %w{words} : f32[B,{t},{w3}] {attrs}
-      yield metric d %d
+      yield metric d %d{more}
     }})",
       fmt::arg("micro", micro_batch), fmt::arg("t", c.length), fmt::arg("w3", c.row()), fmt::arg("w", width),
       fmt::arg("h", c.heads), fmt::arg("state", state), fmt::arg("name", name), fmt::arg("words", words),
-      fmt::arg("input", input), fmt::arg("made", made), fmt::arg("attrs", attrs), fmt::arg("shaped", shaped),
-      fmt::arg("shape", shape_attr)));
+      fmt::arg("input", input), fmt::arg("made", made), fmt::arg("more", more), fmt::arg("attrs", attrs),
+      fmt::arg("shaped", shaped), fmt::arg("shape", shape_attr)));
 }
 
 // Sets the input `documents` as the case asks.

@@ -63,8 +63,10 @@ const std::string kDocuments =
     "    %d.numbers, %d.positions, %d.reach = documents %d : i32[B,6], i32[B,6], i32[B,4,6]\n"
     "    %d.spans = documents.spans %d.reach : i32[B,4,1]\n";
 
-void expect_decode_is_predict(const Module& module, const std::string& what) {
+// `length`: the tokens that a model is told the text has, where it asks.
+void expect_decode_is_predict(const Module& module, const std::string& what, int length = 0) {
   State state = random_state(module, 3);
+  if (length > 0) state.buffers["text.length"].data = {static_cast<double>(length)};
   Tensors inputs = random_inputs(module, RegionKind::predict, 1, 4);
   if (inputs.contains("d")) std::ranges::fill(inputs["d"].data, 0);
   const Region &predict = module.predict, &decode = module.decode;
@@ -99,6 +101,37 @@ TEST(Decode, GivesWhatPredictGives) {
     expect_decode_is_predict(compiled(text, "decode"), what);
     expect_decode_is_predict(compiled(text, "plan-memory"), what + ", planned");
   }
+}
+
+// Turns texts of more than three tokens, as `length` says, by other factors than short ones.
+std::string by_length(std::string text, const std::string& length) {
+  for (const std::string layer : {"a", "b"}) {
+    const size_t begin = text.find(fmt::format("    %{}.rope = rope", layer)), end = text.find('\n', begin);
+    std::string made = text.substr(begin, end - begin), other = made;
+    const std::string name = layer + ".rope =";
+    made.replace(made.find(name), name.size(), layer + ".long =");
+    other.replace(other.find(name), name.size(), layer + ".short =");
+    other.insert(other.size() - 1, ", scales = [0.5, 0.25]");
+    text.replace(begin, end - begin,
+                 fmt::format("{0}\n{1}\n    %{2}.is_long = greater {3}, 3.0 : i32{4}\n"
+                             "    %{2}.rope = select %{2}.is_long, %{2}.long, %{2}.short : f32[B,6,24]",
+                             made, other, layer, length, length[0] == '@' ? "[]" : "[B,6,1]"));
+  }
+  const std::string rate = "  state @lr";
+  return text.insert(text.find(rate), "  state @text.length : f32[] control\n");
+}
+
+TEST(Decode, KnowsHowLongTheTextIs) {
+  const Module plain = compiled(by_length(text_model("4", "", ""), "@text.length"), "plan-memory");
+  expect_decode_is_predict(plain, "a short text", 3);
+  expect_decode_is_predict(plain, "a long text", 6);
+  const std::string lengths =
+      "    %d.lengths = documents.lengths %d.numbers : i32[B,6]\n"
+      "    %d.rows = reshape %d.lengths : i32[B,6,1] {shape = [-1, 6, 1]}\n"
+      "    %d.tokens = cast %d.rows : f32[B,6,1] {to = \"f32\"}\n";
+  const Module packed =
+      compiled(by_length(text_model("4", "", kDocuments + lengths), "%d.tokens"), "plan-memory");
+  expect_decode_is_predict(packed, "a long text that is a document", 6);
 }
 
 TEST(Decode, IsOnlyOfModelsWhosePositionsMeetInCausalAttention) {

@@ -1,5 +1,6 @@
 """Published models by their folder: gaccc FOLDER, --emit toml, --context, --lora, --families, and folders that are
 none."""
+import array
 import json
 import subprocess
 
@@ -187,6 +188,12 @@ LONGROPE = dict(type="longrope", short_factor=[1.0, 1.5], long_factor=[1.0, 4.0]
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=8)
 
 
+def numbers_of(path):
+    """The f32 numbers of a .npy file."""
+    raw = path.read_bytes()
+    return array.array("f", raw[raw.index(b"\n") + 1:])
+
+
 def test_a_key_that_a_loaded_folder_lacks_stands_for_its_default(folder):
     """Compiled with a value and loaded without it, or the other way round: an error with the key and both values."""
     for number, (base, compiled, loaded, words) in enumerate([
@@ -256,13 +263,54 @@ def test_a_config_means_what_transformers_takes_it_for(folder):
         assert done.returncode == 1 and f"`{key}` = true" in done.stderr, done.stderr
 
 
-def test_documents_of_longrope_need_a_window_of_one_table(folder):
-    """A longer window would turn all of its documents by long_factor, whatever their length."""
-    model = folder_of(folder, "small", rope_scaling=LONGROPE | dict(factor=4.0), original_max_position_embeddings=8)
-    for words, code in ([8, "--pack"], 0), ([9], 0), ([9, "--pack"], 1):
-        done = gaccc(model, "--summary", "--context", *words)
-        assert done.returncode == code, done.stderr
-    assert "documents of at most 8 positions (original_max_position_embeddings)" in done.stderr, done.stderr
+def test_texts_and_documents_go_by_their_own_length_with_longrope(folder):
+    """Packed documents, and texts that are generated across the border, are turned as each alone is by transformers."""
+    vocabulary, short = 300, 8  # prompts of such a vocabulary are numbers
+    rope = dict(rope_type="longrope", rope_theta=100.0, factor=4.0, original_max_position_embeddings=short,
+                short_factor=[1.0, 1.1, 1.3, 1.5], long_factor=[1.0, 2.0, 4.0, 6.0])
+    model = folder_of(folder, "small", vocab_size=vocabulary, num_attention_heads=2, num_key_value_heads=2,
+                      rope_parameters=rope)
+
+    def compiled(length, *words):
+        out = folder / f"{length}{len(words)}.ptx"
+        if not out.exists():
+            harness.run("gaccc", model, "--context", length, "--set", "train.micro_batch=1", *words, "-o", out)
+        return out
+
+    def executed(*words, device="cpu"):
+        return harness.run("gacc-exec", *words, "--device", device, "--threads", 1, "--quiet").stdout
+
+    def logits(length, rows, documents=None, device="cpu"):
+        flat = [token for row in rows for token in row]
+        shape = len(rows), length
+        arrays = {"tokens": (array.array("i", flat), shape),
+                  "next": (array.array("i", [(token + 1) % vocabulary for token in flat]), shape)}
+        if documents:
+            arrays["documents"] = array.array("i", [number for row in documents for number in row]), shape
+        (folder / "data").mkdir(exist_ok=True)
+        executed(compiled(length, *(["--pack"] if documents else [])), "--data",
+                 harness.write_arrays(folder / "data", arrays), "--load", model, "--predict", folder / "p.npy",
+                 device=device)
+        return numbers_of(folder / "p.npy")
+
+    executed(compiled(short), "--init-only", "--seed", 3, "--save", model / "model.safetensors", "--save-as",
+             "published")
+    one, two = [(7 * i + 3) % vocabulary for i in range(short)], [(5 * i * i + 1) % vocabulary for i in range(short)]
+    long = [(3 * i + 1) % vocabulary for i in range(12)]
+    alone = [*logits(short, [one]), *logits(short, [two]), *logits(12, [long])]
+    packed = [one + two + long + [0] * 4], [[5] * short + [2] * short + [7] * 12 + [-1] * 4]
+    for device in "cpu", "emulate":
+        off = max(abs(a - b) for a, b in zip(logits(32, *packed, device=device), alone))  # the last four are of none
+        assert off < 1e-5, f"{device}: {off}"
+
+    wanted = [3, 1, 4, 1, 5]
+    for _ in range(10):
+        last = logits(len(wanted), [wanted])[-vocabulary:]
+        wanted.append(max(range(vocabulary), key=lambda token: last[token]))
+    for words in [], ["--pack"]:
+        text = executed(compiled(24, *words), "--load", model, "--generate", 10, "--prompt", "3 1 4 1 5",
+                        "--temperature", 0)
+        assert [int(word) for word in text.split()][-10:] == wanted[5:], f"{words}: {text} {wanted}"
 
 
 EXAMPLES = {

@@ -91,4 +91,22 @@ void emit_document_spans(Target& t) {
       });
 }
 
+void emit_document_lengths(Target& t) {
+  llvm::IRBuilder<>& b = t.b;
+  const int64_t length = t.body.shape.as<DocumentsShape>().length;
+  Value* base = nullptr;
+  t.points([&](Value* row) { base = b.CreateMul(row, t.index(length)); },
+           [&](const Point& at) {
+             Value *where = b.CreateAdd(base, at.column), *own = t.load(0, where, at);
+             const Values none = {t.integer(0, at.lanes)};
+             const Values found =
+                 t.loop(t.index(0), t.index(length), t.index(1), none, [&](Value* other, const Values& now) {
+                   Value* number = t.splat(t.load_one(0, b.CreateAdd(base, other)), at.lanes);
+                   Value* more = b.CreateAdd(now[0], t.integer(1, at.lanes));
+                   return Values{b.CreateSelect(b.CreateICmpEQ(own, number), more, now[0])};
+                 });
+             t.store(1, where, found[0], at);
+           });
+}
+
 }  // namespace gacc::codegen

@@ -13,6 +13,7 @@ void emit_attention_gradient(Target& t);
 // documents: DocumentsShape.
 void emit_documents(Target& t);
 void emit_document_spans(Target& t);
+void emit_document_lengths(Target& t);
 
 // caches: CacheShape.
 void emit_cache_put(Target& t);
