@@ -98,6 +98,7 @@ class Search {
     noise_ = std::move(noise);
     work_ = work;
     ++run_;
+    any_failed_ = false;
     std::vector<int> all(items_.size());
     std::iota(all.begin(), all.end(), 0);
     std::ranges::sort(
@@ -294,9 +295,11 @@ class Search {
   // Places the items of one connected part, all unplaced, after `rank_before` at `offset`.
   Outcome solve(const std::vector<int>& part, int64_t offset, int rank_before) {
     work_ -= static_cast<int64_t>(part.size());
-    const uint64_t key = state_key(part, offset);
-    Failed& failed = failed_[key & (failed_.size() - 1)];
-    if (failed.key == key && failed.rank <= rank_before) return Outcome::none;
+    if (any_failed_) {  // else the key is of no use yet, and takes as long as all the rest
+      const uint64_t key = state_key(part, offset);
+      const Failed& failed = failed_of(key);
+      if (failed.key == key && failed.rank <= rank_before) return Outcome::none;
+    }
     int64_t fits_below = std::numeric_limits<int64_t>::max();
     for (const int i : part) fits_below = std::min(fits_below, lowest_[i] + item(i).bytes);
     std::vector<int> candidates;
@@ -323,7 +326,9 @@ class Search {
       undo(mark);
       if (work_ < 0) return Outcome::unknown;
     }
-    failed = {key, rank_before};
+    const uint64_t key = state_key(part, offset);
+    failed_of(key) = {key, rank_before};
+    any_failed_ = true;
     return Outcome::none;
   }
 
@@ -352,7 +357,9 @@ class Search {
     uint64_t key = 0;
     int rank = 0;
   };
+  Failed& failed_of(uint64_t key) { return failed_[key & (failed_.size() - 1)]; }
   uint64_t run_ = 0;
+  bool any_failed_ = false;  // in this run
   Order order_{};
   std::vector<double> noise_;  // by item
   std::vector<Item> items_;
