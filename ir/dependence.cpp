@@ -75,7 +75,7 @@ class LevelsOfBytes {
         for (const Bytes& bytes : *list)
           begins_.insert(begins_.end(), {bytes.offset, bytes.offset + bytes.size});
     std::ranges::sort(begins_);
-    begins_.erase(std::ranges::unique(begins_).begin(), begins_.end());
+    begins_.erase(std::unique(begins_.begin(), begins_.end()), begins_.end());
     read_.resize(begins_.size(), -1);
     written_.resize(begins_.size(), -1);
   }
