@@ -193,20 +193,14 @@ struct Family {
   const ir::OpInfo* forward;
   void (*work)(const Asked& asked);
 };
-constexpr Family kFamilies[] = {{&ir::op_attention, attention_work},
-                                {&ir::op_attention_dropout, attention_work},
-                                {&ir::op_documents, documents_work},
-                                {&ir::op_documents_lengths, documents_work},
-                                {&ir::op_rope, rope_work},
-                                {&ir::op_max_pool2d, pool_work},
-                                {&ir::op_avg_pool2d, pool_work},
-                                {&ir::op_conv2d, conv_work},
-                                {&ir::op_permute, move_work},
-                                {&ir::op_concat, move_work},
-                                {&ir::op_slice, move_work},
-                                {&ir::op_dequantize, dequantize_work},
-                                {&ir::op_embedding, embedding_work},
-                                {&ir::op_batch_matmul, batch_product_work}};
+constexpr Family kFamilies[] = {
+    {&ir::op_attention, attention_work}, {&ir::op_attention_dropout, attention_work},
+    {&ir::op_documents, documents_work}, {&ir::op_documents_lengths, documents_work},
+    {&ir::op_rope, rope_work},           {&ir::op_max_pool2d, pool_work},
+    {&ir::op_avg_pool2d, pool_work},     {&ir::op_conv2d, conv_work},
+    {&ir::op_permute, move_work},        {&ir::op_concat, move_work},
+    {&ir::op_slice, move_work},          {&ir::op_dequantize, dequantize_work},
+    {&ir::op_embedding, embedding_work}, {&ir::op_batch_matmul, batch_product_work}};
 
 }  // namespace
 
