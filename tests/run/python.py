@@ -110,6 +110,7 @@ def test_evaluations_and_the_best_are_those_of_gacc_exec(folder):
 def test_a_loop_writes_checkpoints_and_lines(folder):
     """After each epoch, at the end and on Ctrl-C; and it says what goes on, where it is asked to."""
     x, label = data(16)
+    x = x.astype(np.float32) / 255  # of uint8 there is a warning
     batches = [(x[i:i + 4], label[i:i + 4]) for i in range(0, 16, 4)]
     step = gacc.compile(MODEL)
     code = f"""
@@ -740,6 +741,7 @@ def test_a_schedule_as_long_as_the_run(folder):
     def compiled(**settings):
         return gacc.compile(MODEL, set={"schedule.type": "linear", "schedule.total": "run", **settings})
     x, y = data(50)
+    x = x.astype(np.float32) / 255  # of uint8 there is a warning
     batches = [(x[i:i + 20], y[i:i + 20]) for i in range(0, 50, 20)]  # 5 + 5 + 3 launches
     for tail, updates in (("flush", 14), ("carry", 13), ("drop", 12)):
         step = compiled(**{"train.tail": tail})
@@ -772,6 +774,7 @@ def test_a_schedule_as_long_as_the_run(folder):
 
 def test_a_schedule_of_another_length_is_a_warning(folder):
     x, y = data(48)
+    x = x.astype(np.float32) / 255  # of uint8 there is a warning
     batches = [(x[i:i + 8], y[i:i + 8]) for i in range(0, 48, 8)]
     step = gacc.compile(MODEL, set={"schedule.type": "linear", "schedule.total": 12})
     for epochs, words in ((2, ""), (1, "the run ends after 6 updates"), (5, "the run has 30 updates: the last 18")):
