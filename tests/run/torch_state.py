@@ -268,6 +268,7 @@ def test_a_loss_in_the_forward_is_told(_):
 # ---------------------------------------------------------------- threads and the end
 def test_threads_compile_and_pytorch_stays_as_it_was(_):
     """Eight at once, half of which fail, while another one trains by a torch.autograd.Function of its own."""
+    import torch._dynamo  # noqa: F401  which puts a torch.manual_seed of its own in place of PyTorch's
     class Double(torch.autograd.Function):
         forward = staticmethod(lambda _, x: x * 2)
         backward = staticmethod(lambda _, dy: dy * 2)
