@@ -138,9 +138,8 @@ const ScalingType kTypes[] = {
      yarn_magnitude},
     {{.name = "longrope",
       .says = "Each angle is divided by a number of its own: one list for texts of at most "
-              "original_max_position_embeddings positions, one for longer ones. A window is one text; a "
-              "document in "
-              "it, and a text that is generated, have their own length.",
+              "original_max_position_embeddings positions, one for longer ones. A window is one text; "
+              "a document in it, and a text that is generated, have their own length.",
       .keys = {factor_key,
                original_key,
                attention_factor_key,

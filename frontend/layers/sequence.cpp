@@ -48,20 +48,18 @@ const LayerLowering::Documents* documents_of(LayerContext& l) {
 
 // Rotary positions of texts that are turned by their length: each position's document, or the text that `predict`
 // reads. A window without documents is a text.
-ir::ValueId rope_by_length(LayerContext& l, const std::vector<ir::Operand>& operands, ir::Attrs attrs,
+ir::ValueId rope_by_length(LayerContext& l, const LayerLowering::Documents* documents,
+                           const std::vector<ir::Operand>& operands, ir::Attrs attrs,
                            const RopeScaling& scaling, const Location& at) {
   const std::string name = l.path + ".rope";
-  const auto* documents = documents_of(l);
-  ir::Operand length;
+  if (documents == nullptr && l.b.region().kind != ir::RegionKind::predict)
+    return l.b.make("rope", name, operands, std::move(attrs));
+  ir::Operand length = l.layers.parameters.text_length(l.shape()[1]);  // which `decode` asks for in any case
   if (documents != nullptr) {
     const ir::ValueId lengths = l.b.make("documents.lengths", name + ".lengths", {documents->numbers});
     const ir::ValueId rows =
         l.b.make("reshape", name + ".rows", {lengths}, {{"shape", ir::Shape{ir::kBatch, l.shape()[1], 1}}});
     length = l.b.make("cast", name + ".tokens", {rows}, {{"to", std::string("f32")}});
-  } else if (l.b.region().kind == ir::RegionKind::predict) {
-    length = l.layers.parameters.text_length(l.shape()[1]);
-  } else {
-    return l.b.make("rope", name, operands, std::move(attrs));
   }
   auto& known = l.b.module().results.predict_short_text;
   if (known.given() && *known != scaling.original)
@@ -69,7 +67,6 @@ ir::ValueId rope_by_length(LayerContext& l, const std::vector<ir::Operand>& oper
              "layers of one model have one `original_max_position_embeddings`, and {} is {} elsewhere",
              scaling.original, *known);
   known = scaling.original;
-  if (documents != nullptr) l.layers.parameters.text_length(l.shape()[1]);
   ir::Attrs of_short = attrs;
   of_short["scales"] = scaling.short_scales;
   const ir::ValueId in_long = l.b.make("rope", name + ".long", operands, std::move(attrs));
@@ -102,7 +99,7 @@ ir::ValueId with_rope(LayerContext& l, const Values& rope, ir::ValueId qkv, ir::
   const auto* documents = documents_of(l);
   if (documents != nullptr) operands.emplace_back(documents->positions);
   if (!made.short_scales.empty())
-    return rope_by_length(l, operands, std::move(attrs), made, rope.at("scaling"));
+    return rope_by_length(l, documents, operands, std::move(attrs), made, rope.at("scaling"));
   return l.b.make("rope", l.path + ".rope", std::move(operands), std::move(attrs));
 }
 

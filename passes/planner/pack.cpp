@@ -25,6 +25,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -295,10 +296,11 @@ class Search {
   // Places the items of one connected part, all unplaced, after `rank_before` at `offset`.
   Outcome solve(const std::vector<int>& part, int64_t offset, int rank_before) {
     work_ -= static_cast<int64_t>(part.size());
-    if (any_failed_) {  // else the key is of no use yet, and takes as long as all the rest
-      const uint64_t key = state_key(part, offset);
-      const Failed& failed = failed_of(key);
-      if (failed.key == key && failed.rank <= rank_before) return Outcome::none;
+    std::optional<uint64_t> key;  // not before a state has failed: it takes as long as all the rest
+    if (any_failed_) {
+      key = state_key(part, offset);
+      const Failed& failed = failed_of(*key);
+      if (failed.key == *key && failed.rank <= rank_before) return Outcome::none;
     }
     int64_t fits_below = std::numeric_limits<int64_t>::max();
     for (const int i : part) fits_below = std::min(fits_below, lowest_[i] + item(i).bytes);
@@ -326,8 +328,8 @@ class Search {
       undo(mark);
       if (work_ < 0) return Outcome::unknown;
     }
-    const uint64_t key = state_key(part, offset);
-    failed_of(key) = {key, rank_before};
+    if (!key) key = state_key(part, offset);
+    failed_of(*key) = {*key, rank_before};
     any_failed_ = true;
     return Outcome::none;
   }
