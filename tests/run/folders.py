@@ -188,12 +188,6 @@ LONGROPE = dict(type="longrope", short_factor=[1.0, 1.5], long_factor=[1.0, 4.0]
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=8)
 
 
-def numbers_of(path):
-    """The f32 numbers of a .npy file."""
-    raw = path.read_bytes()
-    return array.array("f", raw[raw.index(b"\n") + 1:])
-
-
 def test_a_key_that_a_loaded_folder_lacks_stands_for_its_default(folder):
     """Compiled with a value and loaded without it, or the other way round: an error with the key and both values."""
     for number, (base, compiled, loaded, words) in enumerate([
@@ -291,7 +285,7 @@ def test_texts_and_documents_go_by_their_own_length_with_longrope(folder):
         executed(compiled(length, *(["--pack"] if documents else [])), "--data",
                  harness.write_arrays(folder / "data", arrays), "--load", model, "--predict", folder / "p.npy",
                  device=device)
-        return numbers_of(folder / "p.npy")
+        return harness.read_npy(folder / "p.npy")[1]
 
     executed(compiled(short), "--init-only", "--seed", 3, "--save", model / "model.safetensors", "--save-as",
              "published")

@@ -336,6 +336,20 @@ def write_npy(path, values, shape):
     path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + bytes(values))
 
 
+def read_npy(path):
+    """The shape and the numbers of a file of f32, whose header is as numpy writes it."""
+    raw = path.read_bytes()
+    size = struct.unpack("<H", raw[8:10])[0]
+    expect(raw[:8] == b"\x93NUMPY\x01\x00" and (10 + size) % 64 == 0, raw[:10])
+    head = raw[10:10 + size].decode()
+    found = re.fullmatch(r"\{'descr': '<f4', 'fortran_order': False, 'shape': \(([\d, ]+)\), \} *\n", head)
+    expect(found, head)
+    shape, values = [int(n) for n in found[1].split(",") if n.strip()], array.array("f")
+    values.frombytes(raw[10 + size:])
+    expect(len(values) == math.prod(shape), f"{shape}, {len(values)} values")
+    return shape, values
+
+
 def with_settings(cfg, sets):
     """The model file's tables after `--set KEY=VALUE`, as far as data depend on them: the inputs' tables."""
     for key, value in (s.split("=", 1) for s in sets if s.startswith("inputs.")):

@@ -4,7 +4,6 @@ import array
 import json
 import math
 import random
-import struct
 
 import harness
 import ranks
@@ -13,13 +12,10 @@ from harness import expect, run
 METRICS = ["accuracy", "f1", "balanced_accuracy"]
 
 
-def read_npy(path):
+def rows_of(path):
     """The f32 numbers of an npy file, in rows."""
-    raw = path.read_bytes()
-    head = raw[10:10 + struct.unpack("<H", raw[8:10])[0]].decode()
-    shape = [int(word) for word in head.split("'shape': (")[1].split(")")[0].split(",") if word.strip()]
-    numbers = array.array("f", raw[10 + len(head):])
-    each = math.prod(shape[1:])
+    (_, *shape), numbers = harness.read_npy(path)
+    each = math.prod(shape)
     return [list(numbers[i:i + each]) for i in range(0, len(numbers), each)]
 
 
@@ -82,7 +78,7 @@ def test_classes(folder):
             artifact = harness.compile_text(folder, model(classes, metrics, train))
             run("gacc-exec", artifact, "--data", spec, "--updates", 2, "--save", folder / "w", "--no-shuffle")
             run("gacc-exec", artifact, "--data", spec, "--load", folder / "w", "--predict", folder / "p.npy")
-            logits = read_npy(folder / "p.npy")
+            logits = rows_of(folder / "p.npy")
             counted = [i for i, label in enumerate(labels) if label >= 0]
             targets = [labels[i] for i in counted]
             answers = [max(range(classes), key=lambda c: logits[i][c]) for i in counted]
@@ -124,7 +120,7 @@ def test_yes_and_no(folder):
             artifact = harness.compile_text(folder, text, **more)
             run("gacc-exec", artifact, "--data", spec, "--updates", 2, "--save", folder / "w")
             run("gacc-exec", artifact, "--data", spec, "--load", folder / "w", "--predict", folder / "p.npy")
-            scores = [score for row in read_npy(folder / "p.npy") for score in row]
+            scores = [score for row in rows_of(folder / "p.npy") for score in row]
             wanted, matrix = reference([int(label) for label in labels], [int(score > 0) for score in scores], 2)
             for device in ("cpu", "emulate"):
                 found = evaluated(folder, artifact, spec, "--device", device)
@@ -148,7 +144,7 @@ def test_sequences_on_ranks(folder):
     artifact = harness.compile_text(folder, text)
     run("gacc-exec", artifact, "--data", spec, "--updates", 3, "--save", folder / "w")
     run("gacc-exec", artifact, "--data", spec, "--load", folder / "w", "--predict", folder / "p.npy")
-    logits = [number for row in read_npy(folder / "p.npy") for number in row]
+    logits = [number for row in rows_of(folder / "p.npy") for number in row]
     counted = [i for i, label in enumerate(labels) if label >= 0]
     wanted, matrix = reference([labels[i] for i in counted],
                                [max(range(classes), key=lambda c: logits[i * classes + c]) for i in counted], classes)

@@ -47,20 +47,7 @@ def predict(artifact, weights, data, out, *more, device="cpu"):
     """(shape, values) of --predict."""
     done = run("gacc-exec", artifact, "--data", data, "--load", weights, "--predict", out, "--device", device, *more)
     expect(done.stdout == "", done.stdout)
-    return read_npy(out)
-
-
-def read_npy(path):
-    raw = path.read_bytes()
-    size = struct.unpack("<H", raw[8:10])[0]
-    expect(raw[:8] == b"\x93NUMPY\x01\x00" and (10 + size) % 64 == 0, raw[:10])
-    head = raw[10:10 + size].decode()
-    found = re.fullmatch(r"\{'descr': '<f4', 'fortran_order': False, 'shape': \(([\d, ]+)\), \} *\n", head)
-    expect(found, head)
-    shape, values = [int(n) for n in found[1].split(",") if n.strip()], array.array("f")
-    values.frombytes(raw[10 + size:])
-    expect(len(values) == math.prod(shape), f"{shape}, {len(values)} values")
-    return shape, values
+    return harness.read_npy(out)
 
 
 def generate(artifact, weights, tokens, *more, code=0, device="cpu"):
@@ -120,11 +107,11 @@ def test_a_row_does_not_depend_on_its_neighbours(folder):
             common = ["gacc-exec", artifact, "--load", weights, "--device", "cpu", "--predict", folder / "out.npy",
                       "--data"]
             run(*common, data, env=env)
-            (samples, *_), whole = read_npy(folder / "out.npy")
+            (samples, *_), whole = harness.read_npy(folder / "out.npy")
             each = len(whole) // samples
             for count in (1, 2, 3, 5):
                 run(*common, f"{data},limit={count}", env=env)
-                expect(read_npy(folder / "out.npy")[1] == whole[:count * each],
+                expect(harness.read_npy(folder / "out.npy")[1] == whole[:count * each],
                        f"{name} on {isa or 'this CPU'}: {count} of 13 samples")
 
 
@@ -197,7 +184,7 @@ def test_labels_are_not_needed(folder):
     before = (folder / "run/checkpoint").read_bytes()
     run("gacc-exec", artifact, "--data", only + ",limit=5", *state, "--resume", "--predict", folder / "f.npy",
         "--device", "cpu")
-    expect(far(read_npy(folder / "f.npy")[1], logits[:25]) < 1e-6, "from a checkpoint")  # in runs of 4 and 1
+    expect(far(harness.read_npy(folder / "f.npy")[1], logits[:25]) < 1e-6, "from a checkpoint")  # in runs of 4 and 1
     expect((folder / "run/checkpoint").read_bytes() == before, "the checkpoint was written")
     # The result of predict is no part of training: the run goes on with an artifact that gives something else.
     harness.compile_model(folder / "m.toml", folder / "m.ptx", predict__layer="hidden")
@@ -510,7 +497,7 @@ def test_a_large_head_in_parts(folder):
                                  **small)
     run("gacc-exec", inner, "--data", data, "--predict", folder / "inner.npy", "--device", "cpu", "--checkpoint",
         folder / "kept", "--resume")
-    expect(read_npy(folder / "inner.npy")[0] == [5, rows, 16], "the output of a layer")
+    expect(harness.read_npy(folder / "inner.npy")[0] == [5, rows, 16], "the output of a layer")
 
     model = [folder / "parts.toml", *harness.sets_of(small)]
     asked = json.loads(run("gaccc", *model, "--plan", "--json").stdout)["predict"]
