@@ -10,7 +10,9 @@
 #include "passes/planner/incremental.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -23,6 +25,13 @@ constexpr int kNever = std::numeric_limits<int>::max();
 int drops_of(Interval interval) { return static_cast<int>(interval); }
 int drops_of_held(int held) { return held == 0 ? kNever : held - 1; }
 
+// Returns the element behind the first `used`. Those of earlier trials stay, with the memory that they have.
+template <class Saved>
+Saved& next_of(std::vector<Saved>& all, size_t& used) {
+  if (used == all.size()) all.emplace_back();
+  return all[used++];
+}
+
 }  // namespace
 
 Incremental::Incremental(const Graph& graph)
@@ -32,6 +41,7 @@ Incremental::Incremental(const Graph& graph)
       members_(graph.tensors.size()),
       alive_(graph.tensors.size()),
       replays_(graph.operations.size()),
+      is_stale_(graph.operations.size(), 0),
       local_(graph.tensors.size()),
       in_list_(graph.operations.size(), 0),
       counts_(graph.tensors.size(), 0),
@@ -58,7 +68,7 @@ Incremental::Incremental(const Graph& graph)
   for (size_t storage = 0; storage < members_.size(); ++storage)
     if (members_[storage].size() > 1) alive_[storage].assign(graph.operations.size(), 0);
   for (size_t s = 0; s < slots_.size(); ++s) review(static_cast<int>(s));
-  for (int t = 0; t <= graph.end(); ++t) stale_.insert(stale_.end(), t);
+  for (int t = 0; t <= graph.end(); ++t) make_stale(t);
   follow_all();
   commit();
 }
@@ -95,20 +105,19 @@ void Incremental::put_held(int x, int to) {
 }
 
 void Incremental::commit() {
-  old_slots_.clear();
-  old_replays_.clear();
+  saved_slots_ = saved_replays_ = 0;
   old_intervals_.clear();
   old_held_.clear();
   ++trial_;
 }
 
 void Incremental::undo() {
-  for (auto& [s, old] : old_slots_) {
+  for (auto& [s, old] : std::span(old_slots_).first(saved_slots_)) {
     Slot& slot = slots_[s];
     cover(slot, old.from, old.to);
-    slot = std::move(old);
+    std::swap(slot, old);
   }
-  for (auto& [t, old] : old_replays_) set_replay(t, std::move(old));
+  for (auto& [t, old] : std::span(old_replays_).first(saved_replays_)) set_replay(t, old);
   for (auto change = old_intervals_.rbegin(); change != old_intervals_.rend(); ++change)
     plan_.intervals[change->first] = change->second;
   for (auto change = old_held_.rbegin(); change != old_held_.rend(); ++change) {
@@ -268,7 +277,10 @@ void Incremental::run(int t, int stop) {
   stop_ = stop;
   step_ = 0;
   bytes_ = 0;
-  replay_ = {};
+  replay_.cost = 0;
+  replay_.most = 0;
+  replay_.fullest = 0;
+  replay_.touched.clear();
   // 1. What is missing, with what is missing for that.
   const Operation& operation = graph_.operation(t);
   for (const int x : operation.inputs) {
@@ -335,20 +347,29 @@ void Incremental::follow(int t) {
       to.insert(to.begin() + index, local.touch);
     changed.push_back(local.slot);
   }
-  if (replay_saved_[t] != trial_) {
-    replay_saved_[t] = trial_;
-    old_replays_.emplace_back(t, replays_[t]);
+  if (std::exchange(replay_saved_[t], trial_) != trial_) {
+    auto& [at, old] = next_of(old_replays_, saved_replays_);
+    at = t;
+    std::swap(old, replays_[t]);
   }
-  set_replay(t, std::move(replay_));
+  set_replay(t, replay_);
   for (const int s : changed) review(s);
 }
 
 void Incremental::follow_all() {
   while (!stale_.empty()) {
-    const int t = *stale_.begin();
-    stale_.erase(stale_.begin());
+    std::ranges::pop_heap(stale_, std::greater());
+    const int t = stale_.back();
+    stale_.pop_back();
+    is_stale_[t] = 0;
     follow(t);
   }
+}
+
+void Incremental::make_stale(int t) {
+  if (std::exchange(is_stale_[t], 1) != 0) return;
+  stale_.push_back(t);
+  std::ranges::push_heap(stale_, std::greater());
 }
 
 // Applies the slot's choice and its touches: marks the first replay that would find something else as stale, and notes
@@ -363,7 +384,7 @@ void Incremental::review(int s) {
     if (!agrees) continue;
     if (touch.made) ++made;
     agrees = touch.live == live && (!touch.made || touch.stays == (made >= slot.drops));
-    if (!agrees) stale_.insert(touch.at);
+    if (!agrees) make_stale(touch.at);
     if (live || !touch.made || made < slot.drops || (slot.end < 0 && !touch.read)) continue;
     live = true;
     since = touch.at;
@@ -371,8 +392,8 @@ void Incremental::review(int s) {
   if (slot.end < 0 && until != slot.until) {  // replays between the two know whether a later one reads it
     const int low = std::min(until, slot.until), high = std::max(until, slot.until);
     for (const Touch& touch : slot.touches)
-      if (touch.at >= low && touch.at < high) stale_.insert(touch.at);
-    if (slot.begin >= low && slot.begin < high && slot.begin >= 0) stale_.insert(slot.begin);
+      if (touch.at >= low && touch.at < high) make_stale(touch.at);
+    if (slot.begin >= low && slot.begin < high && slot.begin >= 0) make_stale(slot.begin);
     slot.until = until;
   }
   const int to = slot.end < 0 ? until : slot.end;
@@ -411,9 +432,10 @@ void Incremental::cover(Slot& slot, int from, int to) {
 
 Incremental::Slot& Incremental::changing(int s) {
   Slot& slot = slots_[s];
-  if (slot_saved_[s] != trial_) {
-    slot_saved_[s] = trial_;
-    old_slots_.emplace_back(s, slot);
+  if (std::exchange(slot_saved_[s], trial_) != trial_) {
+    auto& [at, old] = next_of(old_slots_, saved_slots_);
+    at = s;
+    old = slot;
   }
   return slot;
 }
@@ -421,7 +443,7 @@ Incremental::Slot& Incremental::changing(int s) {
 void Incremental::set_drops(int s, int drops) {
   Slot& slot = changing(s);
   // The operation before it leaves the tensor there or not, and may take its bytes.
-  if ((slot.drops == 0) != (drops == 0) && slot.begin >= 0) stale_.insert(slot.begin);
+  if ((slot.drops == 0) != (drops == 0) && slot.begin >= 0) make_stale(slot.begin);
   slot.drops = drops;
   review(s);
 }
@@ -439,7 +461,8 @@ void Incremental::add_bytes(size_t node, int low, int high, int from, int to, in
   here.most = std::max(memory_[2 * node].most, memory_[2 * node + 1].most) + here.added;
 }
 
-void Incremental::set_replay(int t, Replay replay) {
+// Gives the operation the replay, and takes that which it had.
+void Incremental::set_replay(int t, Replay& replay) {
   auto node = static_cast<size_t>(leaves_ + t);
   memory_[node].most = memory_[node].added + replay.most;
   costs_[node] = replay.cost;
@@ -447,7 +470,7 @@ void Incremental::set_replay(int t, Replay replay) {
     memory_[node].most = std::max(memory_[2 * node].most, memory_[2 * node + 1].most) + memory_[node].added;
     costs_[node] = costs_[2 * node] + costs_[2 * node + 1];
   }
-  replays_[t] = std::move(replay);
+  std::swap(replays_[t], replay);
 }
 
 int Incremental::made_late(int x) const {

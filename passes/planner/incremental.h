@@ -7,7 +7,7 @@
 //   now.set_interval(g, Interval::keep);
 //   if (now.peak() > budget) now.undo(); else now.commit();
 #pragma once
-#include <set>
+#include <utility>
 #include <vector>
 
 #include "passes/planner/simulate.h"
@@ -99,11 +99,12 @@ class Incremental {
   void run(int t, int stop = -1);
   void follow(int t);
   void follow_all();
+  void make_stale(int t);
   void review(int slot);
   Slot& changing(int slot);
   void cover(Slot& slot, int from, int to);
   void add_bytes(size_t node, int low, int high, int from, int to, int64_t bytes);
-  void set_replay(int t, Replay replay);
+  void set_replay(int t, Replay& replay);
 
   const Graph& graph_;
   RecomputePlan plan_;
@@ -118,7 +119,8 @@ class Incremental {
   std::vector<Node> memory_;
   std::vector<double> costs_;
   int leaves_ = 1;
-  std::set<int> stale_;  // operations whose replays have to be run again
+  std::vector<int> stale_;      // operations whose replays have to be run again: a heap, the first one on top
+  std::vector<char> is_stale_;  // by operation
 
   // The replay that is being run.
   std::vector<Local> local_;
@@ -128,9 +130,10 @@ class Incremental {
   Replay replay_;
   std::vector<Resident> residents_;
 
-  // Put back by undo().
+  // Put back by undo(): the first of each list, as many as were saved.
   std::vector<std::pair<int, Slot>> old_slots_;
   std::vector<std::pair<int, Replay>> old_replays_;
+  size_t saved_slots_ = 0, saved_replays_ = 0;
   std::vector<std::pair<int, Interval>> old_intervals_;
   std::vector<std::pair<int, int>> old_held_;
   std::vector<int> slot_saved_, replay_saved_;  // by slot, by operation: the last trial that changed it

@@ -29,13 +29,14 @@ constexpr double kGapThatEnds = 5e-5;       // at most this: the search is over
 constexpr double kGapThatEndsLarge = 2e-4;  // of more than kLargeGraph operations
 constexpr size_t kLargeGraph = 1000;
 constexpr double kGapForBlockChain = 0.002;    // above it, whole blocks are also planned as a chain
-constexpr double kGapForLongRestarts = 0.005;  // above it, restarts may take three times as long
+constexpr double kGapForLongRestarts = 0.005;  // above it, restarts may take three times as long; below, few in a large graph
 constexpr double kCostRounding = 1e-12;        // relative: costs no further apart than this are equal
 constexpr int kSeedBreakpoints = 24;       // cuts of a point, from which seeds are made, beyond the needed
 constexpr size_t kMostSeeds = 3;           // points whose cuts are tried; 1 without effort
 constexpr size_t kRestartPlans = 6;        // plans that restarts begin with, the best found
 constexpr int kMostMakingsBeforeHeld = 4;  // a tensor is held from its n-th making on, n up to this
-constexpr int kIdleRestarts = 150;  // for each effort: so many in a row without a better plan end a round
+// For each effort: so many restarts in a row without a better plan end a round. Near: where is_near() says so.
+constexpr int kIdleRestarts = 150, kIdleRestartsNear = 40;
 // Shares of the search's work: of one repair, and of a round without a better plan.
 constexpr int64_t kRepairsInAll = 16, kFruitlessRoundsInAll = 8;
 // Storages that repair drops before it looks at costs anew: one in so many of those that live.
@@ -100,8 +101,7 @@ class Planner {
       bounds.push_back(bound_at(graph_, point, budget_, 0, work));
       out.lower_bound = std::max(out.lower_bound, out.base_cost + bounds.back().extra);
     }
-    const double gap = graph_.operations.size() > kLargeGraph ? kGapThatEndsLarge : kGapThatEnds;
-    enough_ = std::max(out.lower_bound + gap * out.base_cost, floor());
+    enough_ = std::max(out.lower_bound + (large() ? kGapThatEndsLarge : kGapThatEnds) * out.base_cost, floor());
     std::ranges::stable_sort(bounds,
                              [](const PointBound& a, const PointBound& b) { return a.extra > b.extra; });
     const size_t seeds = std::min<size_t>(bounds.size(), effort_ > 0 ? kMostSeeds : 1);
@@ -122,6 +122,11 @@ class Planner {
   }
 
  private:
+  bool large() const { return graph_.operations.size() > kLargeGraph; }
+  // Tells whether a large graph's plan is so near to the bound that more restarts cost more time than they save.
+  bool is_near() const {
+    return large() && found_ && best_measure_.cost <= enough_ + kGapForLongRestarts * graph_.base_cost();
+  }
   bool good_enough() const { return found_ && best_measure_.cost <= enough_; }
   bool done() const { return good_enough() || (found_ && effort_ == 0); }
   // No plan of a smaller budget costs less; sums of costs differ in their last bits.
@@ -305,13 +310,14 @@ class Planner {
         choices.push_back({score, far, storage, bytes});
       }
       if (choices.empty()) return false;
-      std::ranges::sort(choices, [](const Choice& a, const Choice& b) {
+      // Several at a time where much is to go, but only the cheaper ones: choices change each other's costs.
+      const size_t most = std::max<size_t>(1, choices.size() / kChoicesForOneDrop);
+      const auto end = choices.begin() + static_cast<std::ptrdiff_t>(most);
+      std::ranges::partial_sort(choices, end, [](const Choice& a, const Choice& b) {
         if (a.score != b.score) return a.score < b.score;
         return a.far != b.far ? a.far > b.far : a.storage < b.storage;
       });
-      // Several at a time where much is to go, but only the cheaper ones: choices change each other's costs.
-      const size_t most = std::max<size_t>(1, choices.size() / kChoicesForOneDrop);
-      for (size_t k = 0; k < std::min(most, choices.size()) && excess > 0; ++k) {
+      for (size_t k = 0; k < most && excess > 0; ++k) {
         for (const auto& [storage, i] : by_storage)
           if (storage == choices[k].storage) drop(residents[i]);
         excess -= choices[k].bytes;
@@ -452,7 +458,7 @@ class Planner {
     }
   }
 
-  // Rounds that begin with the same plans and go different ways.
+  // Rounds that begin with the same plans and go different ways. Near the bound one that finds nothing is the last.
   void restarts() {
     if (effort_ == 0) return;
     if (pool_.empty()) {  // nothing fitted so far: from the plan that runs nothing again
@@ -465,14 +471,17 @@ class Planner {
     const std::vector<Known> seeds = pool_;
     for (const double noise : kRoundNoise) {
       pool_ = seeds;
+      const double before = best_measure_.cost;
       round(noise);
+      if (is_near() && best_measure_.cost == before) return;
     }
   }
 
   void round(double noise) {
     int64_t since = spent();  // that the best plan was found
     int idle = 0;             // attempts since then
-    for (int attempt = 0; idle < kIdleRestarts * effort_ && !good_enough(); ++attempt, ++idle) {
+    const int most_idle = effort_ * (is_near() ? kIdleRestartsNear : kIdleRestarts);
+    for (int attempt = 0; idle < most_idle && !good_enough(); ++attempt, ++idle) {
       if (spent() > limit_ || spent() - since > limit_ / kFruitlessRoundsInAll) break;
       const size_t n = pool_.size(), member = static_cast<size_t>(attempt) % n;
       const RecomputePlan base = pool_[member].plan;

@@ -17,7 +17,7 @@ namespace gacc::passes::planner {
 
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kImpossible = std::numeric_limits<double>::infinity();
 constexpr size_t kMostStages = 1024;       // classify takes a cell for each pair of them
 constexpr int64_t kMostCells = 4'000'000;  // of the table
 // Options that are looked at in all: with a step of bytes that is fine, and with one that costs precision.
@@ -80,7 +80,7 @@ void Reversal::choose_step(int64_t least, int64_t budget, int64_t most) {
     const int64_t slots = std::min(top_ / step, (top_ - least + all) / step + 1);
     if ((slots + 1) * rows > kMostCells || (slots + 1) * offers > most_work) return false;
     slots_ = static_cast<size_t>(slots);
-    table_.assign((slots_ + 1) * static_cast<size_t>(rows), {kNever});
+    table_.assign((slots_ + 1) * static_cast<size_t>(rows), {kImpossible});
     return true;
   };
   if (take(std::max<int64_t>(divisor, 1), kMostFineWork) || sizes.empty()) return;
@@ -148,7 +148,7 @@ double Reversal::extra(int64_t budget) const {
   const size_t slot = slot_of(budget);
   double base = 0;
   for (const Stage& stage : stages_) base += stage.cost;
-  return slot > slots_ ? kNever : row(0, stages_.size() - 1, false)[slot].cost - base;
+  return slot > slots_ ? kImpossible : row(0, stages_.size() - 1, false)[slot].cost - base;
 }
 
 std::vector<Decision> Reversal::decisions(int64_t budget) const {
