@@ -4,6 +4,7 @@
 #include "frontend/loaded_config.h"
 #include "runtime/atomic_file.h"
 #include "runtime/gguf.h"
+#include "runtime/text.h"
 #include "runtime/weights/weights.h"
 
 namespace gacc {

@@ -34,7 +34,7 @@ namespace {
 
 constexpr size_t kMaxParts = 40;  // of a dotted key, as in the file: it bounds the depth of the tree
 
-std::vector<std::string> split(std::string_view key) {
+std::vector<std::string> parts_of(std::string_view key) {
   std::vector<std::string> parts;
   for (size_t begin = 0; begin <= key.size();) {
     const size_t end = std::min(key.find('.', begin), key.size());
@@ -62,7 +62,7 @@ void apply(Node& root, const Override& override, Diag& diag) {
   std::optional<Node> value = parse_value(override, at, diag);
   if (!value) return;
   Node* node = &root;
-  const std::vector<std::string> parts = split(override.key);
+  const std::vector<std::string> parts = parts_of(override.key);
   if (std::ranges::count(parts, std::string()) > 0 || parts.size() > kMaxParts) {
     diag.error(Kind::syntax, at, "`{}` is not a dotted path such as train.accumulate", override.key);
     return;

@@ -346,7 +346,7 @@ Answer find_buffer(gacc_session& session, const char* call, const char* name, co
   if (buffer == nullptr) {
     std::vector<std::string> names;
     for (const PlanBuffer& each : session.plan.buffers) names.push_back(each.name);
-    return wrong_call("{}: the plan has no buffer {}{}", call, quoted(name), hint(name, names));
+    return wrong_call("{}: the plan has no buffer {}{}", call, in_quotes(name), hint(name, names));
   }
   if (static_cast<int64_t>(bytes) != buffer->bytes)
     return wrong_call("{}: {} has {} bytes, {} were given", call, name, buffer->bytes, bytes);

@@ -40,7 +40,7 @@ constexpr int64_t kLeastPiece = 1024;             // ... whose bytes are so whol
 constexpr int64_t kMostPieces = 4096;             // of an update, about
 
 // The kernels of the update around one parameter's state (or several parameters', where a kernel takes them at once).
-struct Group {
+struct StateGroup {
   std::vector<size_t> kernels{};  // of the update's facts
   std::vector<BufferId> state{};  // that may lie on the host, by first use
   bool pointwise = false;         // can be cut
@@ -61,7 +61,7 @@ class HostState {
   // Bytes of the slots that are in the arena at once, where `hosted` lies on the host.
   int64_t slot_bytes(const std::set<BufferId>& hosted, int64_t piece) const {
     std::vector<int64_t> bytes;  // by piece of the pipeline
-    for (const Group& group : groups_) {
+    for (const StateGroup& group : groups_) {
       int64_t all = 0;
       int64_t states = 0;
       for (const BufferId buffer : group.state) {
@@ -89,7 +89,7 @@ class HostState {
 
   int64_t least_piece(const std::set<BufferId>& hosted) const {
     int64_t all = 0;
-    for (const Group& group : groups_)
+    for (const StateGroup& group : groups_)
       if (is_hosted(group, hosted)) all += group.elements;
     int64_t piece = kLeastPiece;
     while (piece < kMostPiece && all / piece > kMostPieces) piece *= 2;
@@ -104,10 +104,12 @@ class HostState {
   }
 
  private:
-  static bool is_hosted(const Group& group, const std::set<BufferId>& hosted) {
+  static bool is_hosted(const StateGroup& group, const std::set<BufferId>& hosted) {
     return std::ranges::any_of(group.state, [&](BufferId buffer) { return hosted.contains(buffer); });
   }
-  static bool is_cut(const Group& group, int64_t piece) { return group.pointwise && group.elements > piece; }
+  static bool is_cut(const StateGroup& group, int64_t piece) {
+    return group.pointwise && group.elements > piece;
+  }
 
   // Moments, and the f32 numbers of parameters that nothing else reads.
   void find_candidates() {
@@ -174,11 +176,11 @@ class HostState {
       for (const Operand& write : kernels[k].writes)
         if (as_value(write) != nullptr) first.try_emplace(write, k);
     }
-    std::map<size_t, Group> groups;
+    std::map<size_t, StateGroup> groups;
     for (size_t k = 0; k < kernels.size(); ++k)
       if (inside[k]) groups[find(k)].kernels.push_back(k);
     for (auto& entry : groups) {
-      Group& group = entry.second;
+      StateGroup& group = entry.second;
       for (const size_t member : group.kernels)
         kernels[member].each_operand([&](const Operand& operand) {
           const BufferId* buffer = as_buffer(operand);
@@ -195,7 +197,7 @@ class HostState {
   }
 
   // True where what is done under the flag can be left out, and the rest done later.
-  bool is_separable(const Group& group) {
+  bool is_separable(const StateGroup& group) {
     for (const size_t k : group.kernels)
       for (const KernelMember& member : facts_->kernels[k].members) {
         const Op& op = op_of(member);
@@ -216,7 +218,7 @@ class HostState {
     return flag_.has_value();
   }
 
-  void measure(Group& group) const {
+  void measure(StateGroup& group) const {
     if (group.kernels.size() != 1) return;
     const Kernel& kernel = facts_->kernels[group.kernels.front()];
     group.elements = elements(kernel.domain, 1);
@@ -243,7 +245,7 @@ class HostState {
       late_.clear();
       made.clear();
       find_late(made);
-    } while (std::erase_if(groups_, [&](const Group& group) {
+    } while (std::erase_if(groups_, [&](const StateGroup& group) {
                const bool follows =
                    std::ranges::any_of(group.kernels, [&](size_t k) { return reads(k, made); });
                if (follows) keep_in_arena(group);
@@ -251,7 +253,7 @@ class HostState {
              }) > 0);
   }
 
-  void keep_in_arena(const Group& group) {
+  void keep_in_arena(const StateGroup& group) {
     std::erase_if(candidates_, [&](BufferId buffer) { return contains(group.state, buffer); });
   }
 
@@ -269,7 +271,7 @@ class HostState {
         if (const BufferId* buffer = as_buffer(operand)) used.insert(storage_of(module_, *buffer));
       });
     };
-    for (const Group& group : groups_)
+    for (const StateGroup& group : groups_)
       for (const size_t k : group.kernels) {
         grouped.insert(k);
         use(facts_->kernels[k]);
@@ -336,12 +338,12 @@ class HostState {
       for (const KernelMember& member : facts_->kernels[k].members) ops.push_back(old[member.op]);
       return ops;
     };
-    std::vector<const Group*> group_of(facts_->kernels.size());
-    for (const Group& group : groups_)
+    std::vector<const StateGroup*> group_of(facts_->kernels.size());
+    for (const StateGroup& group : groups_)
       if (is_hosted(group, hosted))
         for (const size_t k : group.kernels) group_of[k] = &group;
     for (size_t k = 0; k < facts_->kernels.size(); ++k) {
-      const Group* group = group_of[k];
+      const StateGroup* group = group_of[k];
       if (group == nullptr) {
         (late_.contains(k) ? late : early).push_back(ops_of(k));
         continue;
@@ -385,8 +387,8 @@ class HostState {
   }
 
   // The group's ops for `piece` elements each; 0: for all of them at once.
-  void cut(const Group& group, const std::set<BufferId>& hosted, const std::vector<Op>& ops, int64_t piece,
-           std::vector<Piece>& pieces) {
+  void cut(const StateGroup& group, const std::set<BufferId>& hosted, const std::vector<Op>& ops,
+           int64_t piece, std::vector<Piece>& pieces) {
     Region& update = module_.update;
     const int64_t step = piece == 0 ? 1 : piece, end = piece == 0 ? 1 : group.elements;
     for (int64_t from = 0, number = 0; from < end; from += step, ++number) {
@@ -439,7 +441,7 @@ class HostState {
   Module& module_;
   const Facts facts_;  // of the update as it was
   std::vector<BufferId> candidates_;
-  std::vector<Group> groups_;
+  std::vector<StateGroup> groups_;
   std::set<size_t> late_;        // kernels
   std::optional<Operand> flag_;  // that all of the state's updates have
 };

@@ -163,12 +163,12 @@ Status quantize(const BlockFormat& format, std::span<const float> numbers, std::
     const auto wrong = std::ranges::find_if_not(block, [](float value) { return std::isfinite(value); });
     if (wrong != block.end())
       return Status::error("tensor {} cannot be {}: its number {} is {}, and only finite ones have a block",
-                           quoted(tensor), format.name, begin + (wrong - block.begin()), *wrong);
+                           in_quotes(tensor), format.name, begin + (wrong - block.begin()), *wrong);
     if (!format.pack(block.data(), to))
       return Status::error(
           "tensor {} cannot be {}: its numbers {} to {} are too large, their scale would be beyond a half's "
           "65504",
-          quoted(tensor), format.name, begin, begin + format.numbers - 1);
+          in_quotes(tensor), format.name, begin, begin + format.numbers - 1);
   }
   return {};
 }

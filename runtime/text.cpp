@@ -45,7 +45,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   constexpr size_t kMost = 80;
   std::string result = "\"";
   size_t at = 0;
@@ -70,7 +70,7 @@ std::string listed(std::span<const std::string> words) {
   const size_t shown = std::min(words.size(), kMost);
   for (size_t i = 0; i < shown; ++i) {
     if (i > 0) result += i + 1 == words.size() ? " and " : ", ";
-    result += quoted(words[i]);
+    result += in_quotes(words[i]);
   }
   if (shown < words.size()) result += fmt::format(" and {} more", words.size() - shown);
   return result;
@@ -94,7 +94,12 @@ std::string hint(std::string_view word, std::span<const std::string> known) {
       best_distance = distance;
     }
   }
-  return best.empty() ? "" : fmt::format("; did you mean {}?", quoted(best));
+  return best.empty() ? "" : fmt::format("; did you mean {}?", in_quotes(best));
+}
+
+std::string problem_list(std::string_view what, std::span<const std::string> problems) {
+  return problems.size() == 1 ? fmt::format("{}: {}", what, problems.front())
+                              : fmt::format("{}:\n  {}", what, fmt::join(problems, "\n  "));
 }
 
 bool is_utf8(std::string_view text) {

@@ -8,10 +8,13 @@
 namespace gacc {
 
 // `text` in double quotes, with unprintable bytes as \xNN, cut when long: fit for a one-line message.
-std::string quoted(std::string_view text);
+std::string in_quotes(std::string_view text);
 
 // "a, b and c", each word in quotes; the 9th and later ones are counted.
 std::string listed(std::span<const std::string> words);
+
+// "WHAT: a" of one problem; of several "WHAT:" and a line for each.
+std::string problem_list(std::string_view what, std::span<const std::string> problems);
 
 // Returns the text with the letters A to Z as a to z.
 std::string lower_case(std::string text);

@@ -26,7 +26,7 @@ std::string program = "gacc";
 
 // The first word that no option takes: an option that is not there, or one value too many.
 std::string unknown(const CLI::App& app, const std::string& word, Elsewhere elsewhere) {
-  if (!word.starts_with('-')) return fmt::format("nothing takes the argument {}", gacc::quoted(word));
+  if (!word.starts_with('-')) return fmt::format("nothing takes the argument {}", in_quotes(word));
   const std::string name = word.substr(0, word.find('='));
   const std::string where = elsewhere != nullptr ? elsewhere(name) : "";
   if (!where.empty()) return fmt::format("there is no {}: {}", name, where);

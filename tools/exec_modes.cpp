@@ -14,6 +14,7 @@
 #include "runtime/run/self_check.h"
 #include "runtime/tell/profile.h"
 #include "runtime/tell/progress.h"
+#include "runtime/text.h"
 #include "tools/exec_reporter.h"
 #include "tools/exec_run.h"
 

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kLongTile = int64_t{20} << 20, kLongTileOfAmx = 8 * kLongTile;
 
 // The most terms of transposed A that are copied at a time.
-constexpr int64_t kMostTerms = 512;
+constexpr int64_t kMostTermsOfPart = 512;
 
 constexpr int64_t kBytes = 2;  // of an element of A and B
 
@@ -40,7 +40,7 @@ bool NativeProduct::add_parts(const Gemm& gemm, bool copies, int threads) {
   copies_c_ = copies && (gemm.tile_n < n || gemm.c_row() != n);
   // Sums of parts are those of C, so C is f32 then.
   const bool in_parts = copies && gemm.transpose_a && !gemm.transpose_b && gemm.result == DType::f32;
-  most_terms_ = in_parts ? std::min(k, kMostTerms) : k;
+  most_terms_ = in_parts ? std::min(k, kMostTermsOfPart) : k;
   const int64_t rows = std::min(gemm.tile_m, m), columns = std::min(gemm.tile_n, n);
   const auto behind = [](int64_t place, bool copies, int64_t bytes) {
     return copies ? ir::aligned(place + bytes, 64) : place;

@@ -39,7 +39,7 @@ Shape product_shape(const OpView& op, size_t first) {
 //              C = A B       C = A B^T     C = A^T B     C = A^T B^T
 //   d_a        dC B^T        dC B          B dC^T        B^T dC^T
 //   d_b        A^T dC        dC^T A        A dC          dC^T A^T
-void gradient(GradBuilder& g) {
+void product_gradient(GradBuilder& g) {
   const bool ta = g.view().flag("ta"), tb = g.view().flag("tb");
   const Operand a = g.operand(0), b = g.operand(1), d = *g.d_result();
   const auto add = [&](size_t i, const Operand& left, const Operand& right, bool turn_left, bool turn_right) {
@@ -134,7 +134,7 @@ extern const OpInfo op_batch_matmul{
     .operands = 2,
     .attrs = {{"ta", false}, {"tb", false}},
     .infer = infer_batch,
-    .gradient = gradient,
+    .gradient = product_gradient,
     .reference = batch_reference,
     .cost = [](const OpView& op) -> Cost {
       return {.flops = 2 * elements(op.result().shape, op.module.micro_batch()) * batch_product(op).k,
@@ -155,7 +155,7 @@ extern const OpInfo op_matmul{
     .infer = [](const OpView& op) -> Types {
       return {{op.flag("f32") ? DType::f32 : op.operand(0).dtype, product_shape(op, 0)}};
     },
-    .gradient = gradient,
+    .gradient = product_gradient,
     .lowering = Lowering::gemm,
     .reference = [](EvalView& view) { multiply(view, 0); },
     .cost = [](const OpView& op) { return product_cost(op, 0); },

@@ -33,7 +33,7 @@ Types infer_layer_norm(const OpView& op) {
 
 // With h = (x - mean) * rstd, the normalised x, and g = dy * (offset + weight), means taken over the row:
 //   d_x = rstd * (g - mean(g) - h * mean(g * h))    d_weight = sum(dy * h)    d_bias = sum(dy)
-void gradient(GradBuilder& g) {
+void layer_gradient(GradBuilder& g) {
   if (!only_first(g, "its mean and rstd")) return;
   const Operand x = g.operand(0), dy = *g.d_result(0);
   const std::string name = g.d_name(g.wanted(0) ? 0 : 1);
@@ -88,7 +88,7 @@ extern const OpInfo op_layer_norm{
     .local = true,
     .attrs = {{"eps", 1e-5}, {"offset", 0.0}},
     .infer = infer_layer_norm,
-    .gradient = gradient,
+    .gradient = layer_gradient,
     .expand = expand,
     .reference = reference,
     .saves = Saves::operands,

@@ -157,10 +157,10 @@ class TableReader {
       for (size_t j = 0; j < i; ++j)
         if (columns_[i] == columns_[j])
           return Status::error("{}:{}: columns {} and {} are both called {}; rename one", name_, line, j + 1,
-                               i + 1, quoted(columns_[i]));
+                               i + 1, in_quotes(columns_[i]));
     if (const auto found = std::ranges::find_if_not(columns_, is_utf8); found != columns_.end())
       return Status::error("{}:{}: the name of column {} is no UTF-8: {}; save the file as UTF-8", name_,
-                           line, found - columns_.begin() + 1, quoted(*found));
+                           line, found - columns_.begin() + 1, in_quotes(*found));
     table_.columns = columns_;
     return {};
   }
@@ -211,18 +211,18 @@ class TableReader {
     double value = 0;
     if (use.values == nullptr && !marked && (parse_number(field, value) || parse_truth(field, value)))
       return value;
-    std::string what = field.empty() ? "the field is empty" : quoted(field) + " is no number";
+    std::string what = field.empty() ? "the field is empty" : in_quotes(field) + " is no number";
     if (marked)
-      what = quoted(field) + " is a mark of a missing field";
+      what = in_quotes(field) + " is a mark of a missing field";
     else if (!field.empty() && use.values != nullptr)
-      what = fmt::format("{} is none of its values{} (they are {})", quoted(field), hint(field, *use.values),
-                         listed(*use.values));
+      what = fmt::format("{} is none of its values{} (they are {})", in_quotes(field),
+                         hint(field, *use.values), listed(*use.values));
     const bool feature = use.kind == ColumnUse::Kind::feature;
     if (missing && feature) what += "; missing=mean fills it in";
     if (missing) what += fmt::format("{} missing=drop leaves the line out", feature ? "," : ";");
     const auto can_be_typed = [](std::string_view text) {
       constexpr size_t kMost = 40;
-      return text.size() <= kMost && quoted(text).size() == text.size() + 2 &&
+      return text.size() <= kMost && in_quotes(text).size() == text.size() + 2 &&
              text.find_first_of(",|") == text.npos;
     };
     const std::string& column_name = columns_[column];
@@ -244,7 +244,7 @@ class TableReader {
         what += fmt::format(", which {}missing=drop leaves out with its line",
                             feature ? "missing=mean fills in and " : "");
     }
-    return Status::error("{}:{}: column {} ({}): {}", name_, line, column + 1, quoted(column_name), what);
+    return Status::error("{}:{}: column {} ({}): {}", name_, line, column + 1, in_quotes(column_name), what);
   }
 
   const std::string_view name_;
@@ -300,7 +300,7 @@ Result<size_t> find_column(const Table& table, std::string_view column, std::str
   if (found != table.columns.end()) return static_cast<size_t>(found - table.columns.begin());
   int64_t number = 0;
   if (!parse_count(column, number))
-    return Status::error("{}: has no column {}{} (it has {})", name, quoted(column),
+    return Status::error("{}: has no column {}{} (it has {})", name, in_quotes(column),
                          hint(column, table.columns), listed(table.columns));
   if (number >= static_cast<int64_t>(table.columns.size()))
     return Status::error("{}: has no column {}: its {} columns count from 0", name, number,

@@ -88,16 +88,16 @@ Status read_facts(const Metadata& metadata, std::string_view source, const Plan&
     if (wrong.empty()) wrong = problem(known, input);
     if (!wrong.empty())
       return Status::error("{}: its metadata {} does not fit the input {} {}", source,
-                           gacc::quoted(key_of(input.name, wrong)), gacc::quoted(input.name),
+                           in_quotes(key_of(input.name, wrong)), in_quotes(input.name),
                            shape_text(input.shape));
     if (!known.mean.empty() && !input.normalize_data)
       return Status::error(
           "{}: the input {} was normalised by its data, and the artifact takes it otherwise: compile the "
           "model with `inputs.{}.normalize = \"data\"`",
-          source, gacc::quoted(input.name), input.name);
+          source, in_quotes(input.name), input.name);
     if (!known.values.empty() && known.values != input.values)
       return Status::error("{}: the words of the input {} were {}, and are {} in the artifact", source,
-                           gacc::quoted(input.name), listed(known.values),
+                           in_quotes(input.name), listed(known.values),
                            input.values.empty() ? "not stated" : listed(input.values));
     if (known != InputFacts()) facts[input.name] = std::move(known);
   }

@@ -59,7 +59,7 @@ class Look {
   }
 
   void warn(std::span<const std::string> names, std::vector<std::string>& warnings) const {
-    const std::string name = gacc::quoted(input_.name);
+    const std::string name = in_quotes(input_.name);
     if (looked_ < 2) return;
     if (input_.target && whole_.constant()) {
       warnings.push_back(

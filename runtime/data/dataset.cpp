@@ -104,15 +104,15 @@ Result<std::vector<size_t>> DataReader::token_inputs() const {
     const auto which = std::ranges::find(found, i);
     if (which == found.end())
       return Status::error("{}: gives tokens and targets; there is nothing for the input {}{}", kind,
-                           quoted(input.name),
+                           in_quotes(input.name),
                            found.size() == 2 && input.dtype == DType::i32 && kind != "synthetic"
                                ? " (end=ID gives documents, which that token ends)"
                                : "");
     if (input.shape.size() != 1 || input.shape != first.shape)
       return Status::error(
           "{}: tokens and {} come in windows of one length; the inputs {} and {} have the shapes {} and {}",
-          kind, names_of[std::max<std::ptrdiff_t>(which - found.begin(), 1)], quoted(first.name),
-          quoted(input.name), shape_text(first.shape), shape_text(input.shape));
+          kind, names_of[std::max<std::ptrdiff_t>(which - found.begin(), 1)], in_quotes(first.name),
+          in_quotes(input.name), shape_text(first.shape), shape_text(input.shape));
   }
   return found;
 }
@@ -127,7 +127,7 @@ Status DataReader::read_named(Parse parse) {
   for (const auto& [name, path] : spec.files) {
     const auto found = std::ranges::find(names, name);
     if (found == names.end())
-      return Status::error("{}: the model has no input {}{} (it has {})", path, quoted(name),
+      return Status::error("{}: the model has no input {}{} (it has {})", path, in_quotes(name),
                            hint(name, names), listed(names));
     if (!needed(static_cast<size_t>(found - names.begin()))) continue;  // it is not even opened
     Array array;
@@ -150,7 +150,7 @@ Status check(const PlanInput& input, std::span<const T> values, const Place& pla
     for (size_t i = 0; std::is_floating_point_v<T> && i < values.size(); ++i)
       if (const std::string_view why = unfit_for_f32(static_cast<double>(values[i])); !why.empty())
         return Status::error("{}: {} {}, and the input {} takes finite f32", place(static_cast<int64_t>(i)),
-                             values[i], why, quoted(input.name));
+                             values[i], why, in_quotes(input.name));
     // u8 is scaled into 0 to 1; what normalisation makes of other values is its own matter.
     const bool scaled =
         std::is_same_v<T, uint8_t> || !input.mean.empty() || !input.std.empty() || input.normalize_data;
@@ -159,7 +159,7 @@ Status check(const PlanInput& input, std::span<const T> values, const Place& pla
         return Status::error(
             "{}: {} is no target of bce_with_logits: the input {} takes 0 to 1. Classes by number are "
             "cross_entropy's",
-            place(static_cast<int64_t>(i)), values[i], quoted(input.name));
+            place(static_cast<int64_t>(i)), values[i], in_quotes(input.name));
     return {};
   }
   const int64_t low = input.range ? 0 : I32::min(), high = input.range ? *input.range - 1 : I32::max();
@@ -169,7 +169,7 @@ Status check(const PlanInput& input, std::span<const T> values, const Place& pla
     if constexpr (std::is_floating_point_v<T>)
       if (!(std::trunc(value) == value) || std::isinf(value))
         return Status::error("{}: {} is no whole number, which the input {} needs", at(), value,
-                             quoted(input.name));
+                             in_quotes(input.name));
     // Compared as double, floats keep every value of 32 bits; as i64, integers keep all of theirs.
     using Wide = std::conditional_t<std::is_floating_point_v<T>, double, int64_t>;
     auto wide = static_cast<Wide>(value);
@@ -178,10 +178,11 @@ Status check(const PlanInput& input, std::span<const T> values, const Place& pla
     if (in_range || ignored) continue;
     if (!input.range)
       return Status::error("{}: {} does not fit into 32 bits, which the input {} has", at(), value,
-                           quoted(input.name));
+                           in_quotes(input.name));
     return Status::error(
-        "{}: the value {} is not valid for the input {}: it takes 0 to {}{}", at(), value, quoted(input.name),
-        high, input.ignore_index ? fmt::format(", and {} to be ignored", *input.ignore_index) : "");
+        "{}: the value {} is not valid for the input {}: it takes 0 to {}{}", at(), value,
+        in_quotes(input.name), high,
+        input.ignore_index ? fmt::format(", and {} to be ignored", *input.ignore_index) : "");
   }
   return {};
 }
@@ -230,7 +231,7 @@ Status check_next_tokens_of(const Plan& plan, std::span<const std::byte> tokens,
       "the inputs {} and {} are the same in {} of {} places: the model sees each target, and would "
       "learn to copy it. The targets of a language model are its tokens, one later: {} = tokens[:, "
       ":-1], {} = tokens[:, 1:]",
-      quoted(plan.inputs[first].name), quoted(target.name), same, counted, plan.inputs[first].name,
+      in_quotes(plan.inputs[first].name), in_quotes(target.name), same, counted, plan.inputs[first].name,
       target.name);
 }
 
@@ -255,7 +256,7 @@ Status DataReader::check_shape(size_t i) const {
   const int64_t needed = checked_product(input.shape), present = checked_product(stored);
   if (needed != present)
     return Status::error("{}: a sample is {}, {}, but the input {} takes {}, {}", where, shape_text(stored),
-                         counted(present, "element"), quoted(input.name), shape_text(input.shape),
+                         counted(present, "element"), in_quotes(input.name), shape_text(input.shape),
                          counted(needed, "element"));
   std::vector<int64_t> have = stored, want = input.shape;
   std::erase(have, 1);
@@ -264,7 +265,7 @@ Status DataReader::check_shape(size_t i) const {
   const bool channels_last =
       stored.size() == 3 && input.shape == std::vector{stored[2], stored[0], stored[1]};
   return Status::error("{}: a sample is {}, but the input {} takes {}{}", where, shape_text(stored),
-                       quoted(input.name), shape_text(input.shape),
+                       in_quotes(input.name), shape_text(input.shape),
                        channels_last ? ": HWC? permute to CHW (in numpy: x.transpose(0, 3, 1, 2))"
                                      : "; only axes of extent 1 may differ, or one of them be flat");
 }
@@ -277,8 +278,8 @@ Status DataReader::check_counts(std::string_view text) {
   for (size_t i = 0; i < given_.size(); ++i) {
     if (!needed(i)) continue;
     if (!dataset_.columns[i].present())
-      return Status::error("data {}: nothing is given for the input {}{}", quoted(text), quoted(names[i]),
-                           given.empty() ? "" : ", only for " + listed(given));
+      return Status::error("data {}: nothing is given for the input {}{}", in_quotes(text),
+                           in_quotes(names[i]), given.empty() ? "" : ", only for " + listed(given));
     const auto& [where, samples, all] = given_[i];
     if (!first) first = &given_[i];
     if (samples == 0)
@@ -349,7 +350,7 @@ Status DataReader::settle(size_t i) {
       return Status::error(
           "{}: the input {} is normalised by its training data, and nothing says how: give --data, or --load "
           "a file that gacc-exec has saved after training",
-          given_[i].where, quoted(input.name));
+          given_[i].where, in_quotes(input.name));
     learn_statistics(column.dtype, dataset_.bytes(i), input.shape, known);
   }
   column.mean = known.mean;
@@ -385,11 +386,11 @@ void DataReader::warn_of_scale(size_t i, std::string_view before) {
     const std::span<const std::byte> all = dataset_.bytes(i), some = all.first(std::min(all.size(), kLooked));
     const bool dark = std::ranges::all_of(some, [](std::byte value) { return value < std::byte{128}; });
     if (learns && (dark || checked_product(column.shape) < kFew))
-      remark(fmt::format("note: {}: u8 is scaled by 1/255 for the input {}", where, quoted(input.name)));
+      remark(fmt::format("note: {}: u8 is scaled by 1/255 for the input {}", where, in_quotes(input.name)));
     if (!before.empty() && before != "u8" && is_integer(before))
       remark(fmt::format(
           "warning: {}: u8 is scaled by 1/255, and the {} that the input {} was trained on is not", where,
-          before, quoted(input.name)));
+          before, in_quotes(input.name)));
     return;
   }
   const bool image = std::max(column.shape.size(), input.shape.size()) > 1;
@@ -407,7 +408,7 @@ void DataReader::warn_of_scale(size_t i, std::string_view before) {
   });
   if (high <= 1 || (before != "u8" && (low < 0 || high > 255))) return;
   remark(fmt::format("warning: {}: {} up to {} for the input {} is taken as it is, {} scaled by 1/255", where,
-                     column.dtype, high, quoted(input.name),
+                     column.dtype, high, in_quotes(input.name),
                      before == "u8" ? "and the u8 that it was trained on is" : "where u8 would be"));
 }
 

@@ -126,7 +126,8 @@ Status parse_npy(std::string_view bytes, std::string_view name, Array& array, co
                          bytes.size() - start);
   Header header;
   const std::string_view text = bytes.substr(start, length);
-  if (!read_header(text, header)) return Status::error("{}: its header is damaged: {}", name, quoted(text));
+  if (!read_header(text, header))
+    return Status::error("{}: its header is damaged: {}", name, in_quotes(text));
 
   // 2. The element type.
   std::string_view descr = header.descr;
@@ -137,7 +138,7 @@ Status parse_npy(std::string_view bytes, std::string_view name, Array& array, co
   if (elements == std::end(kElements))
     return Status::error(
         "{}: holds elements of type {}; known are f2, f4, f8, i1, i2, i4, i8, u1, u2, u4, u8 and b1", name,
-        gacc::quoted(header.descr));
+        in_quotes(header.descr));
   if (header.shape.empty()) return Status::error("{}: holds a single number, not samples", name);
 
   // 3. The elements: as they lie in the file, if that is how an Array has them.
@@ -147,7 +148,7 @@ Status parse_npy(std::string_view bytes, std::string_view name, Array& array, co
   const bool kept = element_bytes(elements->dtype) == each && descr != "u8" && descr != "b1";
   const bool aligned = (start + length) % static_cast<size_t>(each) == 0;
   const bool in_order = (!header.fortran || array.shape.size() <= 1) && (!big || each == 1);
-  GACC_TRY(take_elements(bytes, start + length, name, gacc::quoted(header.descr), each,
+  GACC_TRY(take_elements(bytes, start + length, name, in_quotes(header.descr), each,
                          kept && aligned && in_order ? in : SharedFile(), array));
   if (array.file) return {};
   if (header.fortran) to_row_major(array.bytes, array.shape, static_cast<size_t>(each));

@@ -111,7 +111,7 @@ Status locate(std::string_view file, std::string_view name, const Directory& dir
   const std::string_view body = file.substr(0, directory.offset);
   for (Entry& entry : entries) {
     auto damaged = [&] {
-      return Status::error("{}: entry {} is damaged or lies outside the file", name, quoted(entry.name));
+      return Status::error("{}: entry {} is damaged or lies outside the file", name, in_quotes(entry.name));
     };
     if (entry.local > body.size() || body.size() - entry.local < kHeader || u32(body, entry.local) != kLocal)
       return damaged();
@@ -124,8 +124,8 @@ Status locate(std::string_view file, std::string_view name, const Directory& dir
   std::ranges::sort(by_place, {}, &Entry::local);
   for (size_t i = 1; i < by_place.size(); ++i)
     if (by_place[i].local < by_place[i - 1].start + by_place[i - 1].packed)
-      return Status::error("{}: entries {} and {} overlap", name, quoted(by_place[i - 1].name),
-                           quoted(by_place[i].name));
+      return Status::error("{}: entries {} and {} overlap", name, in_quotes(by_place[i - 1].name),
+                           in_quotes(by_place[i].name));
   return {};
 }
 
@@ -166,11 +166,11 @@ Status parse_npz(std::string_view bytes, std::string_view name, const std::vecto
     std::string_view array_name = entry.name;
     if (array_name.ends_with(".npy")) array_name.remove_suffix(4);
     if (!seen.insert(array_name).second)
-      return Status::error("{}: has two entries {}", name, quoted(array_name));
+      return Status::error("{}: has two entries {}", name, in_quotes(array_name));
     names.emplace_back(array_name);
     if (wanted && std::ranges::find(*wanted, array_name) == wanted->end()) continue;
     std::string storage;
-    const std::string full = fmt::format("{}:{}", name, quoted(array_name));
+    const std::string full = fmt::format("{}:{}", name, in_quotes(array_name));
     const std::string_view data = GACC_TRY(unpack(bytes, entry, full, storage));
     NamedArray& array = arrays.emplace_back(NamedArray{names.back(), {}});
     GACC_TRY(parse_npy(data, full, array.array));

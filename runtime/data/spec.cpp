@@ -113,8 +113,7 @@ class Reader {
  private:
   template <class... A>
   Status problem(fmt::format_string<A...> format, A&&... arguments) {
-    return Status::error("data {}: {}", gacc::quoted(text_),
-                         fmt::format(format, std::forward<A>(arguments)...));
+    return Status::error("data {}: {}", in_quotes(text_), fmt::format(format, std::forward<A>(arguments)...));
   }
 
   // Joins the first parts where a file has that name, commas and all.
@@ -139,7 +138,7 @@ class Reader {
     std::vector<std::string> names;
     for (const DataSource* source : all_sources()) names.emplace_back(source->name);
     return problem("unknown kind {}{} (known are {}:; gacc-exec --list-data says their forms)",
-                   gacc::quoted(name), hint(name, names), fmt::join(names, ":, "));
+                   in_quotes(name), hint(name, names), fmt::join(names, ":, "));
   }
 
   // A value that a form such as "train|test" does not have; another takes any text.
@@ -149,7 +148,7 @@ class Reader {
     constexpr std::string_view kHeldOut[] = {"val", "valid", "validation", "dev", "eval", "holdout"};
     const bool held_out = what == "split" && std::ranges::count(kHeldOut, value) > 0;
     return problem("{} is {} or {}, not {}{}", what, fmt::join(words.begin(), words.end() - 1, ", "),
-                   words.back(), gacc::quoted(value),
+                   words.back(), in_quotes(value),
                    held_out ? "; what is held out is called \"test\" here" : hint(value, words));
   }
 
@@ -157,7 +156,7 @@ class Reader {
     const size_t equals = part.find('=');
     const std::string name = part.substr(0, equals);
     if (equals == std::string::npos || name.empty() || equals + 1 == part.size())
-      return problem("{} is not of the form {}{}", gacc::quoted(part),
+      return problem("{} is not of the form {}{}", in_quotes(part),
                      spec_.source->path.empty() ? "NAME=FILE" : "OPTION=VALUE",
                      spec_.source->path.empty()
                          ? " (a path cannot hold a comma)"
@@ -165,11 +164,11 @@ class Reader {
     std::string value = part.substr(equals + 1);
     const auto is_file = [&](const auto& file) { return file.first == name; };
     if ((name == "limit" && spec_.limit) || spec_.has(name) || std::ranges::any_of(spec_.files, is_file))
-      return problem("{} is given twice", gacc::quoted(name));
+      return problem("{} is given twice", in_quotes(name));
     if (name == "limit") {
       const bool whole = parse_count(value, spec_.limit.emplace());
       if (whole && *spec_.limit > 0) return {};
-      return problem("limit must be a whole number from 1 on, not {}", gacc::quoted(value));
+      return problem("limit must be a whole number from 1 on, not {}", in_quotes(value));
     }
     auto key = std::ranges::find(spec_.source->keys, name, &SpecKey::name);
     // An input may be called as the option is; then the value is a path, and none of the option's words.
@@ -184,7 +183,7 @@ class Reader {
     GACC_TRY(check_words(key->name, key->form, value));
     if (key->check)
       if (const std::string wrong = key->check(value); !wrong.empty())
-        return problem("{} is {}, not {}", key->name, wrong, gacc::quoted(value));
+        return problem("{} is {}, not {}", key->name, wrong, in_quotes(value));
     spec_.options[name] = std::move(value);
     return {};
   }
@@ -195,8 +194,8 @@ class Reader {
     known.emplace_back("limit");
     for (const auto& [theirs, ours] : kForeign)
       if (theirs == name && std::ranges::count(known, ours) > 0)
-        return problem("unknown option {}; it is called {} here", gacc::quoted(name), gacc::quoted(ours));
-    return problem("unknown option {}{} ({} takes {})", gacc::quoted(name), hint(name, known),
+        return problem("unknown option {}; it is called {} here", in_quotes(name), in_quotes(ours));
+    return problem("unknown option {}{} ({} takes {})", in_quotes(name), hint(name, known),
                    spec_.source->name, listed(known));
   }
 

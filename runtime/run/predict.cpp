@@ -125,7 +125,7 @@ Result<std::vector<int32_t>> parse_prompt(const Plan& plan, std::string_view pro
       return Status::error(
           "{}: {} is no token: the model has the numbers 0 to {}; python3 -m gacc.generate takes and gives "
           "words",
-          place, quoted(word), most - 1);
+          place, in_quotes(word), most - 1);
     tokens.push_back(token);
   }
   if (tokens.empty())
@@ -155,12 +155,12 @@ Status check_text(const Plan& plan) {
   for (const PlanInput& input : plan.inputs) {
     if (!input.predict_offset || input.documents) continue;
     if (tokens != nullptr)
-      return refuse(fmt::format("this one takes {} and {}", quoted(tokens->name), quoted(input.name)));
+      return refuse(fmt::format("this one takes {} and {}", in_quotes(tokens->name), in_quotes(input.name)));
     tokens = &input;
   }
   if (tokens == nullptr || tokens->dtype != DType::i32 || tokens->shape.size() != 1)
     return refuse(tokens == nullptr ? "this one's output depends on no input"
-                                    : fmt::format("the input {} is {}{}, not i32[T]", quoted(tokens->name),
+                                    : fmt::format("the input {} is {}{}, not i32[T]", in_quotes(tokens->name),
                                                   dtype_text(tokens->dtype), shape_text(tokens->shape)));
   const std::vector<int64_t>& shape = plan.predict.shape;
   if (shape.size() != 2 || shape[0] != tokens->shape[0])
@@ -169,7 +169,7 @@ Status check_text(const Plan& plan) {
     return refuse(plan.predict.positions.empty() ? "the artifact does not say so" : plan.predict.positions);
   if (tokens->range && *tokens->range < vocabulary(plan))
     return refuse(fmt::format("it gives one of {} tokens, and the input {} takes one of {}", vocabulary(plan),
-                              quoted(tokens->name), *tokens->range));
+                              in_quotes(tokens->name), *tokens->range));
   return {};
 }
 
@@ -214,7 +214,7 @@ Result<OutputForm> output_form(const Plan& plan, const std::string& layer, const
   if (!lower_case(path).ends_with(".csv")) {
     if (normalised != nullptr)
       form.remark = fmt::format("in units of the normalised target {}; a file that ends in .csv has its own",
-                                quoted(normalised->name));
+                                in_quotes(normalised->name));
     return form;
   }
   const auto target = std::ranges::find_if(plan.inputs, &PlanInput::target);
@@ -234,14 +234,14 @@ Result<OutputForm> output_form(const Plan& plan, const std::string& layer, const
     return Status::error(
         "{}: the target {} is normalised by its training data, and the parameters do not say how: a file "
         "that ends in .npy has the outputs as they are",
-        path, quoted(normalised->name));
+        path, in_quotes(normalised->name));
   const InputFacts& units = known->second;
   const int64_t each = elements / static_cast<int64_t>(units.mean.size());
   for (int64_t i = 0; i < elements; ++i) {
     form.mean.push_back(units.mean[static_cast<size_t>(i / each)]);
     form.std.push_back(units.std[static_cast<size_t>(i / each)]);
   }
-  form.remark = fmt::format("in the units of {}", quoted(normalised->name));
+  form.remark = fmt::format("in the units of {}", in_quotes(normalised->name));
   return form;
 }
 

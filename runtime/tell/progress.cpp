@@ -114,7 +114,7 @@ std::string confusion_text(const EvalReport& report, const Plan& plan) {
   const auto target = std::ranges::find(plan.inputs, true, &PlanInput::target);
   std::vector<std::string> names;
   for (size_t i = 0; i < classes; ++i)
-    names.push_back(i < target->values.size() ? quoted(target->values[i]) : std::to_string(i));
+    names.push_back(i < target->values.size() ? in_quotes(target->values[i]) : std::to_string(i));
   const auto at = [&](size_t row, size_t column) { return counts[row * (classes + 1) + column]; };
   bool none = false;
   for (size_t row = 0; row < classes; ++row) none |= at(row, classes) > 0;

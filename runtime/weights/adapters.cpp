@@ -17,9 +17,9 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr std::string_view kTensors = "adapter_model.safetensors", kConfiguration = "adapter_config.json";
-constexpr std::string_view kRoot = "base_model.model.";  // PEFT puts it before a module's path
-constexpr std::string_view kBase = ".base_layer.";       // ... and this into a weight that has an adapter
-constexpr int64_t kMostConfiguration = 1'000'000;        // bytes
+constexpr std::string_view kRoot = "base_model.model.";   // PEFT puts it before a module's path
+constexpr std::string_view kBase = ".base_layer.";        // ... and this into a weight that has an adapter
+constexpr int64_t kMostAdapterConfiguration = 1'000'000;  // bytes
 
 constexpr const char *kA = ".lora_A.weight", *kB = ".lora_B.weight";  // of an adapter's name
 
@@ -566,7 +566,7 @@ Status Adapter::open(const std::string& path, const Plan& plan) {
   if (gguf != nullptr) check_metadata(*gguf, problems);
   ordered_json config;
   if (!files.configuration.empty()) {
-    const std::string text = GACC_TRY(read_file(files.configuration, kMostConfiguration));
+    const std::string text = GACC_TRY(read_file(files.configuration, kMostAdapterConfiguration));
     config = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!config.is_object()) return Status::error("{} is no JSON object", files.configuration);
     check_configuration(config, modules, problems);

@@ -5,6 +5,7 @@
 
 #include "runtime/atomic_file.h"
 #include "runtime/half.h"
+#include "runtime/text.h"
 
 namespace gacc {
 namespace {

@@ -48,9 +48,6 @@ struct ShardOf {
 };
 Result<std::vector<ShardOf>> parse_index(std::string_view text, std::string_view name);
 
-// "NAME has N faults:" and a line for each one.
-std::string problem_list(std::string_view what, const std::vector<std::string>& problems);
-
 // Kinds of files by what names their tensors: published weights by [load], a GGUF by [gguf].
 enum class FileKind : uint8_t { published, gguf };
 // Names the tensors of a parameter, with the prefix, as the plan's table has them.

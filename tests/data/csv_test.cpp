@@ -128,7 +128,7 @@ TEST(Csv, TextsAreNumbersOrColumns) {
     EXPECT_EQ(parse_csv("color,n,kind\n" + field + ",1,b\n", "f.csv", table, options, choose).text(),
               fmt::format("f.csv:2: column 1 (\"color\"): {} is none of its values (they are \"red\" and "
                           "\"blue\"){}",
-                          gacc::quoted(field), advice));
+                          in_quotes(field), advice));
   EXPECT_EQ(parse_csv("n\n-9\n", "f.csv", table, {.missing = {"-9"}}).text(),
             "f.csv:2: column 1 (\"n\"): \"-9\" is a mark of a missing field; missing=mean fills it in, "
             "missing=drop "

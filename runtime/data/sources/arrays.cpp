@@ -65,12 +65,11 @@ const DataSource sources::npz{
       GACC_TRY(parse_npz(bytes, path, &needed, arrays, present));
       for (const std::string& name : needed)
         if (std::ranges::find(present, name) == present.end())
-          return Status::error("{}: holds no array {}{}{}", path, gacc::quoted(name), hint(name, present),
+          return Status::error("{}: holds no array {}{}{}", path, in_quotes(name), hint(name, present),
                                present.empty() ? "; it is empty" : " (it has " + listed(present) + ")");
       for (NamedArray& named : arrays) {
         const auto at = static_cast<size_t>(std::ranges::find(r.names, named.name) - r.names.begin());
-        GACC_TRY(
-            r.give_split(at, fmt::format("{}:{}", path, gacc::quoted(named.name)), std::move(named.array)));
+        GACC_TRY(r.give_split(at, fmt::format("{}:{}", path, in_quotes(named.name)), std::move(named.array)));
       }
       return {};
     },

@@ -36,7 +36,7 @@ class CsvReader {
     for (size_t i = 0; i < table_.columns.size(); ++i)
       if (taker(i) == features_) order.push_back(i);
     if (order.empty())
-      return Status::error("{}: no column is left for {}", path_, quoted(r_.names[features_]));
+      return Status::error("{}: no column is left for {}", path_, in_quotes(r_.names[features_]));
     GACC_TRY(order_features(order));
     GACC_TRY(check_number(order));
     GACC_TRY(choose_rows());
@@ -67,21 +67,22 @@ class CsvReader {
       const auto found = std::ranges::find(table_.columns, column);
       if (found == table_.columns.end())
         return Status::error("{}: has no column {}, which the input {} takes{} (it has {})", path_,
-                             quoted(column), quoted(r_.names[features_]), hint(column, table_.columns),
+                             in_quotes(column), in_quotes(r_.names[features_]), hint(column, table_.columns),
                              listed(table_.columns));
       const auto at = static_cast<size_t>(found - table_.columns.begin());
       if (taker_[at] != features_)
         return Status::error("{}: the input {} states the column {}, which {}", path_,
-                             quoted(r_.names[features_]), quoted(column),
-                             taker_[at] == kDropped ? "drop= leaves out"
-                                                    : "the input " + quoted(r_.names[taker_[at]]) + " takes");
+                             in_quotes(r_.names[features_]), in_quotes(column),
+                             taker_[at] == kDropped
+                                 ? "drop= leaves out"
+                                 : "the input " + in_quotes(r_.names[taker_[at]]) + " takes");
       if (uses[at].kind == Kind::feature) uses[at].values = &values;
     }
     for (size_t i = 0; i < r_.names.size(); ++i)
       if (i != features_ && !r_.plan.inputs[i].columns.empty())
         return Status::error(
             "{}: the input {} states columns, and a csv file's columns go to {}, the first f32 input", path_,
-            quoted(r_.names[i]), quoted(r_.names[features_]));
+            in_quotes(r_.names[i]), in_quotes(r_.names[features_]));
     return uses;
   }
 
@@ -137,9 +138,9 @@ class CsvReader {
       if ((found != table_.columns.end() && !dropped) || !r_.needed(target)) return {};
       if (dropped)
         return Status::error("{}: the input {} is the column of its name, and drop= leaves it out", path_,
-                             quoted(r_.names[target]));
+                             in_quotes(r_.names[target]));
       return Status::error("{}: say which column is the input {}: csv:{},label=COLUMN (it has {})", path_,
-                           quoted(r_.names[target]), path_, listed(table_.columns));
+                           in_quotes(r_.names[target]), path_, listed(table_.columns));
     }
     const std::string_view name = r_.spec.option("label");
     const Result<size_t> found_label = find_column(table_, name, path_);
@@ -150,7 +151,7 @@ class CsvReader {
       return Status::error("{}: label={} is given, but {}", path_, name,
                            named == none ? "the model has no second input to take it"
                                          : fmt::format("the input {} takes the column of its own name",
-                                                       quoted(r_.names[named])));
+                                                       in_quotes(r_.names[named])));
     if (taker_[label] == kDropped)
       return Status::error("{}: label={} is the target, and drop= leaves it out", path_, name);
     taker_[label] = target;
@@ -197,7 +198,7 @@ class CsvReader {
         "{}: {} {} left for the input {}, which takes {}: {}. drop=COLUMN leaves one out, and "
         "`inputs.{}.shape = [{}]` takes them all",
         path_, counted(std::ssize(order), "column"), order.size() == 1 ? "is" : "are",
-        quoted(r_.names[features_]), takes, listed(columns), r_.names[features_], order.size());
+        in_quotes(r_.names[features_]), takes, listed(columns), r_.names[features_], order.size());
   }
 
   // The rows of the split, without those that missing=drop leaves out, as far as the limit goes; every number
@@ -214,13 +215,13 @@ class CsvReader {
         const double value = table_.at(row, i);
         const auto wrong = [&](std::string_view what) {
           return Status::error("{}:{}: column {} ({}): {}", path_, table_.lines[row], table_.in_file[i] + 1,
-                               quoted(table_.columns[i]), what);
+                               in_quotes(table_.columns[i]), what);
         };
         if (missing_ != "error" && std::isnan(value)) {
           if (missing_ == "mean" && taker(i) != features_)
             return wrong(fmt::format(
                 "the field is missing, and no mean stands for the input {}; missing=drop leaves the line out",
-                quoted(r_.names[taker(i)])));
+                in_quotes(r_.names[taker(i)])));
           gap = true;
         } else if (const std::string_view why = unfit_for_f32(value); !why.empty()) {
           return wrong(fmt::format("{} {}", value, why));
@@ -261,7 +262,7 @@ class CsvReader {
       if (learns) means.push_back(count > 0 ? first + sum / static_cast<double>(count) : 0);
       if (gaps.empty()) continue;
       const std::string place = fmt::format("{}: column {} ({})", path_, table_.in_file[column] + 1,
-                                            quoted(table_.columns[column]));
+                                            in_quotes(table_.columns[column]));
       if (learns && count == 0)
         return Status::error("{}: every field is missing, so there is no mean for missing=mean", place);
       if (!learns && known.fill.empty())

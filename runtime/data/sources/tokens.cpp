@@ -99,7 +99,7 @@ Status DataReader::check_format(std::string_view text, std::string_view dtype, c
     return Status::error(
         "{}: text: gives bytes, 0 to 255, and the input {} takes {} tokens; tokens: reads what a "
         "tokenizer makes of the text",
-        path, quoted(tokens.name), vocabulary);
+        path, in_quotes(tokens.name), vocabulary);
   }
   const std::string_view some = text.substr(0, kLooked);
   if (is_text(some))
@@ -122,7 +122,7 @@ Status DataReader::check_format(std::string_view text, std::string_view dtype, c
     remark(fmt::format(
         "warning: {}: tokens of two bytes are 0 to 65535, and the input {} takes {}; dtype=u32 reads "
         "four bytes",
-        path, quoted(tokens.name), vocabulary));
+        path, in_quotes(tokens.name), vocabulary));
   return {};
 }
 
