@@ -545,7 +545,10 @@ std::optional<Families::Chosen> Families::choose(const ConfigValues& config, con
   const auto type = std::ranges::find(config, key, &ConfigValues::value_type::first);
   const std::string* name = type != config.end() ? type->second.get<std::string>() : nullptr;
   if (name == nullptr)
-    return fail(Kind::missing_key, fmt::format("it has no `{}`: which family is the model of?", key));
+    return fail(
+        Kind::missing_key,
+        fmt::format("it has no `{}`: which family is the model of?{}", key,
+                    gguf ? "" : " Only the config.json of a published model is JSON; a model file is TOML"));
   std::vector<std::string> known;
   for (const Family& family : all_) {
     std::optional<Node> root = parse(family);

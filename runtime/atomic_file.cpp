@@ -112,11 +112,11 @@ Result<std::string> read_descriptor(int fd, std::string_view path, int64_t limit
 }
 
 // Endings of formats: PyTorch's, which it reads otherwise too, and others.
-constexpr std::string_view kTorch[] = {".pt", ".pth", ".bin", ".ckpt"};
-constexpr std::string_view kFormats[] = {".safetensors", ".npy",  ".npz",     ".csv",  ".tsv",  ".json",
-                                         ".jsonl",       ".txt",  ".h5",      ".hdf5", ".onnx", ".pkl",
-                                         ".parquet",     ".gguf", ".msgpack", ".ptx",  ".toml", ".gir",
-                                         ".gz",          ".zip",  ".bz2",     ".xz",   ".zst"};
+constexpr std::string_view kTorchEndings[] = {".pt", ".pth", ".bin", ".ckpt"};
+constexpr std::string_view kOtherFormats[] = {
+    ".safetensors", ".npy",  ".npz", ".csv",     ".tsv",  ".json",    ".jsonl", ".txt",  ".h5",
+    ".hdf5",        ".onnx", ".pkl", ".parquet", ".gguf", ".msgpack", ".ptx",   ".toml", ".gir",
+    ".gz",          ".zip",  ".bz2", ".xz",      ".zst",  ".pdf",     ".png",   ".svg",  ".html"};
 
 }  // namespace
 
@@ -351,8 +351,8 @@ std::string wrong_ending(std::string_view option, const std::string& path,
   std::filesystem::path file = path;
   const std::string ending = lower_case(file.extension().string());
   const auto in = [&](const auto& list) { return std::ranges::find(list, ending) != std::end(list); };
-  if (in(own) || !(in(kTorch) || in(kFormats))) return "";
-  const bool torch = in(kTorch) && own.front() == ".safetensors";
+  if (in(own) || !(in(kTorchEndings) || in(kOtherFormats))) return "";
+  const bool torch = in(kTorchEndings) && own.front() == ".safetensors";
   return fmt::format("{} {}: no {} files are written, but {}: {}{}", option, path, ending.substr(1),
                      fmt::join(own, ", "), file.replace_extension(own.front()).string(),
                      torch ? " (PyTorch reads it by safetensors.torch.load_file)" : "");
@@ -368,8 +368,8 @@ std::string not_downloaded(const std::string& path) {
   std::error_code none;
   if (slash == path.npos || !plain(path.substr(0, slash)) || !plain(path.substr(slash + 1))) return "";
   const std::string ending = lower_case(std::filesystem::path(path).extension().string());
-  if (std::ranges::find(kFormats, ending) != std::end(kFormats) ||
-      std::ranges::find(kTorch, ending) != std::end(kTorch) ||
+  if (std::ranges::find(kOtherFormats, ending) != std::end(kOtherFormats) ||
+      std::ranges::find(kTorchEndings, ending) != std::end(kTorchEndings) ||
       std::filesystem::exists(path.substr(0, slash), none))
     return "";
   return fmt::format(
@@ -411,10 +411,31 @@ Result<std::string> read_input(const std::string& path, int64_t limit) {
   return path == "-" ? read_descriptor(STDIN_FILENO, "standard input", limit) : read_file(path, limit);
 }
 
+namespace {
+
+// Returns what a file of another kind is and where it belongs, by its ending; "" where it may be a model file.
+std::string what_is_no_model(const std::string& path) {
+  const std::string ending = lower_case(std::filesystem::path(path).extension().string());
+  if (ending == ".safetensors" || std::ranges::find(kTorchEndings, ending) != std::end(kTorchEndings))
+    return fmt::format(
+        "{} holds weights: give the folder of a published model, which has a config.json beside them, or a "
+        "model file "
+        "(TOML); gacc-exec --load {} takes the weights",
+        path, path);
+  constexpr std::string_view kData[] = {".csv", ".tsv", ".npy", ".npz", ".jsonl", ".parquet"};
+  if (std::ranges::find(kData, ending) == std::end(kData)) return "";
+  return fmt::format("{} holds data, which gacc-exec --data takes; a model file is TOML", path);
+}
+
+}  // namespace
+
 Result<std::string> read_model(const std::string& path) {
+  std::error_code ignored;
+  if (const std::string other = what_is_no_model(path);
+      !other.empty() && std::filesystem::exists(path, ignored))
+    return Status::error("{}", other);
   Result<std::string> text = read_input(path, int64_t{64} << 20);
-  std::error_code none;
-  if (text || std::filesystem::exists(path, none)) return text;
+  if (text || std::filesystem::exists(path, ignored)) return text;
   return Status::error("{}{}", text.status().text(), not_downloaded(path));
 }
 

@@ -129,6 +129,8 @@ constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
     {"\x93NUMPY", "a NumPy array; parameters are safetensors"},
     {"\x89HDF\r\n", "an HDF5 file; parameters are safetensors"},
     {"\x1f\x8b", "compressed with gzip; unpack it first"},
+    {"version https://git-lfs",
+     "a pointer of git-lfs, which stands for the weights: `git lfs pull` fetches them"},
 };
 
 int64_t stored_bytes(std::string_view dtype) {

@@ -245,7 +245,8 @@ std::vector<ExecRow> option_table(Arguments& to) {
        "--data; exit 1\nbeyond 1e-6, in half precision 2^-7, of the largest output",
        {"--save", "--save-adapter"}, {}}, same, starts},
       {{"Parameters", "--save-as", &to.save_as, words({"published"}),
-       "names and layout of --save and --save-best: those of [load]\nin the model file, as in every FOLDER/",
+       "--save and --save-best write the tensors as the published model has\nthem: names and layout of [load] in the "
+       "model file. FOLDER/ always does",
        {"--save", "--save-best"}, {}}, own, starts},
       {{"Parameters", "--save-type", &to.save_type, words({"f32", "bf16", "f16"}),
        "of the numbers that --save and --save-best write: f32\n(default), bf16 or f16",

@@ -82,10 +82,14 @@ int Run::execute() {
     return ranks.end(kFailed);
   }
   say_end();
-  const bool shows_results = given.mode() != Mode::train && given.mode() != Mode::init_only;
-  if (shows_results && is_lost() && !result.interrupted) {
-    fail(kFailed, "cannot write standard output: what was printed is not whole");
-    return ranks.end(kFailed);
+  if (is_lost() && !result.interrupted) {
+    const bool shows_results = given.mode() != Mode::train && given.mode() != Mode::init_only;
+    if (shows_results) {
+      fail(kFailed, "cannot write standard output: what was printed is not whole");
+      return ranks.end(kFailed);
+    }
+    say("gacc-exec: note: standard output has not taken all that was printed; the run and its files are "
+        "whole\n");
   }
   return ranks.end(result.interrupted ? kInterrupted : kDone);
 }
@@ -253,7 +257,7 @@ void Run::say_settings() const {
     say("gacc-exec: warning: the data have {}, fewer than the {} of a micro-batch: compile with --set "
         "train.micro_batch={}\n",
         counted(data.samples, "sample"), plan.micro_batch, data.samples);
-  constexpr int64_t kMany = 1000;
+  constexpr int64_t kMany = 32;
   if (batch == 1 && data.samples >= kMany)
     say("gacc-exec: warning: each sample makes an update of its own (train.micro_batch x train.accumulate is "
         "1 x 1): "
@@ -385,7 +389,7 @@ void Run::find_units() {
       if (!input.std.empty() && input.dtype == DType::f32)
         say("gacc-exec: note: the target {} is normalised by the model file: losses, metrics and predictions "
             "are in units of its deviation\n",
-            gacc::quoted(input.name));
+            in_quotes(input.name));
       continue;
     }
     const std::vector<double>& std = facts[input.name].std;
@@ -393,7 +397,7 @@ void Run::find_units() {
     for (size_t i = 0; i < plan.metrics.size(); ++i)
       if (one && (plan.metrics[i] == "mae" || plan.metrics[i] == "rmse")) metric_units[i] = std[0];
     say("gacc-exec: note: the target {} is normalised by its data: losses are in units of its deviation{}\n",
-        gacc::quoted(input.name),
+        in_quotes(input.name),
         one ? fmt::format(" ({:.6g}), mae and rmse in its own", std[0]) : "s, mae and rmse too");
   }
 }

@@ -8,6 +8,7 @@
 
 #include "compiler/published_source.h"
 #include "ir/text/size_text.h"
+#include "runtime/atomic_file.h"
 #include "tools/fits.h"
 #include "tools/key_advice.h"
 
@@ -17,6 +18,10 @@ namespace {
 
 constexpr std::pair<std::string_view, const char*> kExtensions[] = {
     {"ptx", ".ptx"}, {"ir", ".gir"}, {"llvm", ".ll"}, {"graph", ".txt"}, {"toml", ".toml"}, {"svg", ".svg"}};
+
+const char* extension_of(std::string_view emit) {
+  return std::ranges::find(kExtensions, emit, [](const auto& each) { return each.first; })->second;
+}
 
 // The file that is read of MODEL: a folder stands for the config.json in it.
 std::vector<std::string> the_model(const std::string& path) {
@@ -86,8 +91,7 @@ std::string wrong_command(const CLI::App& app, const CompilerArguments& given, c
 
 std::string CompilerArguments::output_path() const {
   if (!output.empty()) return output;
-  const char* extension =
-      std::ranges::find(kExtensions, emit, [](const auto& each) { return each.first; })->second;
+  const char* extension = extension_of(emit);
   if (is_published(model)) return published_name(model) + extension;
   return std::filesystem::path(model).filename().replace_extension(extension).string();
 }
@@ -122,7 +126,7 @@ OptionRows option_table(CompilerArguments& to) {
        "(the model file that a folder\nis read as)", {}, {}},
       {"Output", "--target", &to.target, any("sm_NN"),
        "GPU to emit for: sm_75, sm_80 (default), sm_86, sm_89,\nsm_90, sm_90a, ...", {}, {}},
-      {"Output", "--report", &to.report, path("FILE.html", writes(the_target)), "a page about the plan",
+      {"Output", "--report", &to.report, path("FILE.html", writes(the_target, {".html"})), "a page about the plan",
        {}, {not_planned, alone, {{"-o -"}, "both would share standard output"}}},
       {"Output", "--strict", &to.strict, flag, "warnings are errors", {}, {}},
       {"Output", "--quiet", &to.quiet, flag, "say nothing of how far it is", {}, {}},
@@ -137,8 +141,8 @@ OptionRows option_table(CompilerArguments& to) {
       {"Model", "--ranks", &to.ranks, any("R|auto"),
        "short for --set train.ranks=R; with --plan: what the\nsums of R ranks cost (docs/ranks.md)", {}, {}},
       {"Model", "--documents", &to.documents, count(1, 1 << 30),
-       "short for --set train.documents=N: estimates are for documents of\nN tokens on average; with --pack where that "
-       "is missing", {}, {}},
+       "short for --set train.documents=N: times are estimated for documents\nof N tokens on average; of a published "
+       "model it turns on --pack", {}, {}},
       {"Model", "--lora", &to.lora, named(count(1, 1 << 20), "R"),
        "short for [lora]: adapters of rank R at all products of the\nblocks", {}, {}},
 
@@ -207,7 +211,10 @@ std::string wrong_outputs(CompilerArguments given) {
   for (const auto& [prints, option] :
        {std::pair(given.plan || given.summary, "--plan"), {given.fits.has_value(), "--fits"}})
     if (prints) files.push_back({option, FileUse::writes, {target_of("-")}});
-  return wrong_files(files, rows);
+  if (const std::string wrong = wrong_files(files, rows); !wrong.empty()) return wrong;
+  std::vector<std::string_view> endings = {extension_of(given.emit)};
+  if (given.emit == "ir" || given.emit == "llvm") endings.push_back(".txt");
+  return wrong_ending("-o", given.output, endings);
 }
 
 }  // namespace gacc

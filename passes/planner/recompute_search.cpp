@@ -28,9 +28,10 @@ namespace {
 constexpr double kGapThatEnds = 5e-5;       // at most this: the search is over
 constexpr double kGapThatEndsLarge = 2e-4;  // of more than kLargeGraph operations
 constexpr size_t kLargeGraph = 1000;
-constexpr double kGapForBlockChain = 0.002;    // above it, whole blocks are also planned as a chain
-constexpr double kGapForLongRestarts = 0.005;  // above it, restarts may take three times as long; below, few in a large graph
-constexpr double kCostRounding = 1e-12;        // relative: costs no further apart than this are equal
+constexpr double kGapForBlockChain = 0.002;  // above it, whole blocks are also planned as a chain
+constexpr double kGapForLongRestarts =
+    0.005;  // above it, restarts may take three times as long; below, few in a large graph
+constexpr double kCostRounding = 1e-12;    // relative: costs no further apart than this are equal
 constexpr int kSeedBreakpoints = 24;       // cuts of a point, from which seeds are made, beyond the needed
 constexpr size_t kMostSeeds = 3;           // points whose cuts are tried; 1 without effort
 constexpr size_t kRestartPlans = 6;        // plans that restarts begin with, the best found
@@ -101,7 +102,8 @@ class Planner {
       bounds.push_back(bound_at(graph_, point, budget_, 0, work));
       out.lower_bound = std::max(out.lower_bound, out.base_cost + bounds.back().extra);
     }
-    enough_ = std::max(out.lower_bound + (large() ? kGapThatEndsLarge : kGapThatEnds) * out.base_cost, floor());
+    enough_ =
+        std::max(out.lower_bound + (large() ? kGapThatEndsLarge : kGapThatEnds) * out.base_cost, floor());
     std::ranges::stable_sort(bounds,
                              [](const PointBound& a, const PointBound& b) { return a.extra > b.extra; });
     const size_t seeds = std::min<size_t>(bounds.size(), effort_ > 0 ? kMostSeeds : 1);

@@ -6,6 +6,7 @@
 
 #include "runtime/atomic_file.h"
 #include "runtime/not_downloaded.h"
+#include "runtime/text.h"
 #include "runtime/weights/weights.h"
 
 namespace gacc {
@@ -22,10 +23,19 @@ bool is_plain_name(std::string_view file) {
 std::string others_in(const std::string& folder) {
   std::vector<std::string> files;
   std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored))
+  bool torch = false;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
     if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+    torch = torch || entry.path().filename().string().starts_with("pytorch_model");
+  }
   std::ranges::sort(files);
   std::string text = files.empty() ? "" : fmt::format("; give the file {}", fmt::join(files, " or "));
+  if (files.empty() && torch)
+    text = fmt::format(
+        "; its weights are of torch.save: "
+        "transformers.AutoModelForCausalLM.from_pretrained(\"{}\").save_pretrained(DIR) "
+        "writes them as safetensors",
+        folder);
   const std::string checkpoint = std::filesystem::path(folder) / "checkpoint";
   const Result<SharedFile> file = FileBytes::open(checkpoint, 1);
   if (file && (*file)->text().starts_with(kCheckpointMagic))
@@ -34,11 +44,6 @@ std::string others_in(const std::string& folder) {
 }
 
 }  // namespace
-
-std::string problem_list(std::string_view what, const std::vector<std::string>& problems) {
-  return problems.size() == 1 ? fmt::format("{}: {}", what, problems.front())
-                              : fmt::format("{}:\n  {}", what, fmt::join(problems, "\n  "));
-}
 
 Result<std::vector<ShardOf>> parse_index(std::string_view text, std::string_view name) {
   using nlohmann::json;

@@ -282,7 +282,8 @@ def test_a_full_standard_output(folder):
             done = subprocess.run([harness.BIN / "gacc-exec", artifact, *words], stdout=full, stderr=subprocess.PIPE,
                                   text=True)
         expect(done.returncode == code, f"{words}: {done.returncode} {done.stderr}")
-        expect(("cannot write standard output" in done.stderr) == (code == 1), f"{words}: {done.stderr}")
+        told = "cannot write standard output" if code else "note: standard output has not taken all that was printed"
+        expect(told in done.stderr, f"{words}: {done.stderr}")
     expect((folder / "w").exists(), "no weights")
 
 
