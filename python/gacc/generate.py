@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import os
 import re
 import subprocess
@@ -157,6 +158,9 @@ class Model:
 
 
 def check_messages(messages: Any) -> None:
+    if isinstance(messages, str):
+        raise Refused("messages are a list of tables with `role` and `content`, not a text; it is the prompt, or "
+                      f'messages=[{{"role": "user", "content": {json.dumps(messages)[:40]}}}]')
     if not are_messages(messages):
         raise Refused(f"a prompt is a text, and messages are a list of tables with `role` and `content`, not "
                       f"{messages!r:.60}")

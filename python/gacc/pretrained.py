@@ -256,7 +256,7 @@ def is_of_adapter(name: str) -> bool:
 
 
 def quoted(text: str) -> str:
-    return _toml.value(text)
+    return _toml.value(text, "name")
 
 
 # --- the step
@@ -325,7 +325,7 @@ def main(words: list[str] | None = None) -> int:
     title = pathlib.Path(os.path.abspath(given.folder)).name
     out = given.o or (None if shows else f"{title}.ptx")
     said = {each.partition("=")[0].strip() for each in given.set}
-    defaults = [f"{key}={_toml.value(value)}" for key, value in settings.items() if key not in said]
+    defaults = [f"{key}={_toml.value(value, key)}" for key, value in settings.items() if key not in said]
     gaccc, environment = program("gaccc")
     words = [gaccc, "-", *(["-o", out] if out else []), *rest]
     for each in [*defaults, *given.set]:
