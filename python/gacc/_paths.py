@@ -21,7 +21,8 @@ def not_downloaded(path: str | bytes | os.PathLike) -> str:
     plain = re.fullmatch(r"[A-Za-z0-9_-][\w.-]*/[A-Za-z0-9_-][\w.-]*", name, re.ASCII)
     if not plain or pathlib.Path(name).suffix.lower() in OTHERS or os.path.exists(owner):
         return ""
-    return f"; nothing is downloaded: `hf download {name} --local-dir {model}` does that, and then it is the folder {model}"
+    return (f"; nothing is downloaded: `hf download {name} --local-dir {model}` does that, and then it is the folder "
+            f"{model}")
 
 
 def expect_there(path: str | bytes | os.PathLike, kind: type[Error] = Error) -> None:

@@ -31,6 +31,7 @@ import numpy as np
 from . import Error, Session, Step, byref, call, program
 from . import open as open_step
 from ._library import CDrawOptions
+from ._paths import expect_there
 from ._tokenizer import Refused, Tokenizer, Words, are_messages, words_by
 
 BYTES = 256  # a vocabulary of no more is bytes for gacc-exec
@@ -330,8 +331,7 @@ def main() -> None:
         add_options_of_gacc_exec(parser)
         given = parser.parse_args()
         for path in filter(None, (given.load, given.tokenizer)):
-            if not os.path.exists(path):
-                raise Refused(f"{path}: there is no such file or folder")
+            expect_there(path, Refused)
         tokenizer = given.tokenizer
         if tokenizer is None and given.load is not None and os.path.isfile(os.path.join(given.load, "tokenizer.json")):
             tokenizer = given.load
