@@ -366,7 +366,9 @@ def main() -> None:
         sys.stdout.flush()
     except Refused as error:
         sys.exit(f"error: {error}")
-    except OSError as error:  # of standard output; all else is Refused
+    except OSError as error:
+        if error.filename is not None:  # that of standard output has none
+            raise
         end_without_output(error)
 
 
