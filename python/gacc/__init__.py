@@ -12,13 +12,17 @@ while the step runs; Ctrl-C ends the call under way first. A Session is for one 
 """
 from __future__ import annotations
 
+import builtins
 import copy
 import ctypes
 import difflib
+import functools
 import html
 import importlib
 import inspect
+import itertools
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -30,7 +34,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _arguments, _arrays, _gguf, _toml
+from . import _arguments, _arrays, _gguf, _paths, _toml
 from ._library import (TREE, CArray, CEvaluation, CompileOptions, CTensor, CWindow, DeviceOptions, Error, SaveOptions,
                        StepInfo, byref, call, library, path_bytes)
 from ._watch import Watch
@@ -38,6 +42,7 @@ from ._watch import Watch
 __version__: str = library.gacc_version().decode()
 __all__ = ["Error", "Evaluation", "Input", "Plan", "Session", "Step", "Window", "compile", "from_torch", "open",
            "train", "verify"]
+LARGE = 1e4  # a feature beyond it makes a step of a usual size far too large, as of gacc-exec
 PREDICTED = 4096  # samples of a call of the library, which Ctrl-C waits for
 
 
@@ -130,18 +135,31 @@ class Step:
         self.module_state: Any = None  # of a PyTorch module: its values, and its names (torch.ModuleState)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the artifact, for `gacc-exec` and `gacc.open`.
+        """Writes the artifact, for `gacc-exec` and `gacc.open`. A name that ends as a file of another format does, such
+        as step.onnx, is refused.
 
         Of a PyTorch module it does not hold the values, and a run of it would begin with other ones: they are written
         beside it as NAME.safetensors, for `gacc-exec --load` and `Session.load`."""
-        writes = self.module_state is not None and self.module_state.values
-        values = pathlib.Path(os.fsdecode(path)).with_suffix(".safetensors") if writes else None
-        if values == pathlib.Path(os.fsdecode(path)):
-            raise ValueError(f"{values} is where the module's values go; give the artifact another name, as step.ptx")
-        call("step_save", self._handle, path_bytes(path))
-        if values is not None:
-            _arrays.write_safetensors(values, self.module_state.values)
+        written = path_bytes(path)
+        _paths.expect_artifact(path)
+        call("step_save", self._handle, written)
+        if self.module_state is not None and self.module_state.values:
+            _arrays.write_safetensors(pathlib.Path(os.fsdecode(path)).with_suffix(".safetensors"),
+                                      self.module_state.values)
 
+    @functools.cached_property
+    def _settings(self) -> dict[str, str]:
+        """The settings of the step, as its artifact says them: TOML of each value."""
+        begin, found = b"//ir   set ", {}
+        with tempfile.TemporaryDirectory(prefix="gacc-") as folder:
+            path = os.path.join(folder, "step.ptx")
+            call("step_save", self._handle, path_bytes(path))
+            with builtins.open(path, "rb") as lines:
+                next(lines), next(lines)  # the artifact's head, and the module's
+                for line in itertools.takewhile(lambda line: line.startswith(begin), lines):
+                    key, _, value = line.removeprefix(begin).decode().rstrip("\n").partition(" = ")
+                    found[key] = value
+        return found
 
     def __reduce_ex__(self, _: Any) -> Any:
         raise TypeError("a Step is neither copied nor pickled: save(path) writes it, and gacc.open(path) reads it")
@@ -178,7 +196,7 @@ def compile(model: str | os.PathLike | Mapping, *, set: Mapping[str, Any] | None
             raise ValueError(f"{name} is a whole number from 1 on, not {number!r}")
     size = f"{memory}B" if isinstance(memory, int) else memory
     given = _toml.settings(set or {}) | ({} if size is None else {"memory.budget": size})
-    settings = [f"{key}={_toml.value(value)}" for key, value in given.items()]
+    settings = [f"{key}={_toml.value(value, key)}" for key, value in given.items()]
     sets = (ctypes.c_char_p * max(len(settings), 1))(*(s.encode() for s in settings))
     options = CompileOptions(sets, len(settings), target.encode() if target else None, lora or 0, context or 0,
                              None if families is None else path_bytes(families), pack)
@@ -194,6 +212,8 @@ def compile(model: str | os.PathLike | Mapping, *, set: Mapping[str, Any] | None
         _warn(call("compile_text", text.encode(), b"model", byref(options), byref(handle), file="model"))
         return Step(handle, (text, ["-", *words]))
     path = pathlib.Path(os.fsdecode(model))
+    if _paths.is_artifact(path):
+        raise Error(f"{path}: is an artifact already; gacc.open(path) reads it", "wrong call")
     _warn(call("compile_file", path_bytes(model), byref(options), byref(handle), file=str(path)))
     if path.suffix == ".json" or path.is_dir():
         return Step(handle, (None, [str(path.absolute()), *words]))
@@ -330,6 +350,7 @@ class Session:
         self._updates = updates
         self._module_state = copy.copy(step.module_state)  # whose `rest` is the session's own
         self._based = step.module_state is not None and step.module_state.complete  # no longer as they started
+        self._warned: set[str] = set()  # of what
         self._columns: dict[str, list[Any]] = {}  # of the first table that an input was given, or trained on
         self._scales = _arrays.Scales()
         self._handle = ctypes.c_void_p()
@@ -357,6 +378,31 @@ class Session:
     def __reduce_ex__(self, _: Any) -> Any:
         raise TypeError("a Session is neither copied nor pickled: checkpoint(folder) writes its state, and "
                         "resume(folder) of another one reads it")
+
+    def _warn_once(self, what: str, text: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            _arrays.warn(text)
+
+    def _warn_of_random_base(self, does: str) -> None:
+        """Warns where adapters stand beside weights that nothing was loaded into."""
+        if not self._based and "adapters.0.name" in self.compiled._settings:
+            self._warn_once("base", f"the model has adapters, and without `load` they {does} weights drawn at random")
+
+    def _warn_of_large(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Warns of features as large as gacc-exec warns of, by the first arrays that are trained on."""
+        if "large" in self._warned:
+            return
+        self._warned.add("large")
+        targets = {it["name"] for it in self.compiled.plan["inputs"] if "target" in it}
+        for name, array in arrays.items():
+            if name in targets or self.compiled.inputs[name].dtype != "f32" or not array.size:
+                continue
+            most = max(abs(float(array.max())), abs(float(array.min())))
+            key = f"inputs.{_toml.key(name)}.normalize"
+            if LARGE < most < math.inf and not any(each.startswith(key) for each in self.compiled._settings):
+                _arrays.warn(f"the input {name!r} reaches {most:.3g}, and is not normalised: give (x - mean) / std, or "
+                             f"let `{key}` of the model have a mean and a std")
 
     def _take(self, inputs: Mapping[str, Any] | None, named: Mapping[str, Any],
               more: tuple = ()) -> tuple[dict[str, np.ndarray], int]:
@@ -509,8 +555,8 @@ class Session:
             call("session_load", self._handle, path_bytes(parameters))
             path = pathlib.Path(os.fsdecode(parameters))
             if not self._based and _is_adapter(path):
-                warnings.warn(f"{path} has adapters alone, and the session's other weights were "
-                              "drawn at random: load their base first", stacklevel=2)
+                self._warn_once("base", f"{path} has adapters alone, and the session's other weights were drawn at "
+                                "random: load their base first")
             else:
                 self._based = True
             if path.is_file() and path.suffix not in (".gguf", ".json"):
@@ -564,14 +610,17 @@ class Session:
         is not computed again. The parameters and an open window stay.
         """
         _arguments.check(Session.generate, locals())
-        from .generate import draw_options, of_session
+        from .generate import check_messages, draw_options, of_session
         if (prompt is None) == (messages is None):
             raise TypeError("generate() takes a prompt, or messages=")
+        if isinstance(messages, (str, bytes)):
+            check_messages(messages)
         several = messages is None and not isinstance(prompt, str)
         prompts = list(prompt) if several else [prompt if messages is None else messages]
         if several and not all(isinstance(each, str) for each in prompts):
             raise TypeError("generate() takes a prompt, a list of prompts, or messages=")
         options = draw_options(self.compiled.seed if seed is None else seed, temperature, top_k, top_p)
+        self._warn_of_random_base("stand beside")
         texts = of_session(self, prompts, tokens, tokenizer, stop, options)
         return texts if several else texts[0]
 
@@ -661,6 +710,13 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
     if session is None:
         session = Session(step, device, seed, threads=threads, epoch_samples=_samples_of(loader), recheck=recheck)
     epochs = step.epochs if epochs is None else epochs
+    for limit, value in ("epochs", epochs), ("updates", updates):
+        if value == 0:
+            _arrays.warn(f"{limit} is 0: nothing is trained")
+    if 0 not in (epochs, updates):
+        session._warn_of_random_base("are trained on")
+        if float(step._settings.get("optimizer.lr", 1)) == 0:
+            _arrays.warn("the learning rate is 0: the parameters stay as they are")
     watch = Watch(session, evaluate, eval_every, on_eval, patience, best, save_best, checkpoint, progress, epochs)
     if session._updates is None and epochs > 0:
         coming = [count for count in (updates, _updates_of(step, loader, epochs)) if count is not None]
@@ -681,6 +737,7 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
                 for arrays, samples, first in session._micro_batches(batch):
                     if watch.updates == updates:
                         return
+                    session._warn_of_large(arrays)
                     window = session._window("session_train", session._c_arrays(arrays), len(arrays), samples,
                                              first=first)
                     watch.launched(samples)

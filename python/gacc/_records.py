@@ -1,9 +1,11 @@
 """The samples of a data file, as tables of text, messages or prompts, each with its place."""
 from __future__ import annotations
 
+import csv
+import io
 import json
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ._tokenizer import Refused, are_messages, parsed
@@ -12,6 +14,8 @@ from ._tokenizer import Refused, are_messages, parsed
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
          "bing": "assistant", "bard": "assistant", "model": "assistant", "system": "system", "tool": "tool",
          "function_call": "assistant", "observation": "tool"}
+SPEAK = ("system", "user", "assistant", "tool", "developer", "function")  # the roles of `messages`
+KEYS = ("text", "prompt", "completion", "messages", "conversations", "instruction", "output")
 FORMS = ("a sample is a table with `text`, with `prompt` and `completion`, with `messages`, with `conversations`, or "
          "with `instruction` and `output`")
 
@@ -57,17 +61,64 @@ def of_parquet(path: pathlib.Path) -> Iterator[tuple[Any, str]]:
         raise Refused(f"{path}: {str(error).splitlines()[0]}") from None
 
 
-TEXTS: dict[str, Callable[[str, pathlib.Path], Iterator[tuple[Any, str]]]] = {".jsonl": lines_of, ".json": of_json}
+# What a row of a table of texts may be.
+COLUMNS = ({"text"}, {"prompt", "completion"}, {"instruction", "output"})
+
+
+def of_csv(text: str, path: pathlib.Path) -> Iterator[tuple[Any, str]]:
+    """Rows as samples. The first one names the columns."""
+    rows = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), strict=True,
+                      delimiter="\t" if path.suffix == ".tsv" else ",")
+    before = csv.field_size_limit(max(len(text), csv.field_size_limit()))
+    try:
+        header, line, made = next(rows, []), rows.line_num + 1, []
+        for row in rows:
+            if row:
+                made.append((row, line))
+            line = rows.line_num + 1
+    except csv.Error as error:
+        raise Refused(f"{path}:{rows.line_num}: {error}") from None
+    finally:
+        csv.field_size_limit(before)
+    if not any(form <= set(header) for form in COLUMNS):
+        raise Refused(f"{path}: its columns are {', '.join(header)[:200] or 'none'}; those of samples are `text`, "
+                      "`prompt` and `completion`, or `instruction` and `output`: name them so, or write it as JSON "
+                      "lines (.jsonl); a text is called .txt")
+    for row, line in made:
+        if len(row) != len(header):
+            raise Refused(f"{path}:{line}: has {len(row)} fields, and the first line {len(header)}")
+        yield dict(zip(header, row)), f"{path}:{line}"
+
+
+TEXTS: dict[str, Callable[[str, pathlib.Path], Iterator[tuple[Any, str]]]] = {
+    ".jsonl": lines_of, ".json": of_json, ".csv": of_csv, ".tsv": of_csv}
+# How files of other kinds begin, what they are, and what makes a text of one.
+OTHERS = ((b"\x1f\x8b", "gzip", "gunzip -k FILE unpacks it"), (b"BZh91AY&SY", "bzip2", "bunzip2 -k FILE unpacks it"),
+          (b"\xfd7zXZ", "xz", "unxz -k FILE unpacks it"),
+          (b"\x28\xb5\x2f\xfd", "Zstandard", "unzstd FILE unpacks it"),
+          (b"PK\x03\x04", "a zip file, as .docx is one", "give the text that is in it"),
+          (b"%PDF-", "PDF", "pdftotext FILE makes a text of it"),
+          (b"\xff\xfe", "UTF-16", "iconv -f UTF-16 -t UTF-8 FILE makes UTF-8 of it"),
+          (b"\xfe\xff", "UTF-16", "iconv -f UTF-16 -t UTF-8 FILE makes UTF-8 of it"))
+
+
+def text_in(path: pathlib.Path) -> str:
+    """The text of a file in UTF-8."""
+    said = path.read_bytes()
+    for begin, kind, remedy in OTHERS:
+        if said.startswith(begin):
+            raise Refused(f"{path}: is {kind}: {remedy.replace('FILE', str(path))}")
+    return io.TextIOWrapper(io.BytesIO(said), encoding="utf-8").read()
 
 
 def read(path: pathlib.Path) -> Iterator[tuple[Any, str]]:
     """The samples of a file, and where each stands: of .jsonl a line, of .json a line or an element of its list, of
-    .parquet a row; of any other file the whole text."""
+    .parquet, .csv and .tsv a row; of any other file the whole text."""
     try:
         if path.suffix == ".parquet":
             yield from of_parquet(path)
             return
-        text = path.read_text(encoding="utf-8")
+        text = text_in(path)
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -78,13 +129,51 @@ def read(path: pathlib.Path) -> Iterator[tuple[Any, str]]:
         yield {"text": text}, str(path)
 
 
+def kind_of(said: Any) -> str:
+    """What JSON calls a value."""
+    names = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "a text",
+             list: "a list", dict: "a table"}
+    return names.get(type(said), type(said).__name__)
+
+
+def expect_values(table: dict[str, Any]) -> None:
+    """Refuses a sample whose key is null."""
+    if nothing := next((key for key in KEYS if key in table and table[key] is None), None):
+        raise Refused(f"`{nothing}` is null, and must be {'a list' if nothing in KEYS[3:5] else 'a text'}")
+
+
+def content_of(message: dict[str, Any], number: int) -> Any:
+    """The text of a message. One in parts, as OpenAI has them, is their texts in lines of their own. Beside
+    `tool_calls` it may be null, which some templates write."""
+    said = message["content"]
+    if isinstance(said, str) or said is None and message.get("tool_calls"):
+        return said
+    place = f"`content` of message {number}"
+    if not isinstance(said, Sequence):
+        raise Refused(f"{place} is {kind_of(said)}, and must be a text")
+    for part in said:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind != "text" or not isinstance(part.get("text"), str):
+            raise Refused(f"{place} has a part of the type {json.dumps(kind)}, and a model of texts reads those of the "
+                          'type "text"' if kind != "text" else f"{place} has a part whose `text` is no text")
+    return "\n".join(part["text"] for part in said)
+
+
+def expect_contents(messages: list[dict[str, Any]]) -> None:
+    """Refuses messages without a text, which a template has refused."""
+    for number, message in enumerate(messages, 1):
+        if message["content"] is None:
+            raise Refused(f"`content` of message {number} is null beside `tool_calls`, which the chat template does "
+                          "not write: `content` must be a text, with the call as the model is to write it")
+
+
 def text_of(table: dict[str, Any], key: str, absent: str | None = None) -> str:
     """The text of a key. `absent`: that of a key that is not there, or null."""
     said = table.get(key)
     if said is None and absent is not None:
         return absent
     if not isinstance(said, str):
-        raise Refused(f"`{key}` is no string")
+        raise Refused(f"`{key}` is {kind_of(said)}, and must be a text")
     return said
 
 
@@ -126,9 +215,13 @@ def messages_of(table: Any) -> list[dict[str, Any]] | None:
         messages = table["messages"]
         if not are_messages(messages):
             raise Refused("`messages` is no list of tables with `role` and `content`")
+        roles = {one["role"] for one in messages}
+        if "assistant" not in roles and (other := sorted(roles - set(SPEAK))):
+            raise Refused(f"`messages` has the role `{other[0]}`, and none is `assistant`, whose turns are learnt; "
+                          f"known are {', '.join(SPEAK)}")
         # Without the keys of other rows, which a template would see.
-        return [{key: value for key, value in one.items() if value is not None or key == "content"}
-                for one in messages]
+        return [{key: value for key, value in one.items() if value is not None} | {"content": content_of(one, number)}
+                for number, one in enumerate(messages, 1)]
     if "conversations" in known:
         messages = of_conversations(table["conversations"])
         if not messages:

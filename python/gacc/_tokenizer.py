@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from . import _template
 from ._library import Error
+from ._paths import expect_there
 
 MARK = "Zq7answer"  # stands for an answer where only what is around it is wanted
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -24,6 +25,16 @@ SPACES = "clean_up_tokenization_spaces"  # transformers' tokenizers take some ou
 
 class Refused(Error):
     """An error of the folder or the data, in one line."""
+
+
+class NoTemplate(Refused):
+    """There is no chat template."""
+
+
+def expect_positions(context: int, positions: int | None, model: object) -> None:
+    """Refuses a window that is longer than the model."""
+    if positions is not None and context > positions:
+        raise Refused(f"--context {context} is more than the {positions:,} positions of the model ({model})")
 
 
 class Part(NamedTuple):
@@ -155,6 +166,7 @@ class Tokenizer(Words):
             import tokenizers
         except ImportError:
             raise Refused("needs the package tokenizers: pip install tokenizers") from None
+        expect_there(model, Refused)
         self.path = self.name = model
         self.end: int | None = None  # ends the texts that gacc.tokens makes
         self.rows: int | None = None  # tokens that the model knows
@@ -284,8 +296,8 @@ class Tokenizer(Words):
 
     def write(self, messages: Sequence[Mapping[str, Any]], begin: bool) -> str:
         if self._template is None:
-            raise Refused(f"{self.path} has no chat template, which chats need; a sample may be `prompt` and "
-                          "`completion`")
+            raise NoTemplate(f"{self.path} has no chat template, which chats need: a model that was made for chats "
+                             "has one, and gacc.generate goes on with a text")
         try:
             self._render = self._render or _template.compiled(self._template)
             return self._render(messages=list(messages), add_generation_prompt=begin, tools=None, documents=None,

@@ -6,9 +6,28 @@ import math
 import re
 from collections.abc import Mapping
 
+import numpy as np
 
-def value(it: object) -> str:
-    """TOML of a value, on one line."""
+
+DTYPES = {"float32": "f32", "int32": "i32", "float16": "f16", "bfloat16": "bf16"}  # what others call ours
+
+
+def dtype_of(it: object) -> str | None:
+    """The name of a type of numbers, of numpy's, PyTorch's or Python's; None of what is none."""
+    if isinstance(it, type) and issubclass(it, (np.generic, int, float)):
+        return it.__name__
+    if isinstance(it, np.dtype):
+        return it.name
+    is_torch = (type(it).__module__, type(it).__name__) == ("torch", "dtype")
+    return str(it).removeprefix("torch.") if is_torch else None
+
+
+def value(it: object, place: str) -> str:
+    """TOML of a value, on one line. `place`: the key that has it, for errors."""
+    if (name := dtype_of(it)) is not None:
+        if name not in DTYPES:
+            raise TypeError(f"`{place}` is {it!r:.40}; types are called by name here, as \"f32\" and \"i32\"")
+        it = DTYPES[name]
     if hasattr(it, "item") and getattr(it, "ndim", 0) == 0:  # a number of numpy's
         it = it.item()
     if hasattr(it, "tolist"):
@@ -22,16 +41,18 @@ def value(it: object) -> str:
     if isinstance(it, str):
         return json.dumps(it, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(it, Mapping):
-        return "{ " + ", ".join(f"{key(k)} = {value(v)}" for k, v in it.items()) + " }"
+        return "{ " + ", ".join(f"{key(k)} = {value(v, f'{place}.{k}')}" for k, v in it.items()) + " }"
     if isinstance(it, (list, tuple)):
-        return "[" + ", ".join(map(value, it)) + "]"
-    raise TypeError(f"a model holds numbers, text, true and false, lists and dicts, not {type(it).__name__}")
+        return "[" + ", ".join(value(each, f"{place}[{i}]") for i, each in enumerate(it)) + "]"
+    more = ": leave the key out" if it is None else ""
+    raise TypeError(f"`{place}` is {it!r:.40}, of the type {type(it).__name__}; a model holds numbers, text, true and "
+                    f"false, lists and dicts{more}")
 
 
 def key(name: object) -> str:
     if not isinstance(name, str):
         raise TypeError(f"the keys of a model are text, not {type(name).__name__}")
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else value(name)
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else value(name, name)
 
 
 def is_tables(it: object) -> bool:
@@ -54,11 +75,12 @@ def settings(given: Mapping) -> dict[str, object]:
 def document(model: Mapping) -> str:
     """A table or a list of tables gets headers, so that the line of an error says something."""
     plain = {k: v for k, v in model.items() if not isinstance(v, Mapping) and not is_tables(v)}
-    lines = [f"{key(k)} = {value(v)}" for k, v in plain.items()]
+    lines = [f"{key(k)} = {value(v, k)}" for k, v in plain.items()]
     for name, it in model.items():
         if name in plain:
             continue
         head = f"[{key(name)}]" if isinstance(it, Mapping) else f"[[{key(name)}]]"
-        for table in [it] if isinstance(it, Mapping) else it:
-            lines += ["", head] + [f"{key(k)} = {value(v)}" for k, v in table.items()]
+        for i, table in enumerate([it] if isinstance(it, Mapping) else it):
+            at = name if isinstance(it, Mapping) else f"{name}[{i}]"
+            lines += ["", head] + [f"{key(k)} = {value(v, f'{at}.{k}')}" for k, v in table.items()]
     return "\n".join(lines) + "\n"

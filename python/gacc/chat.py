@@ -23,6 +23,7 @@ from typing import Any
 from . import Error, Session, Step, __version__, compile
 from . import open as open_step
 from ._library import CDrawOptions
+from ._paths import expect_there
 from ._tokenizer import Refused, Tokenizer, Words, numbers_of, read_json
 from .generate import Asked, Model, draw_options, tokens_of, unescaped
 from .tokens import check_context
@@ -214,8 +215,7 @@ def main() -> None:
     model, adapter = pathlib.Path(given.model), None if given.adapter is None else pathlib.Path(given.adapter)
     try:
         for path in filter(None, (model, adapter)):
-            if not path.exists():
-                raise Refused(f"{path}: there is no such file or folder")
+            expect_there(path, Refused)
         if given.tokens is not None and given.tokens < 1:
             raise Refused(f"--tokens {given.tokens}: an answer has at least one")
         how = drawn_by(model, temperature=given.temperature, top_k=given.top_k, top_p=given.top_p)

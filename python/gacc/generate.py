@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import os
 import re
 import subprocess
@@ -30,6 +31,7 @@ import numpy as np
 from . import Error, Session, Step, byref, call, program
 from . import open as open_step
 from ._library import CDrawOptions
+from ._paths import expect_there
 from ._tokenizer import Refused, Tokenizer, Words, are_messages, words_by
 
 BYTES = 256  # a vocabulary of no more is bytes for gacc-exec
@@ -157,6 +159,9 @@ class Model:
 
 
 def check_messages(messages: Any) -> None:
+    if isinstance(messages, str):
+        raise Refused("messages are a list of tables with `role` and `content`, not a text; it is the prompt, or "
+                      f'messages=[{{"role": "user", "content": {json.dumps(messages)[:40]}}}]')
     if not are_messages(messages):
         raise Refused(f"a prompt is a text, and messages are a list of tables with `role` and `content`, not "
                       f"{messages!r:.60}")
@@ -326,8 +331,7 @@ def main() -> None:
         add_options_of_gacc_exec(parser)
         given = parser.parse_args()
         for path in filter(None, (given.load, given.tokenizer)):
-            if not os.path.exists(path):
-                raise Refused(f"{path}: there is no such file or folder")
+            expect_there(path, Refused)
         tokenizer = given.tokenizer
         if tokenizer is None and given.load is not None and os.path.isfile(os.path.join(given.load, "tokenizer.json")):
             tokenizer = given.load

@@ -31,6 +31,8 @@ from torch import nn
 from . import _toml, program
 from . import torch as lowering
 from ._library import Error
+from ._paths import expect_there
+from ._tokenizer import POSITIONS as LIMITS, expect_positions
 from .torch.documents import unpacked_masks
 
 # What the folder's door says of a model of texts (frontend/families/causal.toml).
@@ -50,6 +52,7 @@ MOST_CONTEXT = 1024  # of a window, where nothing is said
 def configuration(folder: str | os.PathLike) -> Any:
     transformers = library()
     folder = os.fsdecode(folder)
+    expect_there(folder)
     if not os.path.exists(os.path.join(folder, "config.json")):
         raise Error(f"{folder}: there is no config.json; the folder of a published model has it beside its weights",
                     file=folder)
@@ -86,8 +89,11 @@ def drops(module: nn.Module) -> bool:
                for part in module.modules() for name, value in vars(part).items())
 
 
-def context_of(config: Any, context: int | None) -> int:
+def context_of(config: Any, context: int | None, folder: object) -> int:
     text = config.get_text_config()
+    if context is not None:
+        limits = [n for name in LIMITS if isinstance(n := getattr(text, name, None), int) and n > 0]
+        expect_positions(context, next(iter(limits), None), folder)
     known = [n for name in POSITIONS if isinstance(n := getattr(text, name, None), int) and n > 0]
     return context or min([MOST_CONTEXT, *known[:1]])
 
@@ -256,7 +262,7 @@ def is_of_adapter(name: str) -> bool:
 
 
 def quoted(text: str) -> str:
-    return _toml.value(text)
+    return _toml.value(text, "name")
 
 
 # --- the step
@@ -268,7 +274,7 @@ def text_of(folder: str | os.PathLike, *, context: int | None = None, lora: int 
     computes in what it does."""
     folder = os.path.dirname(os.path.abspath(folder)) if os.fsdecode(folder).endswith(".json") else folder
     config = configuration(folder)
-    context = context_of(config, context)
+    context = context_of(config, context, folder)
     settings = {f"{table}.{key}": value for table, keys in TABLES.items() for key, value in keys.items()}
     settings |= {"loss.type": "cross_entropy", "loss.target": target}
     precision, because = precision_of(folder, gpu)
@@ -325,7 +331,7 @@ def main(words: list[str] | None = None) -> int:
     title = pathlib.Path(os.path.abspath(given.folder)).name
     out = given.o or (None if shows else f"{title}.ptx")
     said = {each.partition("=")[0].strip() for each in given.set}
-    defaults = [f"{key}={_toml.value(value)}" for key, value in settings.items() if key not in said]
+    defaults = [f"{key}={_toml.value(value, key)}" for key, value in settings.items() if key not in said]
     gaccc, environment = program("gaccc")
     words = [gaccc, "-", *(["-o", out] if out else []), *rest]
     for each in [*defaults, *given.set]:

@@ -5,7 +5,8 @@
     python -m gacc.tokens FOLDER a.json b.parquet -o chats.npz --context 2048 --pack   # several samples a window
 
 FOLDER has the model's tokenizer.json, as Hugging Face writes it; a GGUF will do, too, which holds its vocabulary. A
-sample is a line of .jsonl, an element of the list or a line of .json, or a row of .parquet:
+sample is a line of .jsonl, an element of the list or a line of .json, a row of .parquet, or a row of .csv or .tsv whose
+first line has these names:
 
     {"text": ...}
     {"prompt": ..., "completion": ...}
@@ -29,13 +30,13 @@ import pathlib
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 
 from . import _records
 from ._arrays import whole
-from ._tokenizer import MARK, Refused, Tokenizer
+from ._tokenizer import MARK, NoTemplate, Refused, Tokenizer, expect_positions
 
 __all__ = ["Refused", "Sample", "Tokenizer", "arrays"]
 IGNORED = -100  # the target of a token that does not count
@@ -115,7 +116,14 @@ def turn_of(tokenizer: Tokenizer, messages: list[dict[str, Any]], number: int, t
 
 
 def of_messages(tokenizer: Tokenizer, messages: list[dict[str, Any]], place: str) -> Sample:
-    text = tokenizer.write(messages, begin=False)
+    try:
+        text = tokenizer.write(messages, begin=False)
+    except NoTemplate:
+        raise Refused(f"{tokenizer.path} has no chat template, which chats need; a sample may be `prompt` and "
+                      "`completion`") from None
+    except Refused:
+        _records.expect_contents(messages)
+        raise
     parts = tokenizer.parts(text)
     counts, ended = [False] * len(parts), None
     for number, message in enumerate(messages):
@@ -151,6 +159,7 @@ def of_record(tokenizer: Tokenizer, record: Any, place: str) -> Sample:
         return of_completion(tokenizer, prompt, completion, place)
     if record.get("text") is not None:
         return framed(tokenizer, tokenizer.encode(_records.text_of(record, "text")), 0, place)
+    _records.expect_values(record)
     raise Refused(f"its keys are {', '.join(sorted(map(str, record))) or 'none'}; {_records.FORMS}")
 
 
@@ -180,9 +189,7 @@ def check(samples: list[Sample]) -> None:
 
 
 def check_context(tokenizer: Tokenizer, context: int) -> None:
-    if tokenizer.positions is not None and context > tokenizer.positions:
-        raise Refused(f"--context {context} is more than the {tokenizer.positions:,} positions of the model "
-                      f"({tokenizer.path})")
+    expect_positions(context, tokenizer.positions, tokenizer.path)
 
 
 class Piece(NamedTuple):
@@ -336,11 +343,17 @@ def convert(folder: str, data: list[str], out: str, context: int | None, seed: i
     print(f"the first sample, what counts in [[ ]]:\n{shown(tokenizer, samples[0])}")
 
 
+def end_without_output(error: OSError) -> NoReturn:
+    """Ends a program whose standard output takes nothing more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what Python still holds goes there at the exit
+    sys.exit(f"error: cannot write standard output: {error.strerror}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m gacc.tokens", description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", metavar="FOLDER|FILE.gguf", help="has tokenizer.json, or a vocabulary")
     parser.add_argument("data", metavar="DATA", nargs="+",
-                        help="a text, or samples: .jsonl with one a line, .json with a list, .parquet")
+                        help="a text, or samples: .jsonl with one a line, .json with a list, .parquet, .csv")
     parser.add_argument("-o", "--out", required=True, help="FILE.bin: a stream; FILE.npz: windows with targets")
     parser.add_argument("--context", type=int, metavar="T", help="of .npz: the tokens of a window")
     parser.add_argument("--pack", action="store_true", help="of .npz: several samples a window, and `documents`")
@@ -350,8 +363,13 @@ def main() -> None:
         parser.error("--context: a window has at least one token")
     try:
         convert(given.folder, given.data, given.out, given.context, given.seed if given.pack else None)
+        sys.stdout.flush()
     except Refused as error:
         sys.exit(f"error: {error}")
+    except OSError as error:
+        if error.filename is not None:  # that of standard output has none
+            raise
+        end_without_output(error)
 
 
 if __name__ == "__main__":

@@ -140,6 +140,23 @@ def answers(model: Model, asked: Asked, before: dict[str, Any], after: dict[str,
     return text.rstrip("\n") + "\n"
 
 
+def expect_known(words: Sequence[str]) -> None:
+    """Refuses options that are none. gaccc says which setting does what one asks for."""
+    option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
+    if option is None:
+        return
+    path, environment = program("gaccc")
+    try:
+        said = subprocess.run([path, "model.toml", f"{option}=1"], env=environment, stderr=subprocess.PIPE,
+                              text=True).stderr
+    except FileNotFoundError:
+        said = ""
+    answer = (said.splitlines() or [""])[0].removeprefix("gaccc: error: ")
+    if "--set" not in answer:
+        answer = f"there is no option {option}; --help lists those that there are"
+    raise Refused(answer)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m gacc.tune", description=__doc__.split("\n\n")[0])
     parser.add_argument("model", metavar="FOLDER|FILE.gguf", help="a published model, with its tokenizer")
@@ -153,11 +170,12 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting for gaccc, such as "
                         "optimizer.lr=1e-3")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    given = parser.parse_args()
+    given, rest = parser.parse_known_args()
     for name, value in ("--lora", given.lora), ("--context", given.context), ("--epochs", given.epochs):
         if value is not None and value < 1:
             parser.error(f"{name}: a number from 1 on, not {value}")
     try:
+        expect_known(rest)
         tune(given.model, given.data, given.out, given.lora, given.memory, given.context, given.epochs, given.device,
              given.set)
     except (Error, ValueError) as error:

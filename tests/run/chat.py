@@ -133,19 +133,21 @@ def test_what_a_chat_cannot_do_is_told(folder):
     expect(len(done.stdout.splitlines()) >= 3, done.stdout)
     (base / "tokenizer_config.json").write_text('{"eos_token": "<|end|>"}')
     done = called(python, "-m", "gacc.chat", base, text="hi\n", code=1)
-    expect("has no chat template" in done.stderr and "compiling" not in done.stderr, done.stderr)
+    expect("has no chat template" in done.stderr and "gacc.generate goes on with a text" in done.stderr, done.stderr)
+    expect("compiling" not in done.stderr, done.stderr)
     code = f"""
 import gacc
 run = gacc.Session(gacc.compile({str(base)!r}, context=64, set={{"train.accumulate": 1}}), "cpu", updates=1)
-for arguments in {{}}, {{"prompt": "a", "messages": []}}, {{"messages": [{{"role": "user"}}]}}, {{"prompt": "a", "temperature": -1.0}}:
+for arguments in {{}}, {{"messages": "hi"}}, {{"prompt": "a", "messages": []}}, {{"messages": [{{"role": "user"}}]}}, {{"prompt": "a", "temperature": -1.0}}:
     try:
         run.generate(**arguments, tokenizer={str(base)!r})
     except (TypeError, gacc.Error) as error:
         print(error)
 """
     said = called(python, "-c", code).stdout.splitlines()
-    expect([word in line for word, line in zip(("takes a prompt", "takes a prompt", "`role` and `content`",
-                                                "temperature is -1"), said, strict=True)] == [True] * 4, said)
+    words = ("takes a prompt", 'not a text; it is the prompt, or messages=[{"role": "user", "content": "hi"}]',
+             "takes a prompt", "`role` and `content`", "temperature is -1")
+    expect(all(word in line for word, line in zip(words, said, strict=True)), said)
 
 
 def test_an_empty_answer_is_told(folder):

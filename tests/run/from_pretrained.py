@@ -158,6 +158,11 @@ def test_what_is_wrong_is_said(folder):
     folder.joinpath("config.json").write_text(json.dumps({"model_type": "llama"} | SIZES))
     nobody = {"rank": 2, "match": ["nobody"]}
     raises(gacc.Error, "`nobody`", "q_proj")(lambda: gacc.from_pretrained(folder, context=T, lora=nobody))
+    most = SIZES["max_position_embeddings"]
+    raises(gacc.Error, f"--context {most + 1} is more than the {most} positions of the model ({folder})")(
+        lambda: gacc.from_pretrained(folder, context=most + 1))
+    raises(gacc.Error, "no/where: there is no such file or folder", "hf download no/where --local-dir where")(
+        lambda: gacc.from_pretrained("no/where"))
     raises(ValueError, "rank")(lambda: gacc.from_pretrained(folder, context=T, lora=0))
 
 

@@ -616,21 +616,48 @@ def test_wrong_arguments_are_told(_):
     error_of(TypeError, torch.compile(nn.Linear(4, 4)), {"input": x}, "torch.compile", "the module itself")
     error_of(TypeError, nn.Linear(4, 4), x, "by the names", "{'input': input}")
     error_of(TypeError, nn.Linear(4, 4), {"input": "abc"}, "`input`", "no array")
-    error_of(gacc.Error, nn.Bilinear(4, 4, 2), {"a": x}, "the forward takes input1, input2, and there are a")
+    error_of(gacc.Error, nn.Bilinear(4, 4, 2), {"a": x}, "the forward takes input1, input2, and the inputs are a")
+    error_of(gacc.Error, nn.Bilinear(4, 4, 2), {"y": x}, "the inputs are y, of which `y` is the target")
+    error_of(gacc.Error, nn.Linear(4, 4), {"x": x[0]}, "The input `x` is [4]: 4 samples of one number each",
+             "one of 4 numbers is [1, 4]")
     for name, given, such in (("loss", F.mse_loss, "cross_entropy"), ("optimizer", torch.optim.Adam, "adamw")):
         raises(TypeError, f"{name} is", "a dict", f'by name, such as "{such}"')(
             lambda: gacc.from_torch(nn.Linear(4, 4), {"input": x},
                                     **({"loss": "mse", "target": "y", "optimizer": "sgd"} | {name: given})))
-    for loader, words in ([None], "not None"), ([1], "not 1"), ([()],
-                                                                "no samples"), ([], "the loader has no batch"), (
-                                                                    [(x,)],
-                                                                    "the forward takes input, and there are no inputs"):
+    one = "a batch has one array; the forward takes input, and the loss the target `y`"
+    for loader, words in (([None], "not None"), ([1], "not 1"), ([()], "no samples"), ([], "the loader has no batch"),
+                          ([(x,)], one)):
         raises((gacc.Error, TypeError, ValueError),
                words)(lambda: gacc.train(module=nn.Linear(4, 4), loader=loader, loss="mse", target="y",
                                          optimizer="sgd"))
     for dtype in (torch.float64, torch.float16, torch.int16, torch.uint8, torch.complex64):
         error_of(gacc.Error, nn.Linear(4, 4), {"input": x.to(dtype)}, "`input`", str(dtype).split(".")[1], "float32")
     error_of(gacc.Error, nn.Linear(4, 4).double(), {"input": x}, "`weight`", "float64", "module.float()")
+
+
+def test_the_target_may_be_the_input(_):
+    """As an autoencoder's, under any name."""
+    net, x = nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 4)), torch.randn(8, 4)
+    for name in "input", "x":
+        step = gacc.from_torch(net, {name: x}, loss="mse", target=name, optimizer="sgd")
+        expect(list(step.inputs) == [name], f"{step.inputs}")
+        got = session(step).evaluate({name: x}).loss
+        expect(abs(got - F.mse_loss(net(x), x).item()) < 1e-5, f"{name}: {got}")
+
+
+def test_no_op_is_written_that_nothing_reads(_):
+    """As what stands behind an attention that the next layer takes as it is: gaccc would warn of it."""
+    class Attends(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
+
+        def forward(self, x):
+            q, k, v = (each.unflatten(-1, (2, 4)).transpose(1, 2) for each in self.qkv(x).chunk(3, -1))
+            return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gacc.from_torch(Attends(), {"x": torch.randn(2, 6, 8)}, loss="mse", optimizer="sgd")
 
 
 def test_whole_numbers_are_inputs(_):
@@ -825,7 +852,7 @@ def test_a_saved_step_has_its_values_beside_it(folder):
     with torch.no_grad():
         expect(np.allclose(np.load(folder / "out.npy"), net.eval()(x).numpy(), atol=1e-5),
                "gacc-exec --load has other values")
-    raises(ValueError, "another name")(lambda: step.save(folder / "values.safetensors"))
+    raises(gacc.Error, "values.ptx")(lambda: step.save(folder / "values.safetensors"))
 
 
 def test_one_target_is_said_once(_):

@@ -183,6 +183,9 @@ def test_what_cannot_be_judged_says_why(_):
             (zoo.Rows, right, {"schedule": {"type": "plateau"}}, "plateau")):
         report = verified(model, loop, tables)
         expect(report.ok is None and report.status == 2 and why in report.reason, f"{why}: {report}")
+    module, batches = zoo.make(zoo.Rows)
+    report = gacc.verify(module, right, batches, loss="mse", optimizer="sgd")
+    expect(report.ok is None and "the loss `mse` compares them element by element" in report.reason, report)
     report = gacc.verify(zoo.Rows(), right, [], loss="mse", optimizer="lion")
     expect(report.ok is None and "no micro-batches" in report.reason, report)
 

@@ -522,7 +522,7 @@ def test_errors_say_what_and_where(folder):
         expect((error.kind, error.file, error.line) == ("failed", file, line),
                f"{error.kind} {error.file} {error.line}")
     raises(gacc.Error, "/nonesuch.ptx")(lambda: gacc.open("/nonesuch.ptx"))
-    raises(TypeError, "not object")(lambda: gacc.compile({"model": {"name": object()}}))
+    raises(TypeError, "`model.name` is ", "of the type object")(lambda: gacc.compile({"model": {"name": object()}}))
     raises(gacc.Error, "needs at least 3.")(lambda: gacc.compile(MODEL, memory="1KiB"))
     run_ = session()
     x, label = data(4)
@@ -601,7 +601,7 @@ def test_a_dict_is_the_file(folder):
     odd = {"a b": 'quote " \\ \n\t\x01\x7f é', "f": [1e-300, 0.1, float("inf"), 1e22], "n": [-(2**63), True, []],
            "t": {"k": [{"x": {}}, {"y.z": 1}]}}
     expect(tomllib.loads(gacc._toml.document(odd)) == odd, gacc._toml.document(odd))
-    expect(gacc._toml.value([np.float32(0.5), np.int64(3), np.array([1, 2])]) == "[0.5, 3, [1, 2]]",
+    expect(gacc._toml.value([np.float32(0.5), np.int64(3), np.array([1, 2])], "a") == "[0.5, 3, [1, 2]]",
            "numbers of numpy's")
 
 
@@ -648,6 +648,60 @@ def test_examples(folder):
             ran.append(name)
     if not ran:
         harness.skip("neither torch nor pandas is here")
+
+
+def test_what_hardly_was_meant_is_a_warning(folder):
+    """Nothing is trained, a rate of 0, large features, adapters beside weights that nobody loaded: once each."""
+    step, (x, y) = gacc.compile(MODEL), data(8)
+    small, large = np.ones((8, 2, 3), np.float32), np.full((8, 2, 3), -2e4, np.float32)
+    train = lambda step, x, **options: told(  # noqa: E731
+        lambda: gacc.train(step, [(x, y)] * 3, device="cpu", threads=1, **options))
+    expect(train(step, small, epochs=2) == [], "nothing is wrong")
+    expect(train(step, small, epochs=0) == ["epochs is 0: nothing is trained"], "no epoch")
+    expect(train(step, small, updates=0) == ["updates is 0: nothing is trained"], "no update")
+    still = gacc.compile(MODEL, set={"optimizer.lr": 0})
+    expect(train(still, small) == ["the learning rate is 0: the parameters stay as they are"], "no rate")
+    still.save(folder / "still.ptx")
+    expect(len(train(gacc.open(folder / "still.ptx"), small)) == 1, "of an artifact")
+    expect(train(step, large) == ["the input 'x' reaches 2e+04, and is not normalised: give (x - mean) / std, or let "
+                                  "`inputs.x.normalize` of the model have a mean and a std"], "large features")
+    means = {"mean": [0.0, 0.0], "std": [1e4, 1e4]}
+    expect(train(gacc.compile(MODEL, set={"inputs.x.normalize": means}), large) == [], "they are normalised")
+    go = session(step)
+    expect(len(told(lambda: [gacc.train(session=go, loader=[(large, y)]) for _ in range(2)])) == 1, "once a session")
+    adapted = gacc.compile(MODEL, set={"lora.match": ["*"], "lora.rank": 2, "lora.alpha": 2})
+    said = "the model has adapters, and without `load` they are trained on weights drawn at random"
+    expect(train(adapted, small) == [said], "adapters on random weights")
+    go = session(adapted)
+    go.load(go.parameters())
+    expect(told(lambda: gacc.train(session=go, loader=[(small, y)])) == [], "they were loaded")
+
+
+def test_an_artifact_has_a_name_of_its_own(folder):
+    step = gacc.compile(MODEL)
+    for name in "a.onnx", "a.PT", "a.safetensors", "a.toml", "a.bin":
+        raises(gacc.Error, f"no {name[2:].lower()} files are written, but .ptx: {folder}/a.ptx")(
+            lambda: step.save(folder / name))
+    expect(not list(folder.iterdir()), "a refused artifact was written")
+    for name in "a", "a.ptx", "a.step", "v1.2":
+        step.save(folder / name)
+    raises(gacc.Error, "a.ptx: is an artifact already; gacc.open(path) reads it")(
+        lambda: gacc.compile(folder / "a.ptx"))
+
+
+def test_types_and_values_of_a_dict(_):
+    """A type of numpy's is one of ours, and what no model can hold is named by its key."""
+    def of(dtype):
+        return gacc.compile(MODEL | {"inputs": MODEL["inputs"] | {"x": {"shape": [2, 3], "dtype": dtype}}})
+    for dtype in np.float32, np.dtype("f4"):
+        expect(of(dtype).inputs["x"].dtype == "f32", f"{dtype}")
+    for dtype in float, np.float64, np.dtype("f8"):
+        raises(TypeError, "`inputs.x.dtype` is ", 'called by name here, as "f32" and "i32"')(lambda: of(dtype))
+    raises(TypeError, "`inputs.x.dtype` is None", "leave the key out")(lambda: of(None))
+    raises(TypeError, "`layers[0].name` is ", "of the type object")(
+        lambda: gacc.compile(MODEL | {"layers": [{"name": object()}]}))
+    raises(TypeError, "`train.micro_batch` is ", "of the type object")(
+        lambda: gacc.compile(MODEL, set={"train": {"micro_batch": object()}}))
 
 
 def test_calls_of_another_kind_say_what_is_right(folder):

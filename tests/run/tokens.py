@@ -143,10 +143,86 @@ def test_what_is_no_sample_is_refused_and_no_text(folder):
             ("alien.json", json.dumps([{"conversations": [turn]}]), "sample 1", "a turn from `alien`", "human"),
             ("turns.json", json.dumps([{"conversations": [{"from": "gpt"}]}]), "`from` and `value`"),
             ("roles.jsonl", '{"messages": [{"content": "x"}]}\n', "roles.jsonl:1", "`role` and `content`"),
-            ("latin.txt", b"\xff\xfe", "is no UTF-8"), ("nowhere.jsonl", None, "No such file")):
+            ("latin.txt", b"caf\xe9", "is no UTF-8"), ("nowhere.jsonl", None, "No such file"),
+            ("d.jsonl.gz", b"\x1f\x8b\x08\0", "is gzip: gunzip -k ", "d.jsonl.gz unpacks it"),
+            ("wide.txt", "ab".encode("utf-16"), "is UTF-16: iconv -f UTF-16 -t UTF-8 "),
+            ("d.pdf", b"%PDF-1.7\n", "is PDF: pdftotext "), ("d.docx", b"PK\x03\x04", "is a zip file"),
+            ("null.jsonl", '{"text": null}', "null.jsonl:1: `text` is null, and must be a text"),
+            ("null.json", '[{"prompt": "a", "completion": null}]', "`completion` is null, and must be a text"),
+            ("bot.jsonl", '{"messages": [{"role": "user", "content": "x"}, {"role": "bot", "content": "y"}]}',
+             "bot.jsonl:1: `messages` has the role `bot`", "known are system, user, assistant, tool")):
         if text is not None:
             (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
         convert(python, folder, folder / name, folder / "no.npz", "--context", "40", refused=words)
+
+
+def test_contents_in_parts_are_their_texts(folder):
+    """As OpenAI writes messages. Parts that are no texts, and what the template does not write, are named."""
+    python = harness.peer("numpy", "tokenizers", "jinja2")
+    subprocess.run([python, "-c", MAKE, folder], check=True)
+    chat = lambda content, **more: lines(  # noqa: E731
+        folder / "parts.jsonl", {"messages": [CHAT[0], {"role": "assistant", "content": content} | more]})
+    parts = [{"type": "text", "text": "yo"}, {"type": "text", "text": "ho"}]
+    said = convert(python, folder, chat(parts), folder / "m.npz", "--context", "40")
+    expect("[assistant][[yo\nho<|end|>]]" in said, said)
+    template = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] + '<|end|>' }}{% endfor %}"
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": template}))
+    for content, more, *words in (
+            ([{"type": "image_url", "image_url": {"url": "a"}}], {}, 'has a part of the type "image_url"'),
+            ([{"type": "text"}], {}, "has a part whose `text` is no text"), (3, {}, "is a number, and must be a text"),
+            (None, {}, "is null, and must be a text"),
+            (None, {"tool_calls": [{"type": "function"}]}, "is null beside `tool_calls`", "must be a text")):
+        convert(python, folder, chat(content, **more), folder / "no.npz", "--context", "40",
+                refused=["parts.jsonl:1: `content` of message 2", *words])
+
+
+def test_rows_of_csv_are_samples(folder):
+    """Where the first one has the names of a sample; other tables are refused, and are no text."""
+    python = harness.peer("numpy", "tokenizers")
+    subprocess.run([python, "-c", MAKE, folder], check=True)
+    rows = [{"prompt": "a\nb", "completion": 'c, "d"'}, {"prompt": "", "completion": "e"}]
+    wanted = arrays(python, folder / "l.npz") if convert(
+        python, folder, lines(folder / "l.jsonl", *rows), folder / "l.npz", "--context", "16") else None
+    for name, text in (("d.csv", '\ufeffprompt,completion\r\n"a\nb","c, ""d"""\r\n\r\n,e\r\n'),
+                       ("d.tsv", 'n\tcompletion\tprompt\n1\t"c, ""d"""\t"a\nb"\n2\te\t\n')):
+        (folder / name).write_bytes(text.encode())
+        convert(python, folder, folder / name, folder / "d.npz", "--context", "16")
+        expect(arrays(python, folder / "d.npz") == wanted, name)
+    for text, *words in (("question,answer\na,b\n", "its columns are question, answer;", ".jsonl"),
+                         ("prompt,completion\n\na,b,c\n", "bad.csv:3: has 3 fields, and the first line 2"),
+                         ('prompt,completion\na,"b\n', "bad.csv:2"), ("", "its columns are none")):
+        (folder / "bad.csv").write_text(text)
+        convert(python, folder, folder / "bad.csv", folder / "no.npz", "--context", "16", refused=words)
+
+
+def test_names_of_a_hub_and_a_full_output(folder):
+    """Nothing is downloaded; and where nothing can be printed a line says so."""
+    python = harness.peer("numpy", "tokenizers")
+    subprocess.run([python, "-c", MAKE, folder], check=True)
+    data = lines(folder / "d.jsonl", {"text": "ab"})
+    environment = dict(os.environ, PYTHONPATH=str(harness.ROOT / "python"), PATH=f"{harness.BIN}:{os.environ['PATH']}",
+                       GACC_LIBRARY=str(harness.BIN / "libgacc.so.0"))
+
+    def called(*words, **more):
+        return subprocess.run([python, "-m", *map(str, words)], text=True, cwd=folder, stderr=subprocess.PIPE,
+                              env=environment, **more)
+    out = ["-o", folder / "no.npz"]
+    for words in (["gacc.tokens", "Some/Model-1", data, *out], ["gacc.tune", "Some/Model-1", data, *out],
+                  ["gacc.chat", "Some/Model-1"]):
+        done = called(*words)
+        expect(done.returncode == 1 and done.stderr == (
+            "error: Some/Model-1: there is no such file or folder; nothing is downloaded: `hf download Some/Model-1 "
+            "--local-dir Model-1` does that, and then it is the folder Model-1\n"), done.stderr)
+    for option, said in (("--lr", "there is no --lr: write --set optimizer.lr=X"),
+                         ("--batch-size=3", "there is no --batch-size: write --set train.micro_batch=N"),
+                         ("--nonesuch", "there is no option --nonesuch; --help lists those that there are")):
+        done = called("gacc.tune", folder, data, option, *out)
+        expect(done.returncode == 1 and done.stderr == f"error: {said}\n", done.stderr)
+    if os.path.exists("/dev/full"):
+        with open("/dev/full", "w") as full:
+            done = called("gacc.tokens", folder, data, "-o", folder / "d.npz", "--context", 8, stdout=full)
+        expect(done.returncode == 1 and done.stderr.startswith("error: cannot write standard output: No space")
+               and done.stderr.count("\n") == 1, done.stderr)
 
 
 def test_a_folder_that_says_something_else_is_refused(folder):
@@ -255,7 +331,7 @@ def test_what_could_not_train_is_refused_by_file_and_line(folder):
     subprocess.run([python, "-c", MAKE, folder], check=True)
     out = folder / "x.npz"
     for sample, words in (({"text": "a"} | {"text": ""}, ["x.jsonl:1", "no token of it would count"]),
-                          ({"prompt": "a", "completion": 3}, ["x.jsonl:1", "`completion` is no string"]),
+                          ({"prompt": "a", "completion": 3}, ["x.jsonl:1", "`completion` is a number"]),
                           ({"question": "a"}, ["x.jsonl:1", "its keys are question"]),
                           ([1], ["x.jsonl:1", "no table"])):
         convert(python, folder, lines(folder / "x.jsonl", sample), out, "--context", "8", refused=words)

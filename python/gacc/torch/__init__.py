@@ -28,7 +28,7 @@ from .composed import COMPOSED
 from .export import Followed, exported, refusal
 from .hollow import HALVES, has_values, in_f32, precision_of
 from .operations import COMPLEX, repeated
-from .region import OPERATIONS, Buffers, Region, literal, quoted, truth, type_text
+from .region import OPERATIONS, Buffers, Region, alive, literal, quoted, truth, type_text
 from .state import LOCK, check_hooks, check_memory, overlap
 from .tensor import B, Tensor, Unsupported, axes_of, extents, known, whole_constant
 
@@ -470,7 +470,7 @@ def moving(module: torch.nn.Module) -> set[str]:
 
 
 def region_text(kind: str, lowering: Lowering, inputs: list[str]) -> str:
-    lines = [*lowering.region.lines, f"yield output {lowering.output}"]
+    lines = [*alive(lowering.region.lines, lowering.output), f"yield output {lowering.output}"]
     return f"  {kind}({', '.join(inputs)}) {{\n    " + "\n    ".join(lines) + "\n  }\n"
 
 
@@ -515,20 +515,12 @@ def _text_of(module: torch.nn.Module, inputs: Mapping[str, Any], target: str | N
         module = copy.deepcopy(module).cpu()
     examples = {n: check_input(n, x) for n, x in inputs.items()}
     taken = taken_by(module)
-    names = [n for n in examples if n != target or n in taken]
-    if all(n in taken for n in names):
-        names.sort(key=taken.index)
-        arguments = names
-    else:  # other names: in the order of the forward's, or as keywords that it passes on
-        arguments = taken[:len(names)] if len(taken) >= len(names) else names
-    try:
-        inspect.signature(module.forward).bind(**dict.fromkeys(arguments))
-        together = len(arguments) == len(names)
-    except TypeError:
-        together = False
-    if not together:
-        raise Error(f"the forward takes {', '.join(taken) or 'nothing'}, and there are "
-                    f"{', '.join(names) or 'no inputs'}")
+    bound = bound_to(module, [n for n in examples if n != target or n in taken])
+    bound = bound or bound_to(module, list(examples))  # the target is an input, too, as of an autoencoder
+    if bound is None:
+        raise Error(f"the forward takes {', '.join(taken) or 'nothing'}, and the inputs are {', '.join(examples)}"
+                    + (f", of which `{target}` is the target" if target in examples else ""))
+    arguments, names = bound
     forward = {argument: examples[n] for argument, n in zip(arguments, names)}
     places = list(itertools.takewhile(forward.__contains__, by_place(module)))  # as hooks of the module get them
     given, named = {n: forward.pop(n) for n in places}, forward
@@ -541,7 +533,14 @@ def _text_of(module: torch.nn.Module, inputs: Mapping[str, Any], target: str | N
             program = exported(module, given, named, output, trains, settings is not None)
             return Lowering(program, buffers, frozen, owners, names, numbers, empty)
     try:
-        step = lowered(True)
+        try:
+            step = lowered(True)
+        except Error as error:
+            if all(examples[n].ndim == 1 for n in names):
+                count = len(examples[names[0]])
+                error.args = (f"{error}\nThe input `{names[0]}` is {[count]}: {count} samples of one number each. The "
+                              f"first axis of an example is samples; one of {count} numbers is {[1, count]}",)
+            raise
         evaluated = step
         if any(modes.values()) or Followed.asked:
             module.eval()
@@ -570,6 +569,21 @@ def _text_of(module: torch.nn.Module, inputs: Mapping[str, Any], target: str | N
             + f"  init {{\n{start}  }}\n\n" + region_text("step", step, given) + "\n"
             + region_text("eval", evaluated, given) + "}\n")
     return text, ModuleState(module, buffers, owners, step.baked | evaluated.baked)
+
+
+def bound_to(module: torch.nn.Module, names: list[str]) -> tuple[list[str], list[str]] | None:
+    """The forward's arguments that inputs of these names are, and the names in their order; None where they do not
+    fit."""
+    taken = taken_by(module)
+    if all(n in taken for n in names):
+        arguments = names = sorted(names, key=taken.index)
+    else:  # other names: in the order of the forward's, or as keywords that it passes on
+        arguments = taken[:len(names)] if len(taken) >= len(names) else names
+    try:
+        inspect.signature(module.forward).bind(**dict.fromkeys(arguments))
+    except TypeError:
+        return None
+    return (arguments, names) if len(arguments) == len(names) else None
 
 
 def start_of(name: str, value: torch.Tensor) -> str:
@@ -617,4 +631,7 @@ def examples_of(module: torch.nn.Module, loader: Any, model: Mapping[str, Any]) 
     target = model.get("target") or (loss.get("target") if isinstance(loss, Mapping) else None) or "target"
     names = [name for name in taken_by(module) if name != target]
     expect_batch(batch, [*names, target])
+    if names and not isinstance(batch, Mapping) and len(batch) == 1:
+        raise ValueError(f"a batch has one array; the forward takes {', '.join(names)}, and the loss the target "
+                         f"`{target}`: it is ({', '.join([*names, target])})")
     return dict(batch) if isinstance(batch, Mapping) else dict(zip([*names[:len(batch) - 1], target], batch))

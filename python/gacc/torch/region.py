@@ -15,6 +15,8 @@ from .tensor import B, SAMPLES, Tensor, Unsupported, can_index, in_memory, known
 
 EMPTY = "it takes no element of an axis, and no tensor of gacc's is empty"
 MOST_TABLE = 1024  # numbers that the text makes one by one
+VALUE = r'%(?:[A-Za-z0-9_.$/-]+|"(?:[^"\\]|\\.)*")'  # a value's name
+RESULTS = re.compile(rf"{VALUE}(?:, {VALUE})* = ")
 KEEP_TRUTH = {"reshape", "permute", "slice", "broadcast", "concat", "mul", "maximum", "select"}  # give 0, 1 of such
 
 
@@ -43,6 +45,18 @@ def quoted(sigil: str, name: str) -> str:
 
 def type_text(dtype: str, shape: list) -> str:
     return f"{dtype}[{','.join(map(str, shape))}]"
+
+
+def alive(lines: list[str], output: str) -> list[str]:
+    """The ops that the output is made of, and those that write buffers. Where an op takes what lies behind another one,
+    that one may be read by nothing."""
+    wanted, kept = {output}, []
+    for line in reversed(lines):
+        results = RESULTS.match(line)
+        if results is None or not wanted.isdisjoint(re.findall(VALUE, results[0])):
+            wanted.update(re.findall(VALUE, line))
+            kept.append(line)
+    return kept[::-1]
 
 
 class Buffers:

@@ -11,7 +11,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch.nn import functional as F
@@ -170,16 +170,25 @@ class Reference:
         key = self.case.output if self.case.output is not None else "logits" if hasattr(result, "logits") else 0
         return result[key]
 
+    def cannot_compare(self, output: torch.Tensor, target: torch.Tensor, how: str) -> NoReturn:
+        kind = str(target.dtype).removeprefix("torch.")
+        raise CannotJudge(f"the output is {list(output.shape)}, and the target "
+                          f"{list(target.shape)} of {kind}: the loss `{self.case.loss['type']}` {how}")
+
     def loss_of(self, output: torch.Tensor, target: torch.Tensor, ignores: bool) -> tuple[torch.Tensor, float, float]:
         """The sum of the losses, what counts, and all elements."""
         table = self.case.loss
         if table["type"] != "cross_entropy":
             if table["type"] not in LOSSES:
                 raise CannotJudge(f"verify does not know the loss `{table['type']}`")
+            if target.numel() != output.numel():
+                self.cannot_compare(output, target, "compares them element by element")
             target = target.to(output.dtype).reshape(output.shape)
             return LOSSES[table["type"]](output, target, table), float(target.numel()), float(target.numel())
         if output.shape[:-1] != target.shape and output.ndim > 2:
             output = output.movedim(1, -1)
+        if output.ndim < 2 or target.numel() != output[..., 0].numel():
+            self.cannot_compare(output, target, "takes the number of a class for each row of the output")
         x, t = output.reshape(-1, output.shape[-1]), target.reshape(-1).long()
         counts = t != table.get("ignore_index", -100) if ignores else t == t
         weight = torch.as_tensor(table.get("class_weights", [1.0] * x.shape[-1]), dtype=x.dtype)

@@ -1,0 +1,47 @@
+"""Paths that are no files of ours: names of a hub, and endings of other formats."""
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+
+from ._library import Error
+
+OTHERS = {".onnx", ".pt", ".pth", ".safetensors", ".gguf", ".toml", ".csv", ".json", ".npz", ".npy", ".py", ".bin"}
+
+
+def text_of(path: str | bytes | os.PathLike) -> str:
+    return os.fsdecode(path)
+
+
+def not_downloaded(path: str | bytes | os.PathLike) -> str:
+    """What the error of a path that is not there goes on with, where it may be a model's name on a hub; else ''."""
+    name = text_of(path)
+    owner, _, model = name.partition("/")
+    plain = re.fullmatch(r"[A-Za-z0-9_-][\w.-]*/[A-Za-z0-9_-][\w.-]*", name, re.ASCII)
+    if not plain or pathlib.Path(name).suffix.lower() in OTHERS or os.path.exists(owner):
+        return ""
+    return (f"; nothing is downloaded: `hf download {name} --local-dir {model}` does that, and then it is the folder "
+            f"{model}")
+
+
+def expect_there(path: str | bytes | os.PathLike, kind: type[Error] = Error) -> None:
+    """Raises where there is no such file or folder."""
+    if not os.path.exists(path):
+        raise kind(f"{text_of(path)}: there is no such file or folder{not_downloaded(path)}")
+
+
+def expect_artifact(path: str | bytes | os.PathLike) -> None:
+    """Raises where an artifact is to be written under the name of another format."""
+    name = pathlib.Path(text_of(path))
+    if name.suffix.lower() in OTHERS:
+        raise Error(f"{name}: no {name.suffix.lower()[1:]} files are written, but .ptx: {name.with_suffix('.ptx')}",
+                    "wrong call")
+
+
+def is_artifact(path: pathlib.Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(16) == b"// gacc artifact"
+    except OSError:  # whoever reads it says why
+        return False
