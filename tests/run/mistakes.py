@@ -204,13 +204,28 @@ def test_words_that_lead_on(folder):
     (folder / "m.yaml").write_text("model:\n  name: m\nlayers:\n")
     (folder / "j.toml").write_text('{"model": {"name": "m"}}')
     (folder / "w.npz").write_bytes(b"PK\x03\x04" + bytes(200))
+    (folder / "m.json").write_text('{"model": {"name": "m"}}')
+    (folder / "w.safetensors").write_bytes(bytes(200))
+    (folder / "d.csv").write_text("x,y\n1,2\n")
     (folder / "some").mkdir()
+    for name, file, content in (("lfs", "model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha:0"),
+                                ("torch", "pytorch_model.bin", "")):
+        (folder / name).mkdir()
+        (folder / name / file).write_text(content)
     data = ["--data", harness.make_data(regression, 40, folder)]
     for code, words, answer in (
             (1, ["gaccc", "HuggingFaceTB/SmolLM2-135M"],
              "`hf download HuggingFaceTB/SmolLM2-135M --local-dir SmolLM2-135M`"),
             (1, ["gaccc", "m.yaml"], "a model file is TOML, and this looks like YAML"),
             (1, ["gaccc", "j.toml"], "a model file is TOML, and this looks like JSON"),
+            (1, ["gaccc", "m.json"], "a model file is TOML"),
+            (1, ["gaccc", "w.safetensors"], "w.safetensors holds weights: give the folder of a published model"),
+            (1, ["gaccc", "d.csv"], "d.csv holds data, which gacc-exec --data takes"),
+            (2, ["gaccc", regression, "-o", "q.onnx"], "-o q.onnx: no onnx files are written, but .ptx: q.ptx"),
+            (2, ["gaccc", regression, "--emit", "svg", "-o", "q.png"], "-o q.png: no png files are written, but .svg"),
+            (2, ["gaccc", regression, "--report", "r.pdf"], "--report r.pdf: no pdf files are written, but .html"),
+            (1, ["gacc-exec", artifact, *data, "--load", "lfs"], "is a pointer of git-lfs, which stands for"),
+            (1, ["gacc-exec", artifact, *data, "--load", "torch"], "its weights are of torch.save: transformers."),
             (2, ["gaccc", regression, "--target", "A100"], 'unknown target "A100"; it is called sm_80 here'),
             (2, ["gaccc", regression, "--target", "8.0"], 'unknown target "8.0"; it is called sm_80 here'),
             (2, ["gaccc", regression, "--target", "H100"], 'unknown target "H100"; it is called sm_90a here'),
@@ -254,6 +269,8 @@ def test_settings_that_change_nothing(folder):
         done = run("gacc-exec", artifact, *data, *words)
         expect(answer in done.stderr, f"{words}: {done.stderr}")
         expect(answer not in plain, f"without {words}: {plain}")
+    single = harness.compile_model(regression, folder / "single.ptx", train__micro_batch=1, train__accumulate=1)
+    harness.says(run("gacc-exec", single, *data), "warning: each sample makes an update of its own")
     large = harness.compile_model(regression, folder / "large.ptx", train__micro_batch=64, train__accumulate=1)
     harness.says(run("gacc-exec", large, *data),
                  "warning: the data have 40 samples, fewer than the 64 of a micro-batch")
