@@ -155,6 +155,35 @@ def test_a_fault_says_where_when_and_how_much(_):
     expect(said["ok"] is False and said["faults"][0]["update"] == 2 and len(said["updates"]) == 3, said)
 
 
+def test_windows_that_are_none_or_of_another_size(_):
+    def never(module, optimizer, batches):
+        for x, y in batches:
+            zoo.loss_of(module(x), y).backward()
+
+    def forward_alone(module, optimizer, batches):
+        for x, y in batches:
+            zoo.loss_of(module(x), y)
+            optimizer.step()
+
+    def by_two(module, optimizer, batches):
+        for i, (x, y) in enumerate(batches, 1):
+            (zoo.loss_of(module(x), y) / 2).backward()
+            if i % 2 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    module, batches = zoo.make(zoo.Rows, sizes=(4,) * 6)
+    for loop, train, name, measured, exact, words in (
+            (never, None, "no update", 0, 6, "optimizer.step()"),
+            (forward_alone, None, "no gradient came back", 0, 1, "backward()"),
+            (by_two, None, "windows of another size", 2, 1, 'train={"accumulate": 2}'),
+            (by_two, {"accumulate": 3}, "windows of another size", 2, 3, 'train={"accumulate": 2}')):
+        report = gacc.verify(module, loop, batches, loss="cross_entropy", optimizer="sgd", train=train)
+        fault = report.faults[0]
+        expect(names(report) == [name] and fault[3:5] == (measured, exact) and words in fault.remedy, report)
+    expect(gacc.verify(module, by_two, batches, loss="cross_entropy", optimizer="sgd", train={"accumulate": 2}).ok,
+           "what the remedy says")
+
+
 def line_of(function, text):
     code = function.__code__
     lines = open(code.co_filename).read().split("\n")
@@ -183,7 +212,21 @@ def test_what_cannot_be_judged_says_why(_):
             (zoo.Rows, right, {"schedule": {"type": "plateau"}}, "plateau")):
         report = verified(model, loop, tables)
         expect(report.ok is None and report.status == 2 and why in report.reason, f"{why}: {report}")
+    report = verified(zoo.Rows, lambda *_: sys.exit(0), {})
+    line = line_of(test_what_cannot_be_judged_says_why, "sys.exit(0)")
+    expect(report.status == 2 and f"loops.py:{line} ends the process with sys.exit(0)" in report.reason, report)
     module, batches = zoo.make(zoo.Rows)
+    for tables, why in (({"optimizer": {"type": "sgd", "lr": "1e-3"}}, "`optimizer.lr` must be a number, not a string"),
+                        ({"optimizer": {"type": "sgd", "lr": None}}, "`optimizer.lr` is None"),
+                        ({"optimizer": {"lr": 0.1}}, "[optimizer] needs `type`"),
+                        ({"optimizer": {"type": "sgd", "groups": [{"match": ["*bias"], "lr": "0"}]}},
+                         "`optimizer.groups.lr` must be a number"),
+                        ({"schedule": {"type": "step"}}, "needs `step_size`"),
+                        ({"train": {"acumulate": 2}}, "did you mean \"accumulate\"?"),
+                        ({"train": {"accumulate": "auto", "effective_batch": 4}}, "`train.accumulate` is \"auto\""),
+                        ({"train": {"clip_norm": "1"}}, "`train.clip_norm` must be a number, not a string")):
+        report = gacc.verify(module, right, batches, loss="cross_entropy", **{"optimizer": "sgd"} | tables)
+        expect(report.status == 2 and why in report.reason and "\n" not in report.reason, f"{why}: {report}")
     report = gacc.verify(module, right, batches, loss="mse", optimizer="sgd")
     expect(report.ok is None and "the loss `mse` compares them element by element" in report.reason, report)
     report = gacc.verify(zoo.Rows(), right, [], loss="mse", optimizer="lion")
@@ -256,6 +299,11 @@ def test_the_command_and_its_exit_status(folder):
         said = json.loads(command(f"{script}:{loop}", "--batches", 4, "--json").stdout)
         expect(said["ok"] is {0: True, 1: False, 2: None}[status], said)
     expect(command(script, "--batches", 4).returncode == 2, "without a loop")
+    for more in "sys.exit(0)\n", "def loss():\n    sys.exit()\n":
+        script.write_text(f"{SCRIPT}import sys\n{more}")
+        line = script.read_text().count("\n")
+        done = command(f"{script}:wrong", "--batches", 4)
+        expect(done.returncode == 2 and f"script.py:{line} ends the process" in done.stdout, done)
     script.write_text(SCRIPT.replace("loss, target", "looss, target"))
     done = command(f"{script}:right", "--batches", 4)
     expect(done.returncode == 2 and "has no `loss`" in done.stdout, done)

@@ -9,7 +9,9 @@
 from __future__ import annotations
 
 import json
+import os
 import textwrap
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +52,14 @@ class Report:
                     f"    measured  {fault.measured:.4g}", f"    exact     {fault.exact:.4g}",
                     textwrap.fill(f"    remedy    {fault.remedy}", 110, subsequent_indent=" " * 14)]
         return "\n".join(out if self.faults else [*out, f"  right     {len(self.updates)} updates"])
+
+
+def said_exit(end: SystemExit, file: str, remedy: str) -> str:
+    """What is said of code that ends the process before it is judged, at its last line in the file."""
+    frames = traceback.extract_tb(end.__traceback__)
+    last = next((each for each in reversed(frames) if os.path.abspath(each.filename) == os.path.abspath(file)),
+                frames[-1])
+    return f"{last.filename}:{last.lineno} ends the process with sys.exit({end.code!r}); {remedy}"
 
 
 def verify(module: Any, loop: Callable, batches: Iterable, *, loss: str | Mapping, target: str | None = None,

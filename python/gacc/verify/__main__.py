@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from .. import verify
-from . import Report
+from . import Report, said_exit
 
 NEEDED = ("module", "batches", "loss", "optimizer")
 MORE = ("target", "train", "schedule", "precision", "output")
@@ -22,7 +22,11 @@ MORE = ("target", "train", "schedule", "precision", "output")
 
 def report_of(script: str, name: str, count: int) -> Report:
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
-    names = runpy.run_path(script, run_name="gacc.verify")
+    try:
+        names = runpy.run_path(script, run_name="gacc.verify")
+    except SystemExit as end:
+        why = said_exit(end, script, 'leave that to `if __name__ == "__main__"`, which verify does not run')
+        return Report(script, [], [], "", why)
     missing = [each for each in (name, *NEEDED) if each not in names]
     if missing:
         return Report(script, [], [], "", f"{script} has no {', '.join(f'`{each}`' for each in missing)}")
@@ -52,6 +56,8 @@ def main(words: list[str] | None = None) -> int:
         parser.error("--batches is 1 or more")
     try:
         report = report_of(script, name, given.batches)
+    except SystemExit as end:
+        report = Report(given.loop, [], [], "", said_exit(end, script, "leave it out of what the loop is made of"))
     except Exception as error:  # the script's own
         report = Report(given.loop, [], [], "", f"{script} ended with {type(error).__name__}: {error}")
     print(report.json() if given.json else report)

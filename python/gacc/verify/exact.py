@@ -63,6 +63,8 @@ class Case:
 
     def __post_init__(self) -> None:
         table = self.optimizer
+        if self.train.get("accumulate") == "auto":
+            raise CannotJudge('`train.accumulate` is "auto", and verify needs the number of micro-batches of an update')
         self.window, self.clip = int(self.train.get("accumulate", 1)), self.train.get("clip_norm")
         self.half = self.precision.get("compute", "f32")
         if table["type"] not in MADE_OF:

@@ -95,7 +95,10 @@ class Judge:
             row = next(row for row in WINDOWS if row.of(Cut(got, wanted, self.case.window, first)))
             at = self.updates[min(first, len(got) - 1)] if got else Update([], "")
             number = "number of updates", len(got), len(wanted)
-            if first < min(len(got), len(wanted)) and number[1] == number[2]:
+            if row.name in ("no gradient came back", "windows of another size"):
+                row = row._replace(remedy=row.remedy.format(size=len(got[0])))
+                number = "micro-batches of an update", len(got[first]), len(wanted[first])
+            elif first < min(len(got), len(wanted)) and number[1] == number[2]:
                 pairs = itertools.zip_longest(got[first], wanted[first], fillvalue=-1)
                 number = "micro-batch", *next(pair for pair in pairs if pair[0] != pair[1])
             self.found(row, at, *number, first + 1)

@@ -5,6 +5,7 @@ import copy
 import functools
 import inspect
 import math
+import re
 import traceback
 import warnings
 from collections.abc import Callable
@@ -14,9 +15,9 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from .. import Error, Session, from_torch
-from . import Report
-from .exact import Case, Pass, Reference, inputs_of, make_optimizer, norm_of, stepped
+from .. import Error, Session, _toml, compile, from_torch
+from . import Report, said_exit
+from .exact import MADE_OF, Case, Pass, Reference, inputs_of, make_optimizer, norm_of, stepped
 from .judge import Judge
 from .observe import CannotJudge, Draws, Observer, Tensors, Update, copied, named
 from .table import clipped, times, total
@@ -33,6 +34,8 @@ def judged(module: Any, loop: Callable, batches: list[Any], target: str, tables:
             raise CannotJudge(f"the module is {module!r:.60}, which is no torch.nn.Module")
         if not batches:
             raise CannotJudge("there are no micro-batches")
+        if why := fault_of(tables):
+            raise CannotJudge(why)
         kept = copy.deepcopy(module)
         case = Case(kept, inputs_of(kept, batches, target), "verify_target", output=output, **tables)
         report.title = (f"{len(batches)} micro-batches, {len(case.windows())} updates of {case.window}; "
@@ -45,6 +48,34 @@ def judged(module: Any, loop: Callable, batches: list[Any], target: str, tables:
     except CannotJudge as why:
         report.reason, report.faults = str(why), []
     return report
+
+
+def fault_of(tables: dict[str, dict[str, Any]]) -> str:
+    """What gaccc has to say against the tables, which it reads beside a model of one layer; "" where there is nothing.
+
+    A fault of the optimizer's type is left to Case, which knows fewer."""
+    if tables["optimizer"].get("type", "sgd") not in MADE_OF:
+        return ""
+    said = {name: dict(tables[name]) for name in ("optimizer", "schedule", "precision", "train") if tables[name]}
+    try:
+        if "groups" in said["optimizer"]:  # whose patterns name parameters of the module
+            said["optimizer"]["groups"] = [{**group, "match": ["*"]} for group in said["optimizer"]["groups"]]
+        return fault_of_text(_toml.document({
+            "model": {"name": "verify"}, "inputs": {"x": {"shape": [1]}, "y": {"shape": [1]}},
+            "layers": [{"type": "linear", "features": 1}], "loss": {"type": "mse", "target": "y"}, **said}))
+    except TypeError as error:
+        return str(error)
+
+
+@functools.cache
+def fault_of_text(model: str) -> str:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(model)
+    except Error as error:
+        return re.sub(r"^.*? error: (.*?)( \[[\w-]+\])?$", r"\1", str(error).splitlines()[0])
+    return ""
 
 
 def watched(case: Case, loop: Callable, batches: list[Any]) -> tuple[list[Update], Tensors]:
@@ -63,6 +94,8 @@ def watched(case: Case, loop: Callable, batches: list[Any]) -> tuple[list[Update
             loop(trained, optimizer, copy.deepcopy(batches))
     except CannotJudge:
         raise
+    except SystemExit as end:
+        raise CannotJudge(said_exit(end, observer.file, "a loop is judged that returns")) from end
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
         raise CannotJudge(f"the loop ended with {type(error).__name__}: {error} ({at.filename}:{at.lineno})") from error

@@ -234,6 +234,10 @@ def seen_again(cut: Cut) -> bool:
 
 
 WINDOWS = [
+    Row("windows", "no update", "optimizer.step() is missing, or its optimizer has none of the module's parameters",
+        "call optimizer.step() of the optimizer that the loop is given once a window", lambda cut: not cut.got),
+    Row("windows", "no gradient came back", "loss.backward() is missing, or the loss is computed of detached outputs",
+        "call backward() of a loss of what the module returns", lambda cut: not any(cut.got)),
     Row("windows", "the last window is dropped", "if (i + 1) % K == 0 without `or i + 1 == len(batches)`",
         "step once more after the loop where gradients are left, or say train.tail = \"drop\"",
         lambda cut: cut.got == [w for w in cut.wanted if len(w) == cut.size]),
@@ -243,6 +247,10 @@ WINDOWS = [
     Row("windows", "a window is cut too early", "if i % K == 0, which steps after the first micro-batch",
         "if (i + 1) % K == 0",
         lambda cut: cut.in_order and len(cut.wanted[0]) > 1 and cut.got[:1] == [cut.wanted[0][:1]]),
+    Row("windows", "windows of another size", "a loop that accumulates, and `train` that says another number or none",
+        'say train={{"accumulate": {size}}}, if an update is to have so many micro-batches',
+        lambda cut: cut.in_order and 1 < len(cut.got[0]) != cut.size and all(
+            len(w) <= len(cut.got[0]) for w in cut.got)),
     Row("windows", "the last window is carried on", "an epoch's left-over gradients go into the next epoch's first one",
         "step at the end of each epoch, or say train.tail = \"carry\"",
         lambda cut: cut.in_order and 0 < cut.first < len(cut.got) and len(cut.wanted[cut.first]) < cut.size),
