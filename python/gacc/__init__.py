@@ -106,7 +106,27 @@ class Plan(dict):
                       'title="memory over time"></iframe>')
 
 
-class Step:
+class _Fixed:
+    """An object whose attributes are set as it is made: another one would change nothing that is computed."""
+
+    _made = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._made and not name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__}.{name} cannot be set: {self._instead_of(name, value)}")
+        super().__setattr__(name, value)
+
+    def _instead_of(self, name: str, value: Any) -> str:
+        """What changes that which an attribute by this name seems to be."""
+        step = getattr(self, "compiled", self)
+        if name in {*inspect.signature(Session.__init__).parameters} - {"self", "step"}:
+            return f"it is given to a new session, Session(step, {name}={value!r:.60})"
+        keys = [key for key in step._settings if key.rpartition(".")[2] == name]
+        example = f'"{keys[0]}": {value!r:.60}' if keys else '"optimizer.lr": 1e-3'
+        return f"a step never changes; compile another one, with set={{{example}}}"
+
+
+class Step(_Fixed):
     """A compiled training step: what `gaccc` writes, as `compile` and `open` give it. It never changes."""
 
     def __init__(self, handle: ctypes.c_void_p, source: tuple[str | None, list[str]] | None = None):
@@ -132,7 +152,13 @@ class Step:
         self.shares = {it["name"] for it in self.plan["inputs"] if it.get("target") == "bce_with_logits"}
         self.plan._source = source
         self.source: str | None = None if source is None else source[0]  # the model's text, without a module's values
-        self.module_state: Any = None  # of a PyTorch module: its values, and its names (torch.ModuleState)
+        self._module_state: Any = None
+        self._made = True
+
+    @property
+    def module_state(self) -> Any:
+        """Of a PyTorch module: its values, and its names (torch.ModuleState)."""
+        return self._module_state
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the artifact, for `gacc-exec` and `gacc.open`. A name that ends as a file of another format does, such
@@ -143,9 +169,9 @@ class Step:
         written = path_bytes(path)
         _paths.expect_artifact(path)
         call("step_save", self._handle, written)
-        if self.module_state is not None and self.module_state.values:
+        if self._module_state is not None and self._module_state.values:
             _arrays.write_safetensors(pathlib.Path(os.fsdecode(path)).with_suffix(".safetensors"),
-                                      self.module_state.values)
+                                      self._module_state.values)
 
     @functools.cached_property
     def _settings(self) -> dict[str, str]:
@@ -191,9 +217,7 @@ def compile(model: str | os.PathLike | Mapping, *, set: Mapping[str, Any] | None
     What the compiler warns of is a Python warning.
     """
     _arguments.check(compile, locals())
-    for name, number in (("lora", lora), ("context", context)):
-        if number is not None and number < 1:
-            raise ValueError(f"{name} is a whole number from 1 on, not {number!r}")
+    _expect_from_one(lora=lora, context=context)
     size = f"{memory}B" if isinstance(memory, int) else memory
     given = _toml.settings(set or {}) | ({} if size is None else {"memory.budget": size})
     settings = [f"{key}={_toml.value(value, key)}" for key, value in given.items()]
@@ -218,6 +242,12 @@ def compile(model: str | os.PathLike | Mapping, *, set: Mapping[str, Any] | None
     if path.suffix == ".json" or path.is_dir():
         return Step(handle, (None, [str(path.absolute()), *words]))
     return Step(handle, (path.read_text(encoding="utf-8"), ["-", *words]))
+
+
+def _expect_from_one(**given: int | None) -> None:
+    for name, number in given.items():
+        if number is not None and number < 1:
+            raise ValueError(f"{name} is a whole number from 1 on, not {number!r}")
 
 
 def _warn(said: str) -> None:
@@ -258,7 +288,7 @@ def from_torch(module: Any, inputs: Mapping[str, Any], *, loss: str | Mapping, t
     if not {"micro_batch", "effective_batch"} & tables["train"].keys():
         tables["train"]["micro_batch"] = max(len(x) for x in inputs.values())
     step = compile(text, set=_keys(tables) | _toml.settings(set or {}), target=gpu)
-    step.module_state = state
+    step._module_state = state
     return step
 
 
@@ -307,6 +337,7 @@ def from_pretrained(folder: str | os.PathLike, *, context: int | None = None,
     ones. The parameters have the names of the module of transformers.
     """
     _arguments.check(from_pretrained, locals())
+    _expect_from_one(context=context)
     from . import pretrained  # the dependencies are optional
     tables = _tables(locals())
     text, state, settings, _ = pretrained.text_of(
@@ -320,7 +351,7 @@ def from_pretrained(folder: str | os.PathLike, *, context: int | None = None,
     short = {"precision.frozen": frozen, "memory.host": host}
     given = {key: value for key, value in short.items() if value is not None}
     step = compile(text, set=settings | _keys(tables) | given | _toml.settings(set or {}), target=gpu)
-    step.module_state = state
+    step._module_state = state
     return step
 
 
@@ -331,7 +362,7 @@ def open(path: str | os.PathLike) -> Step:
     return Step(handle)
 
 
-class Session:
+class Session(_Fixed):
     """A step on a device, with its parameters and all other state. Usable with `with`, and by one thread at a time.
 
     device         "auto", "cpu", "cuda", "cuda:N" or "emulate"
@@ -348,8 +379,8 @@ class Session:
         _arguments.check(Session.__init__, locals())
         self.compiled = step
         self._updates = updates
-        self._module_state = copy.copy(step.module_state)  # whose `rest` is the session's own
-        self._based = step.module_state is not None and step.module_state.complete  # no longer as they started
+        self._module_state = copy.copy(step._module_state)  # whose `rest` is the session's own
+        self._based = step._module_state is not None and step._module_state.complete  # no longer as they started
         self._warned: set[str] = set()  # of what
         self._columns: dict[str, list[Any]] = {}  # of the first table that an input was given, or trained on
         self._scales = _arrays.Scales()
@@ -358,10 +389,11 @@ class Session:
              byref(self._handle))
         self._last = weakref.finalize(self, library.gacc_session_close, self._handle)  # whose errors nobody hears
         call("session_init", self._handle, step.seed if seed is None else seed, epoch_samples)
-        if step.module_state is not None and (values := step.module_state.values):
+        if step._module_state is not None and (values := step._module_state.values):
             # What a module on `meta` has no values of keeps its start.
-            self._write(values if step.module_state.complete else {**self._arrays(), **values})
+            self._write(values if step._module_state.complete else {**self._arrays(), **values})
         self._expect(updates)
+        self._made = True
 
     def close(self) -> None:
         """Gives the device's memory back. What the emulator found in all is an error here."""
@@ -703,10 +735,10 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
     if session is not None and step is not session.compiled:
         raise ValueError(f"the session has a step of its own, {session.compiled!r}, and trains no other one, "
                          f"{step!r}")
-    if module is not None and step.module_state is None:
+    if module is not None and step._module_state is None:
         raise ValueError(f"module gets the parameters of a step that from_torch made of it, and {step!r} is another")
     if module is not None:
-        _arrays.expect_names(step.module_state.names, module.state_dict(), "module")
+        _arrays.expect_names(step._module_state.names, module.state_dict(), "module")
     if session is None:
         session = Session(step, device, seed, threads=threads, epoch_samples=_samples_of(loader), recheck=recheck)
     epochs = step.epochs if epochs is None else epochs

@@ -163,6 +163,10 @@ def test_what_is_wrong_is_said(folder):
         lambda: gacc.from_pretrained(folder, context=most + 1))
     raises(gacc.Error, "no/where: there is no such file or folder", "hf download no/where --local-dir where")(
         lambda: gacc.from_pretrained("no/where"))
+    for context in 0, -1:
+        raises(ValueError, f"context is a whole number from 1 on, not {context}")(
+            lambda: gacc.from_pretrained(folder, context=context))
+    raises(TypeError, "context is 1.5, and takes a whole number")(lambda: gacc.from_pretrained(folder, context=1.5))
     raises(ValueError, "rank")(lambda: gacc.from_pretrained(folder, context=T, lora=0))
 
 

@@ -582,6 +582,17 @@ def test_state(folder):
     expect(result.samples == 24 and 0 <= result.metrics["accuracy"] <= 1, str(result))
 
 
+def test_attributes_are_not_set(_):
+    run_ = session(seed=1)
+    for of, name, value, words in ((run_, "lr", 0.1, 'set={"optimizer.lr": 0.1}'),
+                                   (run_, "seed", 5, "Session(step, seed=5)"),
+                                   (run_, "compiled", None, "compile another one"),
+                                   (run_.compiled, "micro_batch", 9, 'set={"train.micro_batch": 9}'),
+                                   (run_.compiled, "plan", {}, 'set={"optimizer.lr": 1e-3}'),
+                                   (gacc.Window(1, 1, True, False, 1.0, 1.0, 1.0), "lr", 0.1, "set")):
+        raises(AttributeError, words)(lambda: setattr(of, name, value))
+
+
 def test_what_the_compiler_warns_of_is_a_warning(folder):
     model = harness.classifier("relu", [7], 5, '[[layers]]\ntype = "linear"\nfeatures = 5\nactivation = "relu"\n')
     with warnings.catch_warnings(record=True) as said:
