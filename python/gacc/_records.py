@@ -177,6 +177,14 @@ def text_of(table: dict[str, Any], key: str, absent: str | None = None) -> str:
     return said
 
 
+def answer_of(table: dict[str, Any], key: str) -> str:
+    """The text of a key that is learnt."""
+    said = text_of(table, key)
+    if not said:
+        raise Refused(f"`{key}` is empty, and the model would learn to answer nothing; leave the sample out")
+    return said
+
+
 def of_conversations(turns: Any) -> list[dict[str, Any]]:
     """Turns as ShareGPT has them, `from` and `value`, as messages."""
     messages = []
@@ -197,7 +205,7 @@ def of_instruction(table: dict[str, Any]) -> list[dict[str, Any]]:
     """An instruction, as Alpaca has it, as messages."""
     more = text_of(table, "input", "")
     question = text_of(table, "instruction") + (f"\n\n{more}" if more else "")
-    return [{"role": "user", "content": question}, {"role": "assistant", "content": text_of(table, "output")}]
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer_of(table, "output")}]
 
 
 def with_system(table: dict[str, Any], messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

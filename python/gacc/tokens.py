@@ -155,7 +155,7 @@ def of_record(tokenizer: Tokenizer, record: Any, place: str) -> Sample:
     if messages is not None:
         return of_messages(tokenizer, messages, place)
     if record.get("prompt") is not None and record.get("completion") is not None:
-        prompt, completion = (_records.text_of(record, key) for key in ("prompt", "completion"))
+        prompt, completion = _records.text_of(record, "prompt"), _records.answer_of(record, "completion")
         return of_completion(tokenizer, prompt, completion, place)
     if record.get("text") is not None:
         return framed(tokenizer, tokenizer.encode(_records.text_of(record, "text")), 0, place)
@@ -182,7 +182,7 @@ def check(samples: list[Sample]) -> None:
         if not any(sample.counts[1:]):
             raise Refused(f"{sample.place}: no token of it would count"
                           + ("; it has " + str(len(sample.ids)) if len(sample.ids) < 2 else
-                             ": it has no turn of the assistant, or an empty completion"))
+                             ": it has no turn of the assistant, or an empty one"))
     if any(not all(sample.counts) for sample in samples) and all(sample.end is None for sample in samples):
         raise Refused("no token that ends a turn ever counts: the model would never learn to stop; the chat "
                       "template must write one after the assistant's turns, or the folder name an eos_token")

@@ -190,6 +190,7 @@ def test_rows_of_csv_are_samples(folder):
         expect(arrays(python, folder / "d.npz") == wanted, name)
     for text, *words in (("question,answer\na,b\n", "its columns are question, answer;", ".jsonl"),
                          ("prompt,completion\n\na,b,c\n", "bad.csv:3: has 3 fields, and the first line 2"),
+                         ("prompt,completion\na,b\na,\n", "bad.csv:3: `completion` is empty"),
                          ('prompt,completion\na,"b\n', "bad.csv:2"), ("", "its columns are none")):
         (folder / "bad.csv").write_text(text)
         convert(python, folder, folder / "bad.csv", folder / "no.npz", "--context", "16", refused=words)
@@ -332,6 +333,8 @@ def test_what_could_not_train_is_refused_by_file_and_line(folder):
     out = folder / "x.npz"
     for sample, words in (({"text": "a"} | {"text": ""}, ["x.jsonl:1", "no token of it would count"]),
                           ({"prompt": "a", "completion": 3}, ["x.jsonl:1", "`completion` is a number"]),
+                          ({"prompt": "a", "completion": ""}, ["x.jsonl:1", "`completion` is empty"]),
+                          ({"instruction": "a", "output": ""}, ["x.jsonl:1", "`output` is empty"]),
                           ({"question": "a"}, ["x.jsonl:1", "its keys are question"]),
                           ([1], ["x.jsonl:1", "no table"])):
         convert(python, folder, lines(folder / "x.jsonl", sample), out, "--context", "8", refused=words)
