@@ -22,13 +22,13 @@ import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from . import _toml, program
+from . import _arrays, _toml, program
 from . import torch as lowering
 from ._library import Error
 from ._paths import expect_there
@@ -57,8 +57,12 @@ def configuration(folder: str | os.PathLike) -> Any:
         raise Error(f"{folder}: there is no config.json; the folder of a published model has it beside its weights",
                     file=folder)
     try:
-        return transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        return transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError) as error:
+        if "trust_remote_code" in str(error):
+            raise Error(f"{folder}: its config.json has `auto_map`: the model is code of its own, and gacc runs no "
+                        "code of a folder. Make the module yourself, and give it to gacc.from_torch "
+                        "(docs/from-pytorch.md)", file=folder) from None
         raise Error(f"{folder}: transformers {transformers.__version__} does not read its config.json: {error}",
                     file=folder) from error
 
@@ -77,10 +81,20 @@ def module_of(config: Any) -> nn.Module:
     config.use_cache = False
     try:
         with torch.device("meta"):
-            return transformers.AutoModelForCausalLM.from_config(config).eval()
+            return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False).eval()
     except ValueError as error:
         raise Error(f"transformers {transformers.__version__} makes no causal language model of the model_type "
                     f"\"{config.model_type}\": {str(error).splitlines()[0]}") from None
+
+
+def later_positions(module: nn.Module, folder: object, target: str) -> str:
+    """What is said of an encoder, whose parts know that they are of no decoder; "" of any other model."""
+    known = [vars(part)[key] for part in module.modules() for key in ("is_causal", "is_decoder")
+             if isinstance(vars(part).get(key), bool)]
+    if not known or any(known):
+        return ""
+    return (f"{folder}: the attention of {type(module).__name__} sees later positions, and with them the tokens that "
+            f"`{target}` asks for, if they are the next ones; set \"is_decoder\": true in its config.json")
 
 
 def drops(module: nn.Module) -> bool:
@@ -269,7 +283,8 @@ def quoted(text: str) -> str:
 
 def text_of(folder: str | os.PathLike, *, context: int | None = None, lora: int | Mapping[str, Any] | None = None,
             pack: bool = False, output: int | str | None = "logits", target: str = "next", name: str | None = None,
-            classes: bool = True, gpu: str | None = None) -> tuple[str, Any, dict[str, Any], str]:
+            classes: bool = True, gpu: str | None = None, warn: Callable[[str], object] = _arrays.warn
+            ) -> tuple[str, Any, dict[str, Any], str]:
     """The text of the IR, the module's names, what the folder says of training, as keys of a model file, and why it
     computes in what it does."""
     folder = os.path.dirname(os.path.abspath(folder)) if os.fsdecode(folder).endswith(".json") else folder
@@ -281,6 +296,8 @@ def text_of(folder: str | os.PathLike, *, context: int | None = None, lora: int 
     if precision is not None:
         settings["precision.compute"] = precision
     module = module_of(config)
+    if classes and (said := later_positions(module, folder, target)):
+        warn(said)
     adapters: list[str] = []
     if lora is not None:
         lora = adapter_settings(lora)
@@ -324,7 +341,7 @@ def main(words: list[str] | None = None) -> int:
     try:
         gpu = rest[rest.index("--target") + 1] if "--target" in rest[:-1] else None
         text, _, settings, because = text_of(given.folder, context=given.context, lora=given.lora, pack=given.pack,
-                                             gpu=gpu)
+                                             gpu=gpu, warn=lambda said: print(f"warning: {said}", file=sys.stderr))
     except Error as error:
         print(f"gacc.pretrained: {error}", file=sys.stderr)
         return 1

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+import warnings
 
 import harness
 from harness import expect, raises
@@ -148,6 +149,29 @@ def test_blocks_that_are_alike_are_followed_once(_):
         graph = export.exported(model, x, {}, "logits", True, once).graph
         return [n.args[1].name for n in graph.nodes if n.target is torch.ops.aten.linear.default]
     expect(products(True) == products(False), "other products of other parameters")
+
+
+def test_an_encoder_is_warned_of(folder):
+    for kind, more in ("Bert", {}), ("RoFormer", {}), ("Llama", {}), ("GPT2", {}), ("Bert", {"is_decoder": True}):
+        config = getattr(transformers, kind + "Config")(**SIZES | more)
+        config.save_pretrained(folder / "any")
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            gacc.from_pretrained(folder / "any", context=T, **PLAIN)
+        said = [str(one.message) for one in said if "later positions" in str(one.message)]
+        encoder = kind in ("Bert", "RoFormer") and not more
+        expect(len(said) == encoder and all('"is_decoder": true' in one for one in said), f"{kind}, {more}: {said}")
+    transformers.BertConfig(**SIZES).save_pretrained(folder / "any")
+    done = command(folder / "any", "--context", T, "--plan")
+    expect(f"warning: {folder / 'any'}: the attention of BertLMHeadModel sees later" in done.stderr, done)
+
+
+def test_code_of_a_folder_is_not_run(folder):
+    (folder / "code.py").write_text("raise SystemExit(7)\n")
+    (folder / "config.json").write_text(json.dumps(
+        {"model_type": "other", "auto_map": {"AutoConfig": "code.C", "AutoModelForCausalLM": "code.M"}}))
+    raises(gacc.Error, "gacc runs no code of a folder", "gacc.from_torch")(lambda: gacc.from_pretrained(folder))
+    expect("gacc runs no code of a folder" in command(folder, code=1).stderr, "the command")
 
 
 def test_what_is_wrong_is_said(folder):
