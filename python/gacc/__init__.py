@@ -357,8 +357,11 @@ def from_pretrained(folder: str | os.PathLike, *, context: int | None = None,
 
 def open(path: str | os.PathLike) -> Step:
     """Reads and checks the artifact that gaccc or Step.save wrote."""
-    handle = ctypes.c_void_p()
-    call("open", path_bytes(path), byref(handle))
+    handle, place = ctypes.c_void_p(), path_bytes(path)
+    if os.path.isdir(place):
+        raise Error(f"{os.fsdecode(place)} is a folder, and no artifact: gacc.compile(folder) compiles that of a "
+                    "published model")
+    call("open", place, byref(handle))
     return Step(handle)
 
 

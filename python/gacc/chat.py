@@ -73,11 +73,10 @@ def opened(model: pathlib.Path, adapter: pathlib.Path | None, context: int | Non
     # Training is not what it is for: with all of it computed again its memory is least.
     settings: dict[str, Any] = {"train.micro_batch": 1, "train.accumulate": 1, "recompute.policy": "all"}
     rank = 1  # adapters that are zero leave the base frozen, which needs no memory for training
-    if adapter is not None and adapter.is_dir():
+    adapter = adapter_folder(model, adapter)
+    if adapter is not None:
         place = adapter / "adapter_config.json"
         said = read_json(place)
-        if not said:
-            raise Refused(f"{adapter}: is no adapter: it has no adapter_config.json")
         rank = next(iter(numbers_of(said, "r", place, several=False)), 8)
         alpha = said.get("lora_alpha")
         if isinstance(alpha, (int, float)) and alpha != 2 * rank:
@@ -87,6 +86,21 @@ def opened(model: pathlib.Path, adapter: pathlib.Path | None, context: int | Non
     if adapter is not None:
         session.load(adapter)
     return session
+
+
+def adapter_folder(model: pathlib.Path, adapter: pathlib.Path | None) -> pathlib.Path | None:
+    """The folder of an adapter, of which a file of weights may be given. Refuses what is no model, or no adapter."""
+    if (model / "adapter_config.json").exists() and not (model / "config.json").exists():
+        base = "FOLDER" if adapter is None else adapter
+        raise Refused(f"{model}: is an adapter, and its model stands before it: python3 -m gacc.chat {base} {model}")
+    if adapter is None:
+        return None
+    folder = adapter if adapter.is_dir() else adapter.parent
+    if not (folder / "adapter_config.json").exists():
+        kind = " but a model's config.json" if (folder / "config.json").exists() else ""
+        raise Refused(f"{adapter}: is no adapter: {'it' if folder == adapter else folder} has no adapter_config.json"
+                      f"{kind}. ADAPTER is a folder as gacc-exec --save-adapter or PEFT writes it")
+    return folder
 
 
 def drawn_by(model: pathlib.Path, **given: float | int | None) -> dict[str, float | int | None]:
@@ -233,6 +247,7 @@ def main() -> None:
 def start(model: pathlib.Path, adapter: pathlib.Path | None, context: int | None, device: str, system: str | None,
           how: Mapping[str, Any], seed: int | None) -> Chat:
     """Opens the model for a chat. What is wrong with the tokenizer or the options comes before any work."""
+    adapter = adapter_folder(model, adapter)
     words = Tokenizer(model)
     if context is not None:
         check_context(words, context)

@@ -332,6 +332,9 @@ def main() -> None:
         given = parser.parse_args()
         for path in filter(None, (given.load, given.tokenizer)):
             expect_there(path, Refused)
+        if os.path.isdir(given.artifact):
+            raise Refused(f"{given.artifact} is a folder, and ARTIFACT is a compiled step: gaccc {given.artifact} -o "
+                          f"step.ptx makes it. python3 -m gacc.chat {given.artifact} needs none")
         tokenizer = given.tokenizer
         if tokenizer is None and given.load is not None and os.path.isfile(os.path.join(given.load, "tokenizer.json")):
             tokenizer = given.load

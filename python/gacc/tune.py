@@ -72,12 +72,14 @@ def measured(session: Session, windows: dict[str, np.ndarray], model: Model, ask
 def tune(model: str, data: Sequence[str], out: str, lora: int, memory: str | None, context: int | None, epochs: int,
          device: str, more: Sequence[str]) -> None:
     begin = time.monotonic()
+    folder = pathlib.Path(out)
+    if (folder / "adapter").exists():
+        raise Refused(f"{folder} has an adapter already, {folder / 'adapter'}; give another -o, or remove that folder")
     tokenizer = Tokenizer(pathlib.Path(model))
     samples = list(making.read_samples(tokenizer, [pathlib.Path(file) for file in data]))
     making.check(samples)
     context = context or context_of(tokenizer, samples)
     making.check_context(tokenizer, context)
-    folder = pathlib.Path(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -174,6 +176,8 @@ def main() -> None:
     for name, value in ("--lora", given.lora), ("--context", given.context), ("--epochs", given.epochs):
         if value is not None and value < 1:
             parser.error(f"{name}: a number from 1 on, not {value}")
+    if said := next((each for each in given.set if each.partition("=")[0].strip() == "train.epochs"), None):
+        parser.error(f"--set {said}: --epochs N says how often the data are gone through")
     try:
         expect_known(rest)
         tune(given.model, given.data, given.out, given.lora, given.memory, given.context, given.epochs, given.device,

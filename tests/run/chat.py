@@ -184,6 +184,25 @@ def test_one_command_tunes_and_the_adapter_answers(folder):
                     text="3 and 3\n").stdout
     expect(answer != called(python, "-m", "gacc.chat", base, "--tokens", 4, "--device", "cpu", text="3 and 3\n").stdout,
            answer)
+    again = ["-m", "gacc.tune", base, folder / "chats.json", "-o", out]
+    kept = (out / "adapter/adapter_model.safetensors").read_bytes()
+    said = called(python, *again, code=1).stderr
+    expect(f"{out} has an adapter already" in said and "give another -o" in said, said)
+    expect((out / "adapter/adapter_model.safetensors").read_bytes() == kept, "it was replaced")
+    said = called(python, *again, "--set", "train.epochs=5", code=2).stderr
+    expect("--set train.epochs=5: --epochs N says" in said, said)
+    asked = ["--tokens", 4, "--device", "cpu"]
+    by_file = called(python, "-m", "gacc.chat", base, out / "adapter/adapter_model.safetensors", *asked,
+                     text="3 and 3\n").stdout
+    expect(by_file == answer, f"{by_file!r}, not {answer!r}: the file of the adapter")
+    for words, told in (([out / "adapter", base], f"its model stands before it: python3 -m gacc.chat {base} {out}"),
+                        ([out / "adapter"], f"python3 -m gacc.chat FOLDER {out / 'adapter'}"),
+                        ([base, base], "has no adapter_config.json but a model's config.json"),
+                        ([base, out / "step.ptx"], f"{out} has no adapter_config.json. ADAPTER is a folder")):
+        said = called(python, "-m", "gacc.chat", *words, text="", code=1).stderr
+        expect(told in said, said)
+    said = called(python, "-m", "gacc.generate", base, "hi", code=1).stderr
+    expect(f"gaccc {base} -o step.ptx" in said and f"python3 -m gacc.chat {base}" in said, said)
     (folder / "bad.jsonl").write_text("{\n")
     done = called(python, "-m", "gacc.tune", base, folder / "bad.jsonl", "-o", folder / "no", code=1)
     expect("bad.jsonl:1: is no JSON" in done.stderr and not (folder / "no").exists(), done.stderr)

@@ -689,6 +689,7 @@ def test_what_hardly_was_meant_is_a_warning(folder):
 
 
 def test_an_artifact_has_a_name_of_its_own(folder):
+    raises(gacc.Error, "is a folder, and no artifact: gacc.compile")(lambda: gacc.open(folder))
     step = gacc.compile(MODEL)
     for name in "a.onnx", "a.PT", "a.safetensors", "a.toml", "a.bin":
         raises(gacc.Error, f"no {name[2:].lower()} files are written, but .ptx: {folder}/a.ptx")(
