@@ -173,7 +173,7 @@ def test_windows_that_are_none_or_of_another_size(_):
                 optimizer.zero_grad()
     module, batches = zoo.make(zoo.Rows, sizes=(4,) * 6)
     for loop, train, name, measured, exact, words in (
-            (never, None, "no update", 0, 6, "optimizer.step()"),
+            (never, None, "no update", 0, 6, "call step()"),
             (forward_alone, None, "no gradient came back", 0, 1, "backward()"),
             (by_two, None, "windows of another size", 2, 1, 'train={"accumulate": 2}'),
             (by_two, {"accumulate": 3}, "windows of another size", 2, 3, 'train={"accumulate": 2}')):

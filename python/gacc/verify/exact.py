@@ -68,7 +68,7 @@ class Case:
         self.window, self.clip = int(self.train.get("accumulate", 1)), self.train.get("clip_norm")
         self.half = self.precision.get("compute", "f32")
         if table["type"] not in MADE_OF:
-            raise CannotJudge(f"PyTorch has no optimizer `{table['type']}`; it can be {', '.join(MADE_OF)}")
+            raise CannotJudge(f"verify knows no optimizer `{table['type']}`; it can be {', '.join(MADE_OF)}")
         if table.get("second_moment", "window") != "window":
             raise CannotJudge('second_moment = "micro" is gacc\'s own: no optimizer of PyTorch has it')
         if self.schedule.get("type") == "plateau":

@@ -235,7 +235,7 @@ def seen_again(cut: Cut) -> bool:
 
 WINDOWS = [
     Row("windows", "no update", "optimizer.step() is missing, or its optimizer has none of the module's parameters",
-        "call optimizer.step() of the optimizer that the loop is given once a window", lambda cut: not cut.got),
+        "once a window, call step() of the optimizer that the loop is given", lambda cut: not cut.got),
     Row("windows", "no gradient came back", "loss.backward() is missing, or the loss is computed of detached outputs",
         "call backward() of a loss of what the module returns", lambda cut: not any(cut.got)),
     Row("windows", "the last window is dropped", "if (i + 1) % K == 0 without `or i + 1 == len(batches)`",
