@@ -219,6 +219,8 @@ def test_what_cannot_be_judged_says_why(_):
     for tables, why in (({"optimizer": {"type": "sgd", "lr": "1e-3"}}, "`optimizer.lr` must be a number, not a string"),
                         ({"optimizer": {"type": "sgd", "lr": None}}, "`optimizer.lr` is None"),
                         ({"optimizer": {"lr": 0.1}}, "[optimizer] needs `type`"),
+                        ({"optimizer": {}}, "[optimizer] needs `type`"),
+                        ({"optimizer": {"type": "sgd", "groups": 3}}, "`optimizer.groups`"),
                         ({"optimizer": {"type": "sgd", "groups": [{"match": ["*bias"], "lr": "0"}]}},
                          "`optimizer.groups.lr` must be a number"),
                         ({"schedule": {"type": "step"}}, "needs `step_size`"),

@@ -63,8 +63,8 @@ class Case:
 
     def __post_init__(self) -> None:
         table = self.optimizer
-        if self.train.get("accumulate") == "auto":
-            raise CannotJudge('`train.accumulate` is "auto", and verify needs the number of micro-batches of an update')
+        if auto := [key for key in ("accumulate", "micro_batch") if self.train.get(key) == "auto"]:
+            raise CannotJudge(f'`train.{auto[0]}` is "auto", and verify needs the number')
         self.window, self.clip = int(self.train.get("accumulate", 1)), self.train.get("clip_norm")
         self.half = self.precision.get("compute", "f32")
         if table["type"] not in MADE_OF:

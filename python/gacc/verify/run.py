@@ -56,10 +56,15 @@ def fault_of(tables: dict[str, dict[str, Any]]) -> str:
     A fault of the optimizer's type is left to Case, which knows fewer."""
     if tables["optimizer"].get("type", "sgd") not in MADE_OF:
         return ""
-    said = {name: dict(tables[name]) for name in ("optimizer", "schedule", "precision", "train") if tables[name]}
+    said = {name: dict(tables[name]) for name in ("schedule", "precision", "train") if tables[name]}
+    said["optimizer"] = dict(tables["optimizer"])
+    if "effective_batch" in tables["train"]:  # which is held against the batches' size by from_torch
+        said["train"].setdefault("micro_batch", "auto")
     try:
-        if "groups" in said["optimizer"]:  # whose patterns name parameters of the module
-            said["optimizer"]["groups"] = [{**group, "match": ["*"]} for group in said["optimizer"]["groups"]]
+        groups = said["optimizer"].get("groups")  # whose patterns name parameters of the module
+        if isinstance(groups, (list, tuple)):
+            said["optimizer"]["groups"] = [{**each, "match": ["*"]} if isinstance(each, dict) else each
+                                           for each in groups]
         return fault_of_text(_toml.document({
             "model": {"name": "verify"}, "inputs": {"x": {"shape": [1]}, "y": {"shape": [1]}},
             "layers": [{"type": "linear", "features": 1}], "loss": {"type": "mse", "target": "y"}, **said}))
