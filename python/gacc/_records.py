@@ -177,11 +177,15 @@ def text_of(table: dict[str, Any], key: str, absent: str | None = None) -> str:
     return said
 
 
+class Unanswered(Refused):
+    """A sample without an answer, by which a model would learn to say nothing."""
+
+
 def answer_of(table: dict[str, Any], key: str) -> str:
     """The text of a key that is learnt."""
     said = text_of(table, key)
     if not said:
-        raise Refused(f"`{key}` is empty, and the model would learn to answer nothing; leave the sample out")
+        raise Unanswered(f"`{key}` is empty")
     return said
 
 

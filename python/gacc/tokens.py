@@ -35,7 +35,7 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 import numpy as np
 
 from . import _records
-from ._arrays import whole
+from ._arrays import warn, whole
 from ._tokenizer import MARK, NoTemplate, Refused, Tokenizer, expect_positions
 
 __all__ = ["Refused", "Sample", "Tokenizer", "arrays"]
@@ -163,14 +163,23 @@ def of_record(tokenizer: Tokenizer, record: Any, place: str) -> Sample:
     raise Refused(f"its keys are {', '.join(sorted(map(str, record))) or 'none'}; {_records.FORMS}")
 
 
-def read_samples(tokenizer: Tokenizer, paths: Sequence[pathlib.Path]) -> Iterator[Sample]:
-    """The documents of files."""
+def read_samples(tokenizer: Tokenizer, paths: Sequence[pathlib.Path], note: Callable[[str], None]) -> Iterator[Sample]:
+    """The documents of files. Those without an answer are left out, and counted by a note."""
+    unanswered, given = list[str](), 0
     for path in paths:
         for record, place in _records.read(path):
             try:
                 yield of_record(tokenizer, record, place)
+                given += 1
+            except _records.Unanswered as error:
+                unanswered.append(f"{place}: {error}")
             except Refused as error:
                 raise Refused(f"{place}: {error}") from None
+    if unanswered and not given:
+        raise Refused(f"{unanswered[0]}, and the model would learn to answer nothing")
+    if unanswered:
+        note(f"{len(unanswered):,} of {given + len(unanswered):,} samples have no answer, and are left out; the first: "
+             f"{unanswered[0]}")
 
 
 def check(samples: list[Sample]) -> None:
@@ -280,7 +289,7 @@ def arrays(model: str | os.PathLike, data: str | os.PathLike | Sequence[str | os
     tokenizer = Tokenizer(pathlib.Path(model))
     check_context(tokenizer, context)
     files = [data] if isinstance(data, (str, os.PathLike)) else data
-    samples = list(read_samples(tokenizer, [pathlib.Path(file) for file in files]))
+    samples = list(read_samples(tokenizer, [pathlib.Path(file) for file in files], warn))
     check(samples)
     return made_windows(tokenizer, samples, context, seed if pack else None)
 
@@ -315,8 +324,11 @@ def convert(folder: str, data: list[str], out: str, context: int | None, seed: i
         raise Refused(f"{out}: --pack makes windows: it writes a .npz")
     if context is not None:
         check_context(tokenizer, context)
-    samples = list(read_samples(tokenizer, [pathlib.Path(file) for file in data]))
+    notes: list[str] = []
+    samples = list(read_samples(tokenizer, [pathlib.Path(file) for file in data], notes.append))
     check(samples)
+    for each in notes:
+        print(f"note: {each}")
     if path.suffix == ".bin":
         if partly := next((s for s in samples if not all(s.counts)), None):
             raise Refused(f"{partly.place}: has tokens that do not count, which a stream cannot say; write a .npz")

@@ -76,7 +76,8 @@ def tune(model: str, data: Sequence[str], out: str, lora: int, memory: str | Non
     if (folder / "adapter").exists():
         raise Refused(f"{folder} has an adapter already, {folder / 'adapter'}; give another -o, or remove that folder")
     tokenizer = Tokenizer(pathlib.Path(model))
-    samples = list(making.read_samples(tokenizer, [pathlib.Path(file) for file in data]))
+    paths = [pathlib.Path(file) for file in data]
+    samples = list(making.read_samples(tokenizer, paths, lambda _: None))  # gacc.tokens says the notes
     making.check(samples)
     context = context or context_of(tokenizer, samples)
     making.check_context(tokenizer, context)

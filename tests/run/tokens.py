@@ -188,9 +188,12 @@ def test_rows_of_csv_are_samples(folder):
         (folder / name).write_bytes(text.encode())
         convert(python, folder, folder / name, folder / "d.npz", "--context", "16")
         expect(arrays(python, folder / "d.npz") == wanted, name)
+    (folder / "gap.csv").write_text("prompt,completion\na,b\na,\n")
+    said = convert(python, folder, folder / "gap.csv", folder / "gap.npz", "--context", "16")
+    expect("note: 1 of 2 samples have no answer, and are left out; the first: " in said and
+           "gap.csv:3: `completion` is empty\n" in said, said)
     for text, *words in (("question,answer\na,b\n", "its columns are question, answer;", ".jsonl"),
                          ("prompt,completion\n\na,b,c\n", "bad.csv:3: has 3 fields, and the first line 2"),
-                         ("prompt,completion\na,b\na,\n", "bad.csv:3: `completion` is empty"),
                          ('prompt,completion\na,"b\n', "bad.csv:2"), ("", "its columns are none")):
         (folder / "bad.csv").write_text(text)
         convert(python, folder, folder / "bad.csv", folder / "no.npz", "--context", "16", refused=words)
