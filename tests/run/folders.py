@@ -27,10 +27,10 @@ def test_the_emitted_file_is_the_same_artifact(folder):
     model = folder_of(folder, "small")
     for words in [], ["--context", 8], ["--lora", 2]:
         for source, out in (model, "a.ptx"), (model / "config.json", "b.ptx"):
-            done = gaccc(source, *words, "-o", folder / out)
+            done = gaccc(source, *words, "--quiet", "-o", folder / out)
             assert done.returncode == 0 and done.stderr.count("\n") == 1, done.stderr  # what was written
         assert gaccc(model, *words, "--emit", "toml", "-o", folder / "model.toml").returncode == 0
-        done = gaccc(folder / "model.toml", "-o", folder / "c.ptx")
+        done = gaccc(folder / "model.toml", "--quiet", "-o", folder / "c.ptx")
         assert done.returncode == 0 and done.stderr.count("\n") == 1, done.stderr  # what was written
         texts = {(folder / out).read_text() for out in ("a.ptx", "b.ptx", "c.ptx")}
         assert len(texts) == 1, words
