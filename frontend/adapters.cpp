@@ -1,5 +1,7 @@
 // Low-rank adapters (LoRA): what `lora` of a layer and [lora] say, and the products that they add.
 #include <algorithm>
+#include <regex>
+#include <set>
 
 #include "frontend/layers.h"
 
@@ -32,11 +34,20 @@ void LayerLowering::check_adapted() const {
   Words names;
   for (const Lowered& layer : done_)
     if (layer.spec->keys.lists("lora")) names.push_back(layer.path);
+  // Blocks are repeated: their layers are told once, as the pattern that takes those of all blocks.
+  std::set<std::string> patterns;
+  for (const std::string_view name : names)
+    patterns.insert(std::regex_replace(std::string(name), std::regex("[.][0-9]+[.]"), ".*."));
   for (const Node& pattern : lora->nodes("match")) {
     const auto named = [&](std::string_view name) { return matches_glob(pattern.text, std::string(name)); };
-    if (!std::ranges::any_of(names, named))
-      diag_.error(Kind::unknown_name, pattern.at, "no linear or attention layer is named `{}`{}",
-                  pattern.text, did_you_mean(pattern.text, names));
+    if (std::ranges::any_of(names, named)) continue;
+    std::string advice = did_you_mean(pattern.text, names);
+    if (advice.empty())
+      advice = fmt::format(
+          "; there are `{}`. `lora.on` chooses the products of attention layers, as [\"q\", \"v\"]",
+          fmt::join(patterns, "`, `"));
+    diag_.error(Kind::unknown_name, pattern.at, "no linear or attention layer is named `{}`{}", pattern.text,
+                advice);
   }
 }
 
