@@ -228,7 +228,7 @@ def test_words_that_lead_on(folder):
             (2, ["gaccc", regression, "--report", "r.pdf"], "--report r.pdf: no pdf files are written, but .html"),
             (1, ["gacc-exec", artifact, *data, "--load", "lfs"], "is a pointer of git-lfs, which stands for"),
             (1, ["gacc-exec", artifact, *data, "--load", "torch"], "its weights are of torch.save: transformers."),
-            (1, ["gacc-exec", artifact, *data, "--load", "ad"], "it is an adapter: --load-adapter ad, and --load takes"),
+            (1, ["gacc-exec", artifact, *data, "--load", "ad"], "it is an adapter: --load-adapter ad, and --load"),
             (1, ["gacc-exec", "some", *data], "some is a folder; gaccc some compiles a published model"),
             (1, ["gaccc", regression, "--lora", 2, "--set", 'lora.match=["q_proj"]'],
              "no linear or attention layer is named `q_proj`; there are `"),
