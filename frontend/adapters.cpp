@@ -1,9 +1,43 @@
 // Low-rank adapters (LoRA): what `lora` of a layer and [lora] say, and the products that they add.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "frontend/layers.h"
 
 namespace gacc::frontend {
+
+namespace {
+
+// Returns the pattern that takes a layer in all copies of its block: "h.*.attn" of "h.3.attn".
+std::string pattern_of(std::string_view path) {
+  std::string pattern;
+  for (size_t begin = 0; begin <= path.size();) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    const std::string_view part = path.substr(begin, end - begin);
+    pattern += part.find_first_not_of("0123456789") == part.npos ? "*" : part;
+    if (end < path.size()) pattern += '.';
+    begin = end + 1;
+  }
+  return pattern;
+}
+
+// Lists layers for an error, those of a repeated block once.
+std::string those_there(const Words& names) {
+  constexpr size_t kMost = 8;
+  std::vector<std::string> patterns;
+  for (const std::string_view name : names)
+    if (std::string one = pattern_of(name); std::ranges::count(patterns, one) == 0)
+      patterns.push_back(std::move(one));
+  if (patterns.empty()) return "; the model has none";
+  const size_t more = patterns.size() - std::min(patterns.size(), kMost);
+  patterns.resize(patterns.size() - more);
+  return fmt::format(
+      "; there are `{}`{}. `lora.on` chooses the products of an attention layer, as [\"q\", \"v\"]",
+      fmt::join(patterns, "`, `"), more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+}  // namespace
 
 bool adapts(const Values& lora, std::string_view product) {
   const ir::Texts on = lora.get<ir::Texts>("on");
@@ -34,9 +68,10 @@ void LayerLowering::check_adapted() const {
     if (layer.spec->keys.lists("lora")) names.push_back(layer.path);
   for (const Node& pattern : lora->nodes("match")) {
     const auto named = [&](std::string_view name) { return matches_glob(pattern.text, std::string(name)); };
-    if (!std::ranges::any_of(names, named))
-      diag_.error(Kind::unknown_name, pattern.at, "no linear or attention layer is named `{}`{}",
-                  pattern.text, did_you_mean(pattern.text, names));
+    if (std::ranges::any_of(names, named)) continue;
+    const std::string near = did_you_mean(pattern.text, names);
+    diag_.error(Kind::unknown_name, pattern.at, "no linear or attention layer is named `{}`{}", pattern.text,
+                near.empty() ? those_there(names) : near);
   }
 }
 

@@ -191,6 +191,9 @@ Result<Artifact> read_artifact(std::string_view text, std::string_view name) {
 }
 
 Result<Artifact> load_artifact(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    return Status::error("{} is a folder; gaccc {} compiles a published model", path, path);
   return read_artifact(GACC_TRY(read_input(path, int64_t{1} << 32)), path);
 }
 

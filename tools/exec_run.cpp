@@ -252,6 +252,10 @@ void Run::say_settings() const {
   if (options.pause_at && *options.pause_at > updates)
     say("gacc-exec: note: --pause-at {} changes nothing: the run has {}\n", *options.pause_at,
         counted(updates, "update"));
+  const Result<Spec> trained = parse_spec(given.data), judged = parse_spec(given.eval);
+  if (trained && judged && trained->path == judged->path && trained->files == judged->files &&
+      judged->has("split") && !trained->has("split") && trained->option("split") != "train")
+    say("gacc-exec: warning: what --eval holds out is trained on, too: add split=train to --data\n");
   if (plan.lr == 0) say("gacc-exec: warning: the learning rate is 0: the parameters stay as they are\n");
   if (plan.micro_batch > data.samples)
     say("gacc-exec: warning: the data have {}, fewer than the {} of a micro-batch: compile with --set "

@@ -21,6 +21,9 @@ bool is_plain_name(std::string_view file) {
 
 // Lists files of a folder that were perhaps meant: files of parameters, and the checkpoint of a run.
 std::string others_in(const std::string& folder) {
+  if (is_there(file_in(folder, "adapter_config.json")))
+    return fmt::format("; it is an adapter: --load-adapter {}, and --load takes the folder of its base",
+                       folder);
   std::vector<std::string> files;
   std::error_code ignored;
   bool torch = false;

@@ -208,6 +208,8 @@ def test_words_that_lead_on(folder):
     (folder / "w.safetensors").write_bytes(bytes(200))
     (folder / "d.csv").write_text("x,y\n1,2\n")
     (folder / "some").mkdir()
+    (folder / "ad").mkdir()
+    (folder / "ad" / "adapter_config.json").write_text("{}")
     for name, file, content in (("lfs", "model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha:0"),
                                 ("torch", "pytorch_model.bin", "")):
         (folder / name).mkdir()
@@ -226,6 +228,11 @@ def test_words_that_lead_on(folder):
             (2, ["gaccc", regression, "--report", "r.pdf"], "--report r.pdf: no pdf files are written, but .html"),
             (1, ["gacc-exec", artifact, *data, "--load", "lfs"], "is a pointer of git-lfs, which stands for"),
             (1, ["gacc-exec", artifact, *data, "--load", "torch"], "its weights are of torch.save: transformers."),
+            (1, ["gacc-exec", artifact, *data, "--load", "ad"], "it is an adapter: --load-adapter ad, and --load"),
+            (1, ["gacc-exec", "some", *data], "some is a folder; gaccc some compiles a published model"),
+            (1, ["gaccc", regression, "--lora", 2, "--set", 'lora.match=["q_proj"]'],
+             "no linear or attention layer is named `q_proj`; there are `"),
+            (1, ["gaccc", regression, "--lora", 2, "--set", 'lora.on=["q_proj"]'], 'it is called "q" here'),
             (2, ["gaccc", regression, "--target", "A100"], 'unknown target "A100"; it is called sm_80 here'),
             (2, ["gaccc", regression, "--target", "8.0"], 'unknown target "8.0"; it is called sm_80 here'),
             (2, ["gaccc", regression, "--target", "H100"], 'unknown target "H100"; it is called sm_90a here'),
@@ -274,6 +281,17 @@ def test_settings_that_change_nothing(folder):
     large = harness.compile_model(regression, folder / "large.ptx", train__micro_batch=64, train__accumulate=1)
     harness.says(run("gacc-exec", large, *data),
                  "warning: the data have 40 samples, fewer than the 64 of a micro-batch")
+
+
+def test_what_is_held_out_and_trained_on(folder):
+    """Is told where both SPECs name one file and only --eval says which rows."""
+    artifact = harness.compile_text(folder, harness.classifier("m", [1], 2, harness.layer("linear", features=2)))
+    (folder / "a.csv").write_text("a,y\n" + "".join(f"{n},{n % 2}\n" for n in range(40)))
+    file, told = f"csv:{folder / 'a.csv'}", "warning: what --eval holds out is trained on, too"
+    done = run("gacc-exec", artifact, "--data", file, "--eval", f"{file},split=test", "--epochs", 1)
+    expect(told in done.stderr, done.stderr)
+    done = run("gacc-exec", artifact, "--data", f"{file},split=train", "--eval", f"{file},split=test", "--epochs", 1)
+    expect(told not in done.stderr, done.stderr)
 
 
 def test_data_that_hardly_were_meant(folder):
