@@ -126,7 +126,7 @@ def test_the_runtime_allocates_what_the_table_says(folder):
 
 def test_the_table_says_what_bounds_the_least(folder):
     model = folder_of(folder, **SMALL)
-    done = gaccc(model, "--fits", "1,512KiB")
+    done = gaccc(model, "--fits", "1,512KiB", "--quiet")
     expect(done.returncode == 0 and done.stderr == "", done.stderr)
     lines = done.stdout.splitlines()
     expect([line.split()[:2] for line in lines if line.startswith(("512",
