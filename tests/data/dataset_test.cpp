@@ -102,7 +102,8 @@ TEST_F(DatasetTest, ReadsCsv) {
       error("csv:" + file, alone),
       file +
           ": 5 columns are left for the input \"image\", which takes 4: \"a\", \"b\", \"class\", \"c\" and "
-          "\"d\". drop=COLUMN leaves one out (by its name or its number, from 0), and `inputs.image.shape = [5]` takes "
+          "\"d\". drop=COLUMN leaves one out (by its name or its number, from 0), and `inputs.image.shape = "
+          "[5]` takes "
           "them all");
 }
 
