@@ -419,8 +419,7 @@ std::string what_is_no_model(const std::string& path) {
   if (ending == ".safetensors" || std::ranges::find(kTorchEndings, ending) != std::end(kTorchEndings))
     return fmt::format(
         "{} holds weights: give the folder of a published model, which has a config.json beside them, or a "
-        "model file "
-        "(TOML); gacc-exec --load {} takes the weights",
+        "model file (TOML); gacc-exec --load {} takes the weights",
         path, path);
   constexpr std::string_view kData[] = {".csv", ".tsv", ".npy", ".npz", ".jsonl", ".parquet"};
   if (std::ranges::find(kData, ending) == std::end(kData)) return "";

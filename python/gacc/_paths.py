@@ -10,13 +10,9 @@ from ._library import Error
 OTHERS = {".onnx", ".pt", ".pth", ".safetensors", ".gguf", ".toml", ".csv", ".json", ".npz", ".npy", ".py", ".bin"}
 
 
-def text_of(path: str | bytes | os.PathLike) -> str:
-    return os.fsdecode(path)
-
-
 def not_downloaded(path: str | bytes | os.PathLike) -> str:
     """What the error of a path that is not there goes on with, where it may be a model's name on a hub; else ''."""
-    name = text_of(path)
+    name = os.fsdecode(path)
     owner, _, model = name.partition("/")
     plain = re.fullmatch(r"[A-Za-z0-9_-][\w.-]*/[A-Za-z0-9_-][\w.-]*", name, re.ASCII)
     if not plain or pathlib.Path(name).suffix.lower() in OTHERS or os.path.exists(owner):
@@ -28,12 +24,12 @@ def not_downloaded(path: str | bytes | os.PathLike) -> str:
 def expect_there(path: str | bytes | os.PathLike, kind: type[Error] = Error) -> None:
     """Raises where there is no such file or folder."""
     if not os.path.exists(path):
-        raise kind(f"{text_of(path)}: there is no such file or folder{not_downloaded(path)}")
+        raise kind(f"{os.fsdecode(path)}: there is no such file or folder{not_downloaded(path)}")
 
 
 def expect_artifact(path: str | bytes | os.PathLike) -> None:
     """Raises where an artifact is to be written under the name of another format."""
-    name = pathlib.Path(text_of(path))
+    name = pathlib.Path(os.fsdecode(path))
     if name.suffix.lower() in OTHERS:
         raise Error(f"{name}: no {name.suffix.lower()[1:]} files are written, but .ptx: {name.with_suffix('.ptx')}",
                     "wrong call")

@@ -69,11 +69,10 @@ def cached(model: pathlib.Path, settings: Mapping[str, Any], lora: int, context:
 
 
 def opened(model: pathlib.Path, adapter: pathlib.Path | None, context: int | None, device: str) -> Session:
-    """A session of a published model with its weights, and with those of an adapter."""
+    """A session of a published model with its weights, and with those of an adapter's folder."""
     # Training is not what it is for: with all of it computed again its memory is least.
     settings: dict[str, Any] = {"train.micro_batch": 1, "train.accumulate": 1, "recompute.policy": "all"}
     rank = 1  # adapters that are zero leave the base frozen, which needs no memory for training
-    adapter = adapter_folder(model, adapter)
     if adapter is not None:
         place = adapter / "adapter_config.json"
         said = read_json(place)

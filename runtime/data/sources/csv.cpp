@@ -196,8 +196,7 @@ class CsvReader {
     for (const size_t column : order) columns.push_back(table_.columns[column]);
     return Status::error(
         "{}: {} {} left for the input {}, which takes {}: {}. drop=COLUMN leaves one out (by its name or its "
-        "number, "
-        "from 0), and `inputs.{}.shape = [{}]` takes them all",
+        "number, from 0), and `inputs.{}.shape = [{}]` takes them all",
         path_, counted(std::ssize(order), "column"), order.size() == 1 ? "is" : "are",
         in_quotes(r_.names[features_]), takes, listed(columns), r_.names[features_], order.size());
   }
