@@ -48,7 +48,7 @@ struct Prepared {
   passes::StepPlanner& planner_of(int effort) {
     if (planner == nullptr || options.plan_effort != effort) {
       options.plan_effort = effort;
-      planner = std::make_unique<passes::StepPlanner>(fused, step, options);
+      planner = std::make_unique<passes::StepPlanner>(fused, step, bounds, options);
     }
     return *planner;
   }
@@ -56,7 +56,8 @@ struct Prepared {
   ir::Module fused;
   passes::Options options;
   passes::StepGraph step;
-  std::unique_ptr<passes::StepPlanner> planner{};  // refers to the three above
+  passes::planner::Bounds bounds{step.graph};
+  std::unique_ptr<passes::StepPlanner> planner{};  // refers to the four above
 };
 
 // One in a budget.
@@ -268,7 +269,7 @@ class BatchChooser::Search {
         seconds(of->fused.update) + (of->fused.close.ops.empty() ? 0 : lanes * seconds(of->fused.close));
     double launch = step.seconds;
     if (policy_ == "budget" && out.least <= step_budget_ && step_budget_ != kNoBudget)
-      launch = std::max(launch, passes::planner::lower_bound(step.graph, step_budget_ - step.fixed_bytes));
+      launch = std::max(launch, passes::planner::lower_bound(of->bounds, step_budget_ - step.fixed_bytes));
     out.bound = static_cast<double>(launches) * launch + out.update;
     return out;
   }
@@ -292,8 +293,8 @@ class BatchChooser::Search {
 
   bool is_found(Candidate& candidate, int effort) const {
     if (policy_ == "budget") {
-      const Prepared& of = *candidate.of;
-      if (passes::is_found_hastily(of.fused, of.step, step_budget_)) return true;
+      Prepared& of = *candidate.of;
+      if (passes::is_found_hastily(of.fused, of.step, of.bounds, step_budget_)) return true;
       if (effort == 0) return false;
     }
     solve(candidate, effort);
@@ -332,7 +333,7 @@ class BatchChooser::Search {
       return candidate.seconds >= 0;
     }
     return candidate.least <= step_budget_ &&
-           passes::planner::plan_recompute(candidate.of->step.graph,
+           passes::planner::plan_recompute(candidate.of->bounds,
                                            step_budget_ - candidate.of->step.fixed_bytes, 0)
                .feasible;
   }

@@ -239,7 +239,8 @@ std::optional<double> least_seconds(const Module& module, const Options& options
   const StepGraph step = step_graph(module, options.target);
   if (least_arena(step) > budget) return std::nullopt;
   if (step.arena_bytes <= budget) return step.seconds;
-  return std::max(step.seconds, planner::lower_bound(step.graph, budget - step.fixed_bytes));
+  planner::Bounds bounds(step.graph);
+  return std::max(step.seconds, planner::lower_bound(bounds, budget - step.fixed_bytes));
 }
 
 }  // namespace

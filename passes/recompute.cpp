@@ -51,16 +51,16 @@ StepPlan write_back(const Module& fused, const StepGraph& step, const std::vecto
 }
 
 // The cheapest plan that is found for `most` bytes. One that cannot be placed in them is mended, for as much less.
-planner::Recompute placed_plan(const Module& fused, const StepGraph& step, int64_t most,
-                               const planner::Recompute* above, int effort) {
-  planner::Recompute found = planner::plan_recompute(step.graph, most, effort, above);
+planner::Recompute placed_plan(const Module& fused, const StepGraph& step, planner::Bounds& bounds,
+                               int64_t most, const planner::Recompute* above, int effort) {
+  planner::Recompute found = planner::plan_recompute(bounds, most, effort, above);
   int64_t bytes = most;
   for (int attempt = 0; attempt < kPlacementTries && found.feasible; ++attempt) {
     const Module clones = rematerialized(fused, step, found.schedule);
     const int64_t excess = placed_bytes(clones, clones.step, most) - most;
     if (excess <= 0) return found;
     bytes -= excess;
-    found = planner::plan_recompute(step.graph, bytes, 0, &found);
+    found = planner::plan_recompute(bounds, bytes, 0, &found);
   }
   return {};
 }
@@ -86,14 +86,14 @@ int64_t least_arena(const StepGraph& step) {
   return step.fixed_bytes + least;
 }
 
-StepPlanner::StepPlanner(const Module& fused, const StepGraph& step, const Options& options)
-    : fused_(fused), step_(step), options_(options) {
+StepPlanner::StepPlanner(const Module& fused, const StepGraph& step, planner::Bounds& bounds,
+                         const Options& options)
+    : fused_(fused), step_(step), bounds_(bounds), options_(options) {
   planner::Recompute base;
   base.feasible = true;
   base.cost = step_.seconds;
   others_ = bytes_of_others(fused, step_.other_bytes);
-  const int64_t bound = transient_bytes(fused, fused.step);
-  const int64_t peak = std::max(others_, placed_bytes(fused, fused.step, bound));
+  const int64_t peak = std::max(others_, transient_bytes(fused, fused.step));
   // A search of a large step takes long, and each level on the way down the tree is one.
   const bool large = step_.graph.operations.size() > kLargeStep;
   const int levels = large ? kLevels / kFewerOfLarge : kLevels,
@@ -109,12 +109,6 @@ int64_t StepPlanner::bytes_of(int64_t number) const {
   return number / fine_ * unit_ + number % fine_ * (unit_ / fine_);
 }
 
-double StepPlanner::bound(int64_t bytes) {
-  const auto [at, fresh] = bounds_.try_emplace(bytes, 0);
-  if (fresh) at->second = planner::lower_bound(step_.graph, bytes);
-  return at->second;
-}
-
 const planner::Recompute& StepPlanner::level(int64_t number) {
   if (const auto known = levels_.find(number); known != levels_.end()) return known->second;
   const int64_t bit = number & -number;  // its children in the tree are half of that away
@@ -122,7 +116,8 @@ const planner::Recompute& StepPlanner::level(int64_t number) {
   planner::Recompute found;
   if (above.feasible) found = search(bytes_of(number), &above, options_.plan_effort);
   if (const int64_t low = number - bit;
-      low > 0 && above.feasible && (!found.feasible || bound(bytes_of(low)) < found.cost)) {
+      low > 0 && above.feasible &&
+      (!found.feasible || planner::lower_bound(bounds_, bytes_of(low)) < found.cost)) {
     const planner::Recompute& below = level(low);
     if (below.feasible && (!found.feasible || below.cost < found.cost)) found = below;
   }
@@ -132,7 +127,7 @@ const planner::Recompute& StepPlanner::level(int64_t number) {
 planner::Recompute StepPlanner::search(int64_t most, const planner::Recompute* above, int effort) {
   if (others_ > most) return {};
   ++searched_;
-  return placed_plan(fused_, step_, most, above, effort);
+  return placed_plan(fused_, step_, bounds_, most, above, effort);
 }
 
 // Tells whether the levels between two neighbours in the tree are not worth a search.
@@ -198,11 +193,11 @@ StepPlan StepPlanner::plan_within(int64_t budget) {
   if (!written.feasible) written = write_back(fused_, step_, chosen->schedule, budget);
   if (!written.feasible || written.arena > budget) return none;
   written.seconds = chosen->cost;
-  written.lower_bound = std::min(written.seconds, bound(transient));
+  written.lower_bound = std::min(written.seconds, planner::lower_bound(bounds_, transient));
   return written;
 }
 
-bool is_found_hastily(const Module& fused, const StepGraph& step, int64_t budget) {
+bool is_found_hastily(const Module& fused, const StepGraph& step, planner::Bounds& bounds, int64_t budget) {
   if (least_arena(step) > budget) return false;
   planner::Recompute plan;
   plan.feasible = true;
@@ -211,17 +206,18 @@ bool is_found_hastily(const Module& fused, const StepGraph& step, int64_t budget
   if (bytes_of_others(fused, most) > most) return false;
   // Each search goes on from the plan of a larger budget: it finds more than one that starts with none.
   for (int64_t more = most / 2; plan.feasible && more > most / 64; more /= 4)
-    plan = planner::plan_recompute(step.graph, most + more, 0, &plan);
-  return plan.feasible && placed_plan(fused, step, most, &plan, 0).feasible;
+    plan = planner::plan_recompute(bounds, most + more, 0, &plan);
+  return plan.feasible && placed_plan(fused, step, bounds, most, &plan, 0).feasible;
 }
 
 bool recompute(Module& module, const Options& options, Diag& diag) {
   const std::string policy = *module.settings.recompute.policy;
   if (policy == "none" || module.step.ops.empty()) return true;
   const StepGraph step = step_graph(module, options.target);
+  planner::Bounds bounds(step.graph);
   if (policy == "budget") {
     const int64_t budget = *module.settings.recompute.budget;
-    StepPlan plan = StepPlanner(module, step, options).plan(budget);
+    StepPlan plan = StepPlanner(module, step, bounds, options).plan(budget);
     if (!plan.feasible) {
       const int64_t least = least_arena(step);
       if (plan.proven)
@@ -246,13 +242,14 @@ bool recompute(Module& module, const Options& options, Diag& diag) {
   double seconds = 0;
   const std::vector<planner::Step> schedule = segment_schedule(module, step, peak, seconds);
   module = write_back(module, step, schedule, std::numeric_limits<int64_t>::max()).module;
-  note(module, step.seconds, seconds, std::min(seconds, planner::lower_bound(step.graph, peak)));
+  note(module, step.seconds, seconds, std::min(seconds, planner::lower_bound(bounds, peak)));
   return true;
 }
 
 std::vector<TradeOff> trade_off(const Module& fused, const Options& options, int points, int64_t also) {
   const StepGraph step = step_graph(fused, options.target);
-  StepPlanner planner(fused, step, options);
+  planner::Bounds bounds(step.graph);
+  StepPlanner planner(fused, step, bounds, options);
   const int64_t most = arena_of(fused), least = least_arena(step);
   std::vector<int64_t> budgets = {most};
   for (int i = 0; i + 1 < points; ++i) budgets.push_back(least + (most - least) / (points - 1) * i);

@@ -61,8 +61,9 @@ struct StepPlan {
 };
 
 // Tells whether a plan for an arena of `budget` bytes is found by a hasty search. StepPlanner finds more, and takes
-// longer.
-bool is_found_hastily(const ir::Module& fused, const StepGraph& step, int64_t budget);
+// longer. `bounds` are those of the step's graph.
+bool is_found_hastily(const ir::Module& fused, const StepGraph& step, planner::Bounds& bounds,
+                      int64_t budget);
 
 // Plans of one step for any number of budgets: what was searched for one is known for the next. A larger
 // budget never gives more seconds, and none where a smaller gives a plan. Keeps references to what it is made
@@ -78,8 +79,9 @@ bool is_found_hastily(const ir::Module& fused, const StepGraph& step, int64_t bu
 // fit. The way is as long as the tree is deep, and the work of a level is limited: so is that of a budget.
 class StepPlanner {
  public:
-  // `fused` is in phase fused, without clones; `step` is its graph.
-  StepPlanner(const ir::Module& fused, const StepGraph& step, const Options& options);
+  // `fused` is in phase fused, without clones; `step` is its graph, and `bounds` are that graph's.
+  StepPlanner(const ir::Module& fused, const StepGraph& step, planner::Bounds& bounds,
+              const Options& options);
   // Leaves room for weights that are fetched ahead from the host, if there is such a plan.
   StepPlan plan(int64_t budget);
   // Levels that were searched so far: the measure of work.
@@ -90,17 +92,16 @@ class StepPlanner {
   const planner::Recompute& level(int64_t number);
   planner::Recompute search(int64_t most, const planner::Recompute* above, int effort);
   int64_t bytes_of(int64_t number) const;
-  double bound(int64_t bytes);
   bool close(int64_t low, int64_t high);
 
   const ir::Module& fused_;
   const StepGraph& step_;
+  planner::Bounds& bounds_;
   const Options& options_;
   int64_t others_ = 0;                            // bytes that the other regions need beside the buffers
   int64_t unit_ = 0, fine_ = 1;                   // bytes between two coarse levels, and levels
   int64_t top_ = 1;                               // the level of the peak
   std::map<int64_t, planner::Recompute> levels_;  // by number
-  std::map<int64_t, double> bounds_;              // seconds, by bytes
   int64_t searched_ = 0;
 };
 

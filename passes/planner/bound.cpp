@@ -16,11 +16,17 @@ namespace gacc::passes::planner {
 namespace {
 
 constexpr double kInfinite = 1e300;
-constexpr int kBudgetCuts = 24;      // that close in on the budget, at most
+constexpr int kCuts = 48;            // that find the trade-off of a point, at most
+constexpr int kBudgetCuts = 24;      // that close in on the budget where these are too few, at most
 constexpr double kSameCut = 1e-9;    // of the scale: a cut that betters the envelope by less is on it
 constexpr double kEmptyArc = 1e-12;  // of the scale: an arc with less left counts as full
 // Points of the backward pass that are tried beside its beginning, as parts of it.
 constexpr double kBackwardPoints[] = {0.03, 0.08, 0.15, 0.3};
+
+}  // namespace
+
+// Not without a name: Bounds::TradeOff, which a header names, has members of these types.
+namespace cuts {
 
 // Dinic's maximum flow.
 class Flow {
@@ -38,14 +44,14 @@ class Flow {
   }
   void set_capacity(int edge, double capacity) { edges_[edge].capacity = capacity; }
 
-  double maximum(int source, int sink, double scale, int64_t& work) {
+  double maximum(int source, int sink, double scale) {
     tiny_ = scale * kEmptyArc;
     for (Edge& e : edges_) e.left = e.capacity;
     double total = 0;
-    while (layers(source, sink, work)) {
+    while (layers(source, sink)) {
       next_ = head_;
       while (true) {
-        const double pushed = push(source, sink, work);
+        const double pushed = push(source, sink);
         if (pushed <= tiny_) break;
         total += pushed;
       }
@@ -61,14 +67,13 @@ class Flow {
     double capacity, left;
   };
 
-  bool layers(int source, int sink, int64_t& work) {
+  bool layers(int source, int sink) {
     level_.assign(head_.size(), -1);
     level_[source] = 0;
     queue_.assign(1, source);
     for (size_t i = 0; i < queue_.size(); ++i) {
       const int from = queue_[i];
       for (int e = head_[from]; e >= 0; e = edges_[e].next) {
-        ++work;
         const Edge& edge = edges_[e];
         if (edge.left <= tiny_ || level_[edge.to] >= 0) continue;
         level_[edge.to] = level_[from] + 1;
@@ -79,13 +84,12 @@ class Flow {
   }
 
   // One path with an explicit stack: graphs are deeper than the machine's.
-  double push(int source, int sink, int64_t& work) {
+  double push(int source, int sink) {
     path_.clear();
     int at = source;
     while (at != sink) {
       int& e = next_[at];
       while (e >= 0) {
-        ++work;
         const Edge& edge = edges_[e];
         if (edge.left > tiny_ && level_[edge.to] == level_[at] + 1) break;
         e = edge.next;
@@ -142,10 +146,10 @@ class Model {
     for (const int o : todo_) scale_ += graph.operation(o).once ? 0 : graph.operation(o).again_cost();
   }
 
-  Cut solve(double price, double& value, int64_t& work) {
+  Cut solve(double price, double& value) {
     for (const auto& [x, edge] : keep_)
       flow_.set_capacity(edge, price * static_cast<double>(graph_.tensor(x).bytes));
-    value = flow_.maximum(source_, sink_, scale_, work);
+    value = flow_.maximum(source_, sink_, scale_);
     Cut cut;
     cut.price = price;
     cut.kept.assign(graph_.tensors.size(), 0);
@@ -193,73 +197,81 @@ class Model {
   double scale_ = 0;
 };
 
-}  // namespace
+// The lower envelope of cost against bytes, as far as cuts have found it.
+struct Envelope {
+  std::vector<Cut> cuts;                          // by falling bytes
+  std::vector<char> done;                         // by pair of neighbours: there is no cut between them
+  std::vector<std::pair<double, double>> values;  // prices, and the values of their cuts
+};
 
-PointBound bound_at(const Graph& graph, int point, int64_t budget, int breakpoints, int64_t& work) {
-  PointBound out;
-  out.point = point;
-  Model model(graph, point);
-  const double excess = static_cast<double>(graph.own_bytes(point) - budget);
+// Looks for a cut between the neighbours `pair` and the next one.
+void split(Model& model, Envelope& envelope, size_t pair) {
+  const Cut &low = envelope.cuts[pair], &high = envelope.cuts[pair + 1];
+  envelope.done[pair] = 1;
+  if (low.bytes <= high.bytes) return;
+  const double price = (high.cost - low.cost) / static_cast<double>(low.bytes - high.bytes);
+  if (!(price > 0)) return;
   double value = 0;
-  // A price that keeps everything (of any cost) and one that keeps nothing.
-  Cut all = model.solve(0, value, work);  // at price 0 keeping is free
-  const double top = std::max(model.scale(), 1e-300) * 2;
-  Cut none = model.solve(top, value, work);
-  const auto line = [&](const Cut& cut, double price) {
-    return cut.cost + price * (static_cast<double>(cut.bytes) + excess);
-  };
-  out.cuts = {std::move(all), std::move(none)};
-  out.extra = std::max(0.0, value + top * excess);
-  if (static_cast<double>(out.cuts[0].bytes) + excess <= 0) out.extra = 0;
-  // 1. Where the lower envelope crosses the budget: between the last cut above it and the first below.
-  // 2. Then the other breakpoints, the widest step first.
-  std::vector<char> done = {0};  // by neighbouring pair
-  bool at_budget = true;
-  for (int attempt = 0; attempt < kBudgetCuts + breakpoints; ++attempt) {
-    size_t pair = done.size();
-    if (at_budget) {
-      for (size_t i = 0; i < done.size(); ++i)
-        if (static_cast<double>(out.cuts[i].bytes) + excess > 0 &&
-            static_cast<double>(out.cuts[i + 1].bytes) + excess <= 0)
-          pair = i;
-      if (pair == done.size() || done[pair] != 0) {
-        at_budget = false;
-        attempt = std::max(attempt, kBudgetCuts);
-      }
-    }
-    if (!at_budget) {
-      pair = done.size();
-      for (size_t i = 0; i < done.size(); ++i) {
-        if (done[i] != 0) continue;
-        if (pair == done.size() ||
-            out.cuts[i].bytes - out.cuts[i + 1].bytes > out.cuts[pair].bytes - out.cuts[pair + 1].bytes)
-          pair = i;
-      }
-      if (pair == done.size()) break;
-    }
-    const Cut &low = out.cuts[pair], &high = out.cuts[pair + 1];
-    if (low.bytes <= high.bytes) {
-      done[pair] = 1;
-      continue;
-    }
-    const double price = (high.cost - low.cost) / static_cast<double>(low.bytes - high.bytes);
-    if (!(price > 0)) {
-      done[pair] = 1;
-      continue;
-    }
-    Cut middle = model.solve(price, value, work);
-    out.extra = std::max(out.extra, value + price * excess);
-    if (line(middle, price) >= line(low, price) - kSameCut * model.scale() || middle.bytes >= low.bytes ||
-        middle.bytes <= high.bytes) {
-      done[pair] = 1;
-      continue;
-    }
-    out.cuts.insert(out.cuts.begin() + static_cast<std::ptrdiff_t>(pair) + 1, std::move(middle));
-    done.insert(done.begin() + static_cast<std::ptrdiff_t>(pair), 0);
-  }
-  return out;
+  Cut middle = model.solve(price, value);
+  envelope.values.emplace_back(price, value);
+  const auto line = [&](const Cut& cut) { return cut.cost + price * static_cast<double>(cut.bytes); };
+  if (line(middle) >= line(low) - kSameCut * model.scale() || middle.bytes >= low.bytes ||
+      middle.bytes <= high.bytes)
+    return;
+  envelope.done[pair] = 0;
+  envelope.cuts.insert(envelope.cuts.begin() + static_cast<std::ptrdiff_t>(pair) + 1, std::move(middle));
+  envelope.done.insert(envelope.done.begin() + static_cast<std::ptrdiff_t>(pair), 0);
 }
 
+}  // namespace cuts
+
+class Bounds::TradeOff {
+ public:
+  // Splits the widest step first.
+  TradeOff(const Graph& graph, int point) : model_(graph, point) {
+    // A price that keeps everything (of any cost) and one that keeps nothing.
+    double value = 0;
+    Cut all = model_.solve(0, value);  // at price 0 keeping is free
+    const double top = std::max(model_.scale(), 1e-300) * 2;
+    Cut none = model_.solve(top, value);
+    found_ = {{std::move(all), std::move(none)}, {0}, {{top, value}}};
+    const auto width = [&](size_t i) { return found_.cuts[i].bytes - found_.cuts[i + 1].bytes; };
+    for (int attempt = 0; attempt < kCuts; ++attempt) {
+      size_t pair = found_.done.size();
+      for (size_t i = 0; i < found_.done.size(); ++i)
+        if (found_.done[i] == 0 && (pair == found_.done.size() || width(i) > width(pair))) pair = i;
+      if (pair == found_.done.size()) break;
+      cuts::split(model_, found_, pair);
+    }
+  }
+
+  // The bound where so many bytes more are live than the budget has, if everything is forced; the cuts go on where the
+  // envelope crosses the budget: between the last cut above it and the first below.
+  PointBound at(double excess) {
+    cuts::Envelope near = found_;
+    const auto over = [&](size_t i) { return static_cast<double>(near.cuts[i].bytes) + excess > 0; };
+    for (int attempt = 0; attempt < kBudgetCuts; ++attempt) {
+      size_t pair = near.done.size();
+      for (size_t i = 0; i < near.done.size(); ++i)
+        if (over(i) && !over(i + 1)) pair = i;
+      if (pair == near.done.size() || near.done[pair] != 0) break;
+      cuts::split(model_, near, pair);
+    }
+    PointBound out;
+    if (over(0))
+      for (const auto& [price, value] : near.values) out.extra = std::max(out.extra, value + price * excess);
+    out.cuts = std::move(near.cuts);
+    return out;
+  }
+
+ private:
+  cuts::Model model_;
+  cuts::Envelope found_;
+};
+
+namespace {
+
+// The points that Bounds::points gives.
 std::vector<int> bound_points(const Graph& graph) {
   // Bytes live at each operation of the plain program.
   const size_t n = graph.operations.size();
@@ -294,6 +306,19 @@ std::vector<int> bound_points(const Graph& graph) {
   std::ranges::sort(points);
   points.erase(std::unique(points.begin(), points.end()), points.end());
   return points;
+}
+
+}  // namespace
+
+Bounds::Bounds(const Graph& graph) : graph_(graph), points_(bound_points(graph)) {}
+Bounds::~Bounds() = default;
+
+PointBound Bounds::at(int point, int64_t budget) {
+  std::unique_ptr<TradeOff>& known = known_[point];
+  if (!known) known = std::make_unique<TradeOff>(graph_, point);
+  PointBound out = known->at(static_cast<double>(graph_.own_bytes(point) - budget));
+  out.point = point;
+  return out;
 }
 
 }  // namespace gacc::passes::planner

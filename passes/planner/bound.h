@@ -5,6 +5,8 @@
 // for every price, cut + price * (bytes forced - budget) bounds the extra cost from below (Lagrange).
 #pragma once
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <vector>
 
 #include "passes/planner/graph.h"
@@ -25,10 +27,27 @@ struct PointBound {
   std::vector<Cut> cuts;  // by falling bytes: breakpoints of the trade-off
 };
 
-// The bound at the operation `point`; `breakpoints`: the most of them to find besides those it needs.
-PointBound bound_at(const Graph& graph, int point, int64_t budget, int breakpoints, int64_t& work);
+// The bounds of one graph. The trade-off at a point does not depend on the budget: it is found once, when it is first
+// asked for. What at() returns depends on its arguments alone, not on what was asked before.
+class Bounds {
+ public:
+  // Keeps a reference to the graph.
+  explicit Bounds(const Graph& graph);
+  ~Bounds();
+  Bounds(const Bounds&) = delete;
+  Bounds& operator=(const Bounds&) = delete;
 
-// Points worth a try: the fullest operation of the plain program, the first of backward, some beyond.
-std::vector<int> bound_points(const Graph& graph);
+  const Graph& graph() const { return graph_; }
+  // Points worth a try: the fullest operation of the plain program, the first of backward, some beyond.
+  const std::vector<int>& points() const { return points_; }
+  // The bound at the operation `point`.
+  PointBound at(int point, int64_t budget);
+
+ private:
+  class TradeOff;
+  const Graph& graph_;
+  std::vector<int> points_;
+  std::map<int, std::unique_ptr<TradeOff>> known_;  // by point
+};
 
 }  // namespace gacc::passes::planner

@@ -130,10 +130,11 @@ Placement place(const std::vector<Block>& blocks, int64_t enough) {
   Placement best = place_greedily(blocks, bound);
   if (best.height > enough && enough > bound)
     take_if_found(best, search_packing(blocks, enough, kWorkWithin));
-  const int64_t work = int64_t{1} << (best.height <= enough ? 20 : 26);  // about a second at most
-  // The bound itself first, then heights between what failed and what was found.
+  const bool is_enough = best.height <= enough;
+  const int64_t work = int64_t{1} << (is_enough ? 20 : 26);  // about a second at most
+  // The bound itself first, then heights between what failed and what was found. What is enough has only the first.
   int64_t failed = bound - 1, next = bound;
-  for (int attempt = 0; attempt < 4 && best.height > next; ++attempt) {
+  for (int attempt = 0; attempt < (is_enough ? 1 : 4) && best.height > next; ++attempt) {
     if (!take_if_found(best, search_packing(blocks, next, attempt == 0 ? work : work / 4))) failed = next;
     next = failed + 1 + (best.height - failed - 1) / 2;
   }

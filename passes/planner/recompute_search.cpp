@@ -32,7 +32,6 @@ constexpr double kGapForBlockChain = 0.002;  // above it, whole blocks are also 
 constexpr double kGapForLongRestarts =
     0.005;  // above it, restarts may take three times as long; below, few in a large graph
 constexpr double kCostRounding = 1e-12;    // relative: costs no further apart than this are equal
-constexpr int kSeedBreakpoints = 24;       // cuts of a point, from which seeds are made, beyond the needed
 constexpr size_t kMostSeeds = 3;           // points whose cuts are tried; 1 without effort
 constexpr size_t kRestartPlans = 6;        // plans that restarts begin with, the best found
 constexpr int kMostMakingsBeforeHeld = 4;  // a tensor is held from its n-th making on, n up to this
@@ -58,24 +57,25 @@ struct Manner {
 
 class Planner {
  public:
-  Planner(const Graph& graph, int64_t budget, int effort, const Recompute* above)
-      : graph_(graph),
+  Planner(Bounds& bounds, int64_t budget, int effort, const Recompute* above)
+      : bounds_(bounds),
+        graph_(bounds.graph()),
         budget_(budget),
         effort_(effort),
         above_(above),
-        simulator_(graph),
-        now_(graph),
+        simulator_(graph_),
+        now_(graph_),
         random_(1),
-        best_(graph) {
+        best_(graph_) {
     std::map<std::pair<int64_t, double>, int> kinds;
-    for (const Tensor& x : graph.tensors) {
-      const double again = x.producer < 0 ? 0 : graph.operation(x.producer).again_cost();
+    for (const Tensor& x : graph_.tensors) {
+      const double again = x.producer < 0 ? 0 : graph_.operation(x.producer).again_cost();
       kind_.push_back(kinds.emplace(std::pair(x.bytes, again), static_cast<int>(kinds.size())).first->second);
     }
     kinds_ = kinds.size();
-    seen_.assign(graph.operations.size(), 0);
+    seen_.assign(graph_.operations.size(), 0);
     // About 0.1 seconds and 0.3 milliseconds per operation, at 80 million visits a second.
-    limit_ = static_cast<int64_t>(1e7 + 2.5e4 * static_cast<double>(graph.operations.size())) *
+    limit_ = static_cast<int64_t>(1e7 + 2.5e4 * static_cast<double>(graph_.operations.size())) *
              std::max(effort, 1);
   }
 
@@ -97,9 +97,8 @@ class Planner {
       }
     }
     std::vector<PointBound> bounds;
-    int64_t work = 0;
-    for (const int point : bound_points(graph_)) {
-      bounds.push_back(bound_at(graph_, point, budget_, 0, work));
+    for (const int point : bounds_.points()) {
+      bounds.push_back(bounds_.at(point, budget_));
       out.lower_bound = std::max(out.lower_bound, out.base_cost + bounds.back().extra);
     }
     enough_ =
@@ -110,8 +109,7 @@ class Planner {
     const int64_t limit = std::exchange(limit_, limit_ / 2);  // the rest is for restarts
     if (above_ != nullptr && above_->choices) seed(*above_->choices);
     for (size_t i = 0; i < seeds && !done(); ++i) {
-      const PointBound hull = bound_at(graph_, bounds[i].point, budget_, kSeedBreakpoints, work);
-      from_cuts(hull);
+      from_cuts(bounds[i]);
       if (!found_ || (effort_ > 0 && best_measure_.cost > enough_ + kGapForBlockChain * out.base_cost))
         try_blocks();
     }
@@ -518,6 +516,7 @@ class Planner {
     RecomputePlan plan;
   };
 
+  Bounds& bounds_;
   const Graph& graph_;
   int64_t budget_;
   int effort_;
@@ -539,16 +538,19 @@ class Planner {
 
 }  // namespace
 
-double lower_bound(const Graph& graph, int64_t budget) {
-  int64_t work = 0;
+double lower_bound(Bounds& bounds, int64_t budget) {
   double extra = 0;
-  for (const int point : bound_points(graph))
-    extra = std::max(extra, bound_at(graph, point, budget, 0, work).extra);
-  return graph.base_cost() + extra;
+  for (const int point : bounds.points()) extra = std::max(extra, bounds.at(point, budget).extra);
+  return bounds.graph().base_cost() + extra;
+}
+
+Recompute plan_recompute(Bounds& bounds, int64_t budget, int effort, const Recompute* above) {
+  return Planner(bounds, budget, effort, above).solve();
 }
 
 Recompute plan_recompute(const Graph& graph, int64_t budget, int effort, const Recompute* above) {
-  return Planner(graph, budget, effort, above).solve();
+  Bounds bounds(graph);
+  return plan_recompute(bounds, budget, effort, above);
 }
 
 }  // namespace gacc::passes::planner

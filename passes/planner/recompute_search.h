@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "passes/planner/bound.h"
 #include "passes/planner/simulate.h"
 
 namespace gacc::passes::planner {
@@ -22,13 +23,14 @@ struct Recompute {
   double gap() const { return base_cost > 0 ? (cost - lower_bound) / base_cost : 0; }
 };
 
-// Returns what every schedule with this order of first executions costs at least; `graph` has a plan of that size.
-double lower_bound(const Graph& graph, int64_t budget);
+// Returns what every schedule with this order of first executions costs at least; the graph has a plan of that size.
+double lower_bound(Bounds& bounds, int64_t budget);
 
 // `effort` scales the work of the search (never seconds: the same input gives the same plan). 0: the first
 // plan found. `above`: the plan of a larger budget. The search starts from it, and gives no plan that costs
-// less, so that more memory never costs more.
+// less, so that more memory never costs more. Several plans of one graph share its bounds.
 Recompute plan_recompute(const Graph& graph, int64_t budget, int effort = 1,
                          const Recompute* above = nullptr);
+Recompute plan_recompute(Bounds& bounds, int64_t budget, int effort = 1, const Recompute* above = nullptr);
 
 }  // namespace gacc::passes::planner

@@ -97,7 +97,8 @@ TEST(Recompute, BudgetsAreKeptAndNothingChanges) {
     const passes::StepGraph step = passes::step_graph(fused, options.target);
     const int64_t base = passes::arena_of(fused), least = passes::least_arena(step);
     EXPECT_LE(least, base);
-    passes::StepPlanner planner(fused, step, options);
+    passes::planner::Bounds bounds(step.graph);
+    passes::StepPlanner planner(fused, step, bounds, options);
     for (const double part : {0.8, 0.5, 0.2}) {
       const int64_t budget = least + static_cast<int64_t>(part * static_cast<double>(base - least));
       const passes::StepPlan plan = planner.plan(budget);
@@ -137,7 +138,8 @@ void expect_monotone(uint32_t seed, const passes::Options& options) {
   const Module fused = compiled(random_model(seed), "fuse");
   const passes::StepGraph step = passes::step_graph(fused, options.target);
   const int64_t base = passes::arena_of(fused), least = passes::least_arena(step);
-  passes::StepPlanner planner(fused, step, options);
+  passes::planner::Bounds bounds(step.graph);
+  passes::StepPlanner planner(fused, step, bounds, options);
   double before = -1;
   int plans = 0;
   for (int i = 0; i < kBudgets; ++i) {
@@ -154,7 +156,8 @@ void expect_monotone(uint32_t seed, const passes::Options& options) {
       EXPECT_LE(plan.seconds, before) << what;
     }
     if (i % 10 == 9) {  // what was searched for other budgets changes nothing
-      passes::StepPlanner fresh(fused, step, options);
+      passes::planner::Bounds own(step.graph);
+      passes::StepPlanner fresh(fused, step, own, options);
       EXPECT_EQ(print(fresh.plan(budget).module), print(plan.module)) << what;
       EXPECT_LE(fresh.searched(), 20) << what;  // of 8,192 levels: one budget of work for a walk
     }

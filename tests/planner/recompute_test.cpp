@@ -113,9 +113,9 @@ void compare_with_optimum(uint32_t seed, int more_operations, int most_tensors, 
     tally.excess += plan.cost / best - 1;
   }
   // The bound by cuts holds at every point.
-  int64_t work = 0;
+  Bounds bounds(graph);
   for (int t = 0; t <= graph.end(); ++t)
-    ASSERT_LE(plan.base_cost + bound_at(graph, t, budget, 4, work).extra, best + 1e-6) << what << " at " << t;
+    ASSERT_LE(plan.base_cost + bounds.at(t, budget).extra, best + 1e-6) << what << " at " << t;
 }
 
 TEST(Recompute, NearTheOptimumOnTinyGraphs) {
