@@ -80,7 +80,7 @@ StepCompiler::Ended StepCompiler::transform(const passes::PipelineOptions& pipel
   }
   LongWork work("planning");
   passes::PipelineOptions told = pipeline;
-  told.verify = passes::Verify::phases;
+  told.verify = passes::Verify::twice;
   told.on_pass = [&](std::string_view pass, size_t number, size_t of) {
     work.now(fmt::format("planning, pass {} of {}, {}", number, of, pass));
   };

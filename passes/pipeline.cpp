@@ -100,7 +100,7 @@ PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, 
                                [&](const std::string& wanted) { return wanted == name || wanted == "all"; });
   };
 
-  const ir::Module first = options.verify == Verify::phases ? module : ir::Module{};
+  const ir::Module first = options.verify == Verify::twice ? module : ir::Module{};
   std::vector<Timing> timings;
   for (const Pass* const& pass : order) {
     if (pass == nullptr) return {.internal_error = "internal error: " + unknown_pass(options)};
@@ -126,7 +126,8 @@ PipelineResult run_pipeline(ir::Module& module, const PipelineOptions& options, 
     if (new_phase) module.phase = *pass->gives;
 
     const bool last = pass == order.back() || pass->name == options.stop_after;
-    if (each || (options.verify == Verify::phases && (new_phase || last))) {
+    const bool fused = new_phase && module.phase == ir::Phase::fused;
+    if (each || (options.verify == Verify::twice && (fused || last))) {
       if (const std::string problem = problem_of(module); !problem.empty()) {
         const std::string here =
             internal_error(*pass, problem, each ? ir::print(before) : "(it was not kept)\n");

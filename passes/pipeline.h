@@ -13,10 +13,10 @@
 
 namespace gacc::passes {
 
-// When the verifier looks at the module. `phases`: where a pass has given it a new phase, and at the end; what it then
-// finds is looked for once more, after each pass, so that the report names the one. `never` is for a module that only
-// says what it would need.
-enum class Verify : uint8_t { never, phases, each_pass };
+// When the verifier looks at the module. `twice`: before memory is planned, and at the end; what it then finds is looked
+// for once more, after each pass, so that the report names the one. `never` is for a module that only says what it would
+// need.
+enum class Verify : uint8_t { never, twice, each_pass };
 
 struct PipelineOptions {
   std::vector<std::string> passes{};       // names in order; empty: all_passes()
