@@ -158,8 +158,14 @@ std::string nearest(std::string_view word, const std::vector<std::string_view>& 
   };
   std::string_view best;
   size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;  // further away is not what was meant
+  // "gemma3" is rather meant as "gemma3_text" than as "gemma2".
+  constexpr size_t kBeginning = 3;  // letters that a name's beginning has at least
+  const auto begins = [&](std::string_view candidate) {
+    return word.size() >= kBeginning && candidate.size() > word.size() && candidate.starts_with(word) &&
+           candidate[word.size()] == '_';
+  };
   for (const std::string_view candidate : known) {
-    const size_t distance = edit_distance(lower(word), lower(candidate));
+    const size_t distance = begins(candidate) ? 0 : edit_distance(lower(word), lower(candidate));
     if (distance < best_distance) best = candidate, best_distance = distance;
   }
   return std::string(best);

@@ -253,6 +253,13 @@ struct PlanLength {
   bool epochs = false;      // counted instead of updates
 };
 
+// A schedule that multiplies the rate by `gamma` every `each` updates or epochs, without an end.
+struct PlanDecay {
+  double gamma = 1;
+  int64_t each = 1, warmup = 0;
+  bool epochs = false;  // counted instead of updates
+};
+
 // The seed of the backward pass where it is not 1: @loss.scale, or 1 without that state, over `elements`, those of one
 // full micro-batch's loss (1 with f32). Accumulated gradients are multiplied by it.
 struct SeedRules {
@@ -374,6 +381,7 @@ struct Plan {
   int64_t max_skips = 100;  // ... until so many in a row
   std::optional<PlateauRules> plateau;
   std::optional<PlanLength> length;
+  std::optional<PlanDecay> decay;
   std::optional<SeedRules> seed_rules;
   PlanPredict predict;
   std::optional<PlanAnswers> answers;

@@ -126,9 +126,10 @@ Status launch_all(Run& run, Session& session, Progress& progress) {
   if (options.resume && !result.interrupted && result.launches == before)
     say_nothing_to_do(run);
   else if (options.patience && result.best.worse >= *options.patience)
-    progress.say(fmt::format("no better {} in {}: stopped; the best was {:.6g}, at update {}", options.best,
+    progress.say(fmt::format("no better {} in {}: stopped; the best was {:.6g}, at update {}{}", options.best,
                              counted(result.best.worse, "evaluation"),
-                             result.best.value * reporter.unit_of(options.best), result.best.updates));
+                             result.best.value * reporter.unit_of(options.best), result.best.updates,
+                             run.saves_best ? "" : ", whose weights --save-best FILE would have kept"));
   if (result.open_launches > 0)
     progress.say(fmt::format(
         "the last window ({} of {} launches) was still open {}", result.open_launches, plan.accumulate,

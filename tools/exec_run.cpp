@@ -256,6 +256,9 @@ void Run::say_settings() const {
   if (trained && judged && trained->path == judged->path && trained->files == judged->files &&
       judged->has("split") && !trained->has("split") && trained->option("split") != "train")
     say("gacc-exec: warning: what --eval holds out is trained on, too: add split=train to --data\n");
+  if (given.data == given.eval)
+    say("gacc-exec: note: --eval names the data that are trained on: what it says is of no new samples; "
+        "split=train and split=test part most data\n");
   if (plan.lr == 0) say("gacc-exec: warning: the learning rate is 0: the parameters stay as they are\n");
   if (plan.micro_batch > data.samples)
     say("gacc-exec: warning: the data have {}, fewer than the {} of a micro-batch: compile with --set "
@@ -330,6 +333,12 @@ Status Run::load_parameters() {
   if (given.trains() && !plan.adapters.empty() && file.empty() && !resumes)
     say("gacc-exec: warning: the model has adapters, and without --load they are trained on weights drawn at "
         "random\n");
+  const auto is_adapters = [&](const StoredTensor& tensor) { return is_of_adapter(plan, tensor.name); };
+  if (!given.trains() && !given.init_only && !plan.adapters.empty() && given.load_adapter.empty() &&
+      !resumes && !file.empty() && std::ranges::none_of(loaded.tensors(), is_adapters))
+    say("gacc-exec: note: the model has adapters, and none are loaded (--load-adapter FOLDER): what follows "
+        "is the "
+        "base model's\n");
   if (resumes) metadata = checkpoint.earlier().data;
   return read_facts(metadata, resumes ? checkpoint.file() : file, plan, facts);
 }

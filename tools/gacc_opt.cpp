@@ -34,6 +34,14 @@ std::vector<std::string> names(std::string list) {
   return {std::istream_iterator<std::string>(words), {}};
 }
 
+// Tells whether a text begins with a table of TOML; IR begins with a comment or `module`.
+bool is_model_file(std::string_view text) {
+  size_t at = 0;
+  while ((at = text.find_first_not_of(" \t\r\n", at)) != text.npos && text[at] == '#')
+    at = text.find('\n', at);
+  return at != text.npos && text[at] == '[';
+}
+
 int run(const Arguments& arguments) {
   if (const std::string wrong = wrong_outputs({{"FILE", FileUse::reads, {source_of(arguments.file)}},
                                                {"-o", FileUse::writes, {target_of(arguments.out)}}});
@@ -65,7 +73,13 @@ int run(const Arguments& arguments) {
 
   const Result<std::string> text = read_input(arguments.file);
   if (!text) return exit_status(text.status());
-  Diag diag(arguments.file == "-" ? "<stdin>" : arguments.file, *text);
+  const std::string name = arguments.file == "-" ? "<stdin>" : arguments.file;
+  if (is_model_file(*text))
+    return fail(kFailed,
+                fmt::format("{0} is a model file, and gacc-opt reads IR, which gaccc {0} --emit ir writes; "
+                            "gaccc {0} -o step.ptx compiles it",
+                            name));
+  Diag diag(name, *text);
   std::optional<ir::Module> module = ir::parse(*text, diag);
   if (!module || !ir::verify(*module, diag)) {
     to_stderr(diag.render());

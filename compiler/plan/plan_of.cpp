@@ -120,6 +120,17 @@ std::optional<PlanLength> length_of(const ir::Settings& settings) {
   return length;
 }
 
+// Returns nothing for another schedule than step and exponential.
+std::optional<PlanDecay> decay_of(const ir::Settings& settings) {
+  const std::string& type = *settings.schedule.type;
+  const bool steps = type == ir::rates::step.name;
+  if (!steps && type != ir::rates::exponential.name) return std::nullopt;
+  return PlanDecay{.gamma = std::get<double>(*settings.of_type("schedule.gamma")),
+                   .each = steps ? std::get<int64_t>(*settings.of_type("schedule.step_size")) : 1,
+                   .warmup = *settings.schedule.warmup,
+                   .epochs = *settings.schedule.unit == "epochs"};
+}
+
 std::vector<PlanLoad::Parameter> parameters_of(const std::vector<ir::LoadSettings>& loads) {
   std::vector<PlanLoad::Parameter> all;
   for (const ir::LoadSettings& each : loads)
@@ -285,6 +296,7 @@ Plan plan_of(const ir::Module& module) {
     plan.seed_rules = SeedRules{*elements, dynamic};
   if (*settings.schedule.type == ir::rates::plateau.name) plan.plateau = plateau_of(settings);
   plan.length = length_of(settings);
+  plan.decay = decay_of(settings);
   plan.predict = predict_of(module);
   plan.answers = answers_of(module);
   plan.load = load_of(settings);

@@ -348,9 +348,11 @@ Status DataReader::settle(size_t i) {
   if (known.mean.empty()) {
     if (!learns)
       return Status::error(
-          "{}: the input {} is normalised by its training data, and nothing says how: give --data, or --load "
-          "a file that gacc-exec has saved after training",
-          given_[i].where, in_quotes(input.name));
+          "{}: the input {} is normalised by its training data, and nothing says how: {}--load a file that "
+          "gacc-exec has saved after training, or state normalize = {{ mean = [...], std = [...] }} of the "
+          "input in "
+          "the model file",
+          given_[i].where, in_quotes(input.name), use_ == DataUse::evaluation ? "give --data, " : "");
     learn_statistics(column.dtype, dataset_.bytes(i), input.shape, known);
   }
   column.mean = known.mean;
@@ -387,6 +389,13 @@ void DataReader::warn_of_scale(size_t i, std::string_view before) {
     const bool dark = std::ranges::all_of(some, [](std::byte value) { return value < std::byte{128}; });
     if (learns && (dark || checked_product(column.shape) < kFew))
       remark(fmt::format("note: {}: u8 is scaled by 1/255 for the input {}", where, in_quotes(input.name)));
+    const auto most = [](const std::vector<double>& of) { return of.empty() ? 0.0 : std::ranges::max(of); };
+    if (const double mean = most(input.mean), std = most(input.std); mean > 1 || std > 1)
+      remark(fmt::format(
+          "warning: {}: u8 is scaled by 1/255 before it is normalised: with mean {:.6g} and std {:.6g} the "
+          "input "
+          "{} has {:.4g} to {:.4g}; of bytes between 0 and 1 they are {:.4g} and {:.4g}",
+          where, mean, std, in_quotes(input.name), -mean / std, (1 - mean) / std, mean / 255, std / 255));
     if (!before.empty() && before != "u8" && is_integer(before))
       remark(fmt::format(
           "warning: {}: u8 is scaled by 1/255, and the {} that the input {} was trained on is not", where,

@@ -89,7 +89,33 @@ Status check_length(const Plan& plan, int64_t updates, int64_t updates_per_epoch
       counted(run.total, unit), run.warmup);
 }
 
+namespace {
+
+// Says that the rate vanishes long before the run ends, as where a schedule by epochs was meant; "" where not.
+std::string vanishing(const PlanDecay& decay, int64_t updates, int64_t updates_per_epoch) {
+  constexpr double kNothing = 1e-6;  // of optimizer.lr
+  constexpr double kLong = 0.2;      // of the run
+  if (decay.gamma <= 0 || decay.gamma >= 1) return {};
+  const double steps = std::ceil(std::log(kNothing) / std::log(decay.gamma));
+  const double unit = static_cast<double>(decay.epochs ? updates_per_epoch : 1);
+  const double from = (static_cast<double>(decay.warmup) + steps * static_cast<double>(decay.each)) * unit;
+  if (from > (1 - kLong) * static_cast<double>(updates)) return {};
+  return fmt::format(
+      "the schedule multiplies the rate by {} every {}: after {} of {} it is less than a millionth of "
+      "optimizer.lr{}",
+      decay.gamma, counted(decay.each, decay.epochs ? "epoch" : "update"), static_cast<int64_t>(from),
+      counted(updates, "update"),
+      decay.epochs ? "" : "; schedule.unit = \"epochs\" counts epochs instead of updates");
+}
+
+}  // namespace
+
 Result<std::string> tell_length(Session& session, const Plan& plan, int64_t updates) {
+  if (plan.decay) {
+    const int64_t each =
+        plan.decay->epochs ? std::max(1, GACC_TRY(session.read_state<int32_t>(state::updates_per_epoch))) : 1;
+    if (std::string text = vanishing(*plan.decay, updates, each); !text.empty()) return text;
+  }
   if (!plan.length) return std::string();
   const PlanLength& said = *plan.length;
   int64_t each = 1;

@@ -327,8 +327,16 @@ TEST_F(DatasetTest, StatisticsOfTheData) {
   EXPECT_EQ(
       load_dataset(other, plan, DataUse::evaluation, none, data).text(),
       folder_.path("v.npy") +
-          ": the input \"image\" is normalised by its training data, and nothing says how: give --data, or "
-          "--load a file that gacc-exec has saved after training");
+          ": the input \"image\" is normalised by its training data, and nothing says how: give --data, "
+          "--load a file that gacc-exec has saved after training, or state normalize = { mean = [...], std = "
+          "[...] } of the input in the model file");
+  EXPECT_EQ(load_dataset(other, plan, DataUse::prediction, none, data).text(),
+            folder_.path("v.npy") +
+                ": the input \"image\" is normalised by its training data, and nothing says how: --load a "
+                "file that "
+                "gacc-exec has saved after training, or state normalize = { mean = [...], std = [...] } of "
+                "the input "
+                "in the model file");
 }
 
 TEST(Facts, MetadataMustFit) {

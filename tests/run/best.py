@@ -67,7 +67,7 @@ def test_patience(folder):
     best = min(evaluations, key=lambda e: e["loss"])
     expect([e["best"] for e in evaluations[-3:]] == [True, False, False] and evaluations[-3] == best, evaluations)
     expect(f"no better loss in 2 evaluations: stopped; the best was {best['loss']:.6g}, at update "
-           f"{best['updates']}\n" in done.stdout, done.stdout)
+           f"{best['updates']}, whose weights --save-best FILE would have kept\n" in done.stdout, done.stdout)
     done = run("gacc-exec", *step, "--epochs", 50, "--patience", 2, *state, "--resume")
     expect("gacc-exec: nothing to do: 2 evaluations in a row were not better than the best; a larger --patience goes "
            "on\n" in done.stderr, done.stderr)

@@ -113,8 +113,8 @@ def test_statistics_are_kept(folder):
     run("gacc-exec", step, "--init-only", "--save", folder / "initial.safetensors")
     harness.one_error(run("gacc-exec", step, "--eval", spec, "--load", folder / "initial.safetensors", code=1),
                       f'{folder}/first.csv: the input "x" is normalised by its training data, and nothing says how: '
-                      f'give --data, '
-                      "or --load a file that gacc-exec has saved after training")
+                      "give --data, --load a file that gacc-exec has saved after training, or state normalize = "
+                      "{ mean = [...], std = [...] } of the input in the model file")
     run("gacc-exec", step, "--data", spec, "--epochs", 1, "--checkpoint", folder / "cut")
     run("gacc-exec", step, "--data", spec, "--epochs", 3, "--checkpoint", folder / "cut", "--resume", "--save",
         folder / "cut.safetensors")

@@ -1,4 +1,5 @@
 """Mistakes at the command line, and the words that users get: what is wrong, where, and what would be right."""
+import array
 import os
 import re
 import shutil
@@ -139,6 +140,10 @@ def test_weights_that_nobody_trained(folder):
     run("gacc-exec", artifact, "--data", data, "--updates", 1, "--save", folder / "w")
     expect("warning" not in run("gacc-exec", adapted, "--data", data, "--updates", 1, "--load", folder / "w").stderr,
            "a warning with --load")
+    note = "note: the model has adapters, and none are loaded (--load-adapter FOLDER)"
+    harness.says(run("gacc-exec", adapted, "--eval", data, "--load", folder / "w"), note)
+    run("gacc-exec", adapted, "--data", data, "--updates", 1, "--load", folder / "w", "--save", folder / "both")
+    expect(note not in run("gacc-exec", adapted, "--eval", data, "--load", folder / "both").stderr, "a file with them")
 
 
 def test_too_many_ranks_start_none(folder):
@@ -208,6 +213,8 @@ def test_words_that_lead_on(folder):
     (folder / "w.safetensors").write_bytes(bytes(200))
     (folder / "d.csv").write_text("x,y\n1,2\n")
     (folder / "some").mkdir()
+    (folder / "g3").mkdir()
+    (folder / "g3" / "config.json").write_text('{"model_type": "gemma3"}')
     (folder / "ad").mkdir()
     (folder / "ad" / "adapter_config.json").write_text("{}")
     for name, file, content in (("lfs", "model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha:0"),
@@ -253,6 +260,9 @@ def test_words_that_lead_on(folder):
              "some is a folder: mnist:some reads MNIST's four files"),
             (1, ["gacc-exec", artifact, "--data", "npy:x=a.npy,split=val"],
              'split is train or test, not "val"; what is held out is called "test" here'),
+            (1, ["gacc-opt", regression, "--emit", "ptx"],
+             "regression.toml is a model file, and gacc-opt reads IR, which gaccc "),
+            (1, ["gaccc", "g3"], 'no family has the `model_type` "gemma3"; did you mean "gemma3_text"?'),
             (1, ["gacc-exec", artifact, "--data", "csv:a.csv,delimiter=tab"],
              'unknown option "delimiter"; it is called "sep" here')):
         done = run(*words, code=code, cwd=folder)
@@ -276,6 +286,11 @@ def test_settings_that_change_nothing(folder):
         done = run("gacc-exec", artifact, *data, *words)
         expect(answer in done.stderr, f"{words}: {done.stderr}")
         expect(answer not in plain, f"without {words}: {plain}")
+    vanishing = harness.compile_model(regression, folder / "vanishing.ptx", schedule__type="step",
+                                      schedule__step_size=2, schedule__gamma=0.1)
+    told = "warning: the schedule multiplies the rate by 0.1 every 2 updates: after 12 of "
+    harness.says(run("gacc-exec", vanishing, *data, "--updates", 40), told, "counts epochs instead of updates")
+    expect(told not in run("gacc-exec", vanishing, *data, "--updates", 14).stderr, "it ends soon after")
     single = harness.compile_model(regression, folder / "single.ptx", train__micro_batch=1, train__accumulate=1)
     harness.says(run("gacc-exec", single, *data), "warning: each sample makes an update of its own")
     large = harness.compile_model(regression, folder / "large.ptx", train__micro_batch=64, train__accumulate=1)
@@ -292,6 +307,8 @@ def test_what_is_held_out_and_trained_on(folder):
     expect(told in done.stderr, done.stderr)
     done = run("gacc-exec", artifact, "--data", f"{file},split=train", "--eval", f"{file},split=test", "--epochs", 1)
     expect(told not in done.stderr, done.stderr)
+    done = run("gacc-exec", artifact, "--data", file, "--eval", file, "--epochs", 1)
+    harness.says(done, "note: --eval names the data that are trained on")
 
 
 def test_data_that_hardly_were_meant(folder):
@@ -305,6 +322,18 @@ def test_data_that_hardly_were_meant(folder):
     harness.says(done, 'warning: all targets of the input "y" are 1: there is nothing to learn',
                  'warning: the input "x": "same" is the same in all samples',
                  'warning: the input "x" reaches 1.2e+09, and is not normalised')
+
+
+def test_bytes_that_are_scaled_twice(folder):
+    """Bytes are scaled by 1/255: a mean of bytes is warned of."""
+    text = harness.classifier("m", [3], 2, harness.layer("linear", features=2))
+    data = harness.write_arrays(folder / "data", {"x": (bytes([0, 128, 255, 255, 3, 9]), [2, 3]),
+                                                  "y": (array.array("i", [0, 1]), [2])})
+    for normalize, told in (("{ mean = 127.5, std = 127.5 }", True), ("{ mean = 0.5, std = 0.5 }", False)):
+        artifact = harness.compile_text(folder, text.replace("shape = [3]", f"shape = [3]\nnormalize = {normalize}"))
+        done = run("gacc-exec", artifact, "--data", data)
+        warning = 'the input "x" has -1 to -0.9922; of bytes between 0 and 1 they are 0.5 and 0.5'
+        expect((warning in done.stderr) == told, done.stderr)
 
 
 def test_a_full_standard_output(folder):
