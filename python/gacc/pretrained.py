@@ -22,7 +22,7 @@ import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -243,16 +243,21 @@ def in_files(module: nn.Module, own: Mapping[str, torch.Tensor]) -> dict[str, li
     return {name: sorted(parts) for name, parts in out.items()}
 
 
-def published_names(module: nn.Module, turned: set[str]) -> Iterator[str]:
-    """The settings that say what parameters are called in published files."""
-    tied = tied_names(module)
+def published_names(module: nn.Module, turned: set[str], read: Collection[str]) -> Iterator[str]:
+    """The settings that say what the parameters that the step reads are called in published files, and what the files
+    have besides."""
+    tied = {name: owner for name, owner in tied_names(module).items() if owner in read}
     own = {name: p for name, p in module.state_dict(keep_vars=True).items()
            if isinstance(p, nn.Parameter) and not is_of_adapter(name) and name not in tied}
     prefix = getattr(module, "base_model_prefix", "")
     prefix = f"{prefix}." if prefix and any(name.startswith(f"{prefix}.") for name in own) else ""
+    files = in_files(module, own)
+    unread = apart([tensor for name, parts in files.items() if name not in read for *_, tensor, _ in parts],
+                   [tensor for name, parts in files.items() if name in read for *_, tensor, _ in parts])
+    ignored = [*ignored_names(module), *(f"*{each.removeprefix(prefix)}{end}" for each, end in unread.items())]
     yield f'load.prefix = {quoted(prefix)}'
-    yield f"load.ignore = [{', '.join(map(quoted, ignored_names(module)))}]"
-    for number, (name, parts) in enumerate(in_files(module, own).items()):
+    yield f"load.ignore = [{', '.join(map(quoted, ignored))}]"
+    for number, (name, parts) in enumerate((name, parts) for name, parts in files.items() if name in read):
         yield f"load.parameters.{number}.name = {quoted(name)}"
         yield f"load.parameters.{number}.tensors = [{', '.join(quoted(tensor) for *_, tensor, _ in parts)}]"
         if name in turned or any(transposed for *_, transposed in parts):
@@ -262,6 +267,18 @@ def published_names(module: nn.Module, turned: set[str]) -> Iterator[str]:
     if tied:
         yield f"load.tied = [{', '.join(map(quoted, tied))}]"
         yield f"load.owners = [{', '.join(map(quoted, tied.values()))}]"
+
+
+def apart(names: Iterable[str], others: Collection[str]) -> dict[str, str]:
+    """The shortest beginnings of names, as far as a dot, that none of the others has, and what ends each: ".*" where it
+    is the path of a module, else nothing."""
+    inner = {name[:at] for name in others for at, letter in enumerate(name) if letter == "."}
+    found: dict[str, str] = {}
+    for name in names:
+        cuts = (at for at, letter in enumerate(name) if letter == ".")
+        begin = next((name[:at] for at in cuts if name[:at] not in inner), name)
+        found[begin] = ".*" if begin != name else ""
+    return found
 
 
 def ignored_names(module: nn.Module) -> list[str]:
@@ -309,10 +326,20 @@ def text_of(folder: str | os.PathLike, *, context: int | None = None, lora: int 
     if pack:
         inputs["documents"] = inputs["tokens"]
         pack_documents(module)
-    more = list(published_names(module, turned))
-    for number, path in enumerate(adapters):
-        adapter = {"name": quoted(path), "weight": quoted(f"{path}.weight"), "begin": 0, "alpha": float(lora["alpha"])}
-        more += [f"adapters.{number}.{key} = {value}" for key, value in adapter.items()]
+
+    def more(read: Collection[str]) -> Iterator[str]:
+        yield from published_names(module, turned, read)
+        paths = [path for path in adapters if f"{path}.lora_A.weight" in read]
+        if adapters and not paths:
+            raise Error(f"{folder}: the forward of tokens alone reads none of the layers that `match` names")
+        for number, path in enumerate(paths):
+            adapter = {"name": quoted(path), "weight": quoted(f"{path}.weight"), "begin": 0,
+                       "alpha": float(lora["alpha"])}
+            yield from (f"adapters.{number}.{key} = {value}" for key, value in adapter.items())
+        whole = [name for name, _ in module.named_parameters() if not is_of_adapter(name)]
+        if unread := apart([name for name in whole if name not in read], [name for name in whole if name in read]):
+            warn(f"{folder}: the forward of tokens alone does not read {', '.join(f'`{each}`' for each in unread)}: "
+                 "the step has no such parameters, and what it saves neither")
     title = name or pathlib.Path(os.path.abspath(os.fsdecode(folder))).name
     with unpacked_masks():
         text, state = lowering.text_of(module, inputs, target=target, classes=classes, name=title, output=output,

@@ -166,6 +166,70 @@ def test_an_encoder_is_warned_of(folder):
     expect(f"warning: {folder / 'any'}: the attention of BertLMHeadModel sees later" in done.stderr, done)
 
 
+def test_the_texts_of_a_model_of_images(folder):
+    """Its vision part, whose start writes parameters, is neither in the step nor looked for in a file; an adapter is of
+    the layers that the text goes through."""
+    sizes = {key: value for key, value in SIZES.items() if not key.endswith("token_id")}
+    config = transformers.Gemma3Config(
+        text_config=sizes | dict(head_dim=8, sliding_window=8, num_hidden_layers=2), mm_tokens_per_image=4,
+        vision_config=dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+                           image_size=56, patch_size=14, vision_use_head=False),
+        boi_token_index=96, eoi_token_index=97, image_token_index=98)
+    torch.manual_seed(0)
+    model = transformers.Gemma3ForConditionalGeneration(config).float().eval()
+    model.save_pretrained(folder / "base")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        step = gacc.from_pretrained(config_alone(folder / "base", folder / "alone"), context=T, **PLAIN)
+    said = [str(one.message) for one in said if "does not read" in str(one.message)]
+    parts = "`model.vision_tower`, `model.multi_modal_projector`"
+    expect(len(said) == 1 and parts in said[0], f"{said}")
+    run = gacc.Session(step, device="cpu", threads=1)
+    run.load(folder / "base")
+    x, _ = tokens()
+    with torch.no_grad():
+        wrong = off(run.predict(tokens=x), model(x).logits)
+    expect(wrong < 1e-5, f"the logits are {wrong:.1e} off")
+    done = command(folder / "alone", "--lora", 2, "--context", T, "-o", folder / "step.ptx")
+    expect(f"warning: {folder / 'alone'}: the forward of tokens alone does not read {parts}" in done.stderr, done)
+    run = gacc.Session(gacc.open(folder / "step.ptx"), device="cpu", threads=1)
+    run.load(folder / "base")
+    run.save_adapter(folder / "adapter")
+    adapted = gacc._arrays.read_safetensors(folder / "adapter/adapter_model.safetensors")
+    expect(len(adapted) == 2 * 7 * 2 and not any("vision" in name for name in adapted), f"{sorted(adapted)}")
+    vision = {"rank": 2, "match": ["out_proj"]}
+    raises(gacc.Error, "the forward of tokens alone reads none of the layers", "`match`")(
+        lambda: gacc.from_pretrained(folder / "alone", context=T, lora=vision))
+
+
+def test_what_a_model_starts_with_leaves_parameters_alone(_):
+    """Also where it writes them by their memory, or has numbers of its own in them."""
+    from gacc.torch import hollow
+
+    class Model(torch.nn.Module):
+        config = None
+
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(4, 4, device="meta"))
+            self.own = torch.nn.Parameter(torch.full((2,), 5.0))
+            self.register_buffer("steps", torch.zeros(3, device="meta"))
+            self.register_buffer("kept", torch.full((2,), 7.0))
+
+        def _init_weights(self, part):
+            part.weight.data.normal_()
+            part.weight[0].fill_(1)
+            part.own.zero_()
+            part.kept.zero_()
+            part.steps.copy_(torch.arange(3))
+    model = Model()
+    with hollow.in_f32(model) as empty:
+        expect(empty == set() and model.steps.tolist() == [0, 1, 2], f"{empty}: {model.steps}")
+        expect(model.weight.untyped_storage().nbytes() == 4 and model.weight.count_nonzero() == 0, "a parameter")
+    expect(model.own.tolist() == [5, 5] and model.kept.tolist() == [7, 7], f"{model.own}, {model.kept}")
+    expect(model.weight.is_meta and not hasattr(model.own, "_is_hf_initialized"), "left behind")
+
+
 def test_code_of_a_folder_is_not_run(folder):
     (folder / "code.py").write_text("raise SystemExit(7)\n")
     (folder / "config.json").write_text(json.dumps(

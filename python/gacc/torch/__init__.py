@@ -13,7 +13,7 @@ import itertools
 import operator
 import re
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from . import version  # first, for it says which PyTorch there must be
@@ -476,12 +476,13 @@ def region_text(kind: str, lowering: Lowering, inputs: list[str]) -> str:
 
 def text_of(module: torch.nn.Module, inputs: Mapping[str, Any], *, target: str | None = None, classes: bool = False,
             name: str | None = None, output: int | str | None = None,
-            settings: Sequence[str] | None = None) -> tuple[str, ModuleState]:
+            settings: Callable[[Collection[str]], Iterable[str]] | None = None) -> tuple[str, ModuleState]:
     """The text of the IR, without a loss: its regions yield the output. And what the module's parameters are in it.
 
     target    the input that a loss compares with; where it is no example, it gets the output's shape
     classes   the target is the number of a class, on the output's last axis, or on axis 1 where an example says so
-    settings  of the text, as "load.prefix = \"\"", where it is to hold all that the step needs but the parameters
+    settings  gives those of the text, as "load.prefix = \"\"", by the names of the parameters that the step reads,
+              where it is to hold all that the step needs but the parameters
     """
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"the module is {module!r:.60}, which is no torch.nn.Module")
@@ -495,7 +496,8 @@ def text_of(module: torch.nn.Module, inputs: Mapping[str, Any], *, target: str |
 
 
 def _text_of(module: torch.nn.Module, inputs: Mapping[str, Any], target: str | None, classes: bool, name: str | None,
-             output: int | str | None, settings: Sequence[str] | None) -> tuple[str, ModuleState]:
+             output: int | str | None, settings: Callable[[Collection[str]], Iterable[str]] | None
+             ) -> tuple[str, ModuleState]:
     check_hooks(module)
     known_as = {n: x for n, x in torch.nn.Module.state_dict(module, keep_vars=True).items()
                 if isinstance(x, torch.Tensor)}
@@ -560,7 +562,8 @@ def _text_of(module: torch.nn.Module, inputs: Mapping[str, Any], target: str | N
         given.append(f"{quoted('%', target)} : {type_text(dtype, [B, *shape])}")
     title = name or re.sub(r"[^A-Za-z0-9_.-]", "-", type(module).__name__)
     said = "".join(f"  set {each}\n" for each in (
-        *(settings or ()), *(f"inputs.{n}.range = {count}" for n, count in buffers.ranges.items())))
+        *(settings(buffers.values) if settings else ()),
+        *(f"inputs.{n}.range = {count}" for n, count in buffers.ranges.items())))
     order = [line for kind in ("state", "param", "accum") for n, line in buffers.lines.items() if line.startswith(kind)]
     for n in buffers.values:
         buffers.values[n] = known_as.get(n, buffers.values[n])

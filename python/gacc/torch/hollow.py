@@ -3,10 +3,11 @@ f32."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 HALVES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 
@@ -50,21 +51,42 @@ def in_f32(module: torch.nn.Module) -> Iterator[set[str]]:
             table[name] = value
 
 
+class Spared(TorchDispatchMode):
+    """Leaves out what would write into these tensors, or into views of them: nothing of them changes, and one whose
+    elements share their memory cannot be written."""
+
+    def __init__(self, spared: Iterable[torch.Tensor]):
+        super().__init__()
+        self.memory = {value.untyped_storage()._cdata for value in spared}
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        for value, said in zip(args, op._schema.arguments):
+            if said.alias_info is not None and said.alias_info.is_write and isinstance(value, torch.Tensor) \
+                    and value.untyped_storage()._cdata in self.memory:
+                return value
+        return op(*args, **kwargs or {})
+
+
 def computed(module: torch.nn.Module, empty: set[str]) -> set[str]:
     """Gives buffers of a model of transformers the numbers that its own loading gives them, as it makes no others where
-    a folder has none. Returns which have got some."""
+    a folder has none. All else of the module stays as it is. Returns which have got some."""
     done: set[str] = set()
     owners = {name.rpartition(".")[0] for name in empty}
+    parameters = list(module.parameters())
+    spared = Spared([*parameters, *(value for name, value in module.named_buffers() if name not in empty)])
+    flagged = [value for value in parameters if not hasattr(value, "_is_hf_initialized")]
+    for value in flagged:  # draws no numbers for what is spared anyway
+        value._is_hf_initialized = True
     model = None  # the innermost around a module: parts come behind what they are in
     for path, part in module.named_modules():
         model = part if hasattr(part, "_init_weights") and hasattr(part, "config") else model
         if path not in owners or model is None:
             continue
-        for value in part.parameters(recurse=False):
-            value._is_hf_initialized = True
         before = {name: value._version for name, value in part._buffers.items() if value is not None}
-        with torch.no_grad():
+        with torch.no_grad(), spared:
             model._init_weights(part)
         done |= {f"{path}.{name}".lstrip(".") for name, version in before.items()
                  if part._buffers[name] is not None and part._buffers[name]._version != version}
+    for value in flagged:
+        del value._is_hf_initialized
     return done
