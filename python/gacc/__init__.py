@@ -15,7 +15,6 @@ from __future__ import annotations
 import builtins
 import copy
 import ctypes
-import difflib
 import functools
 import html
 import importlib
@@ -27,7 +26,6 @@ import os
 import pathlib
 import subprocess
 import tempfile
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -43,6 +41,7 @@ __version__: str = library.gacc_version().decode()
 __all__ = ["Error", "Evaluation", "Input", "Plan", "Session", "Step", "Window", "compile", "from_torch", "open",
            "train", "verify"]
 LARGE = 1e4  # a feature beyond it makes a step of a usual size far too large, as of gacc-exec
+FEW, ALL = 32, 0.99  # targets that say nothing, and the share that is as good as all, as of gacc-exec
 PREDICTED = 4096  # samples of a call of the library, which Ctrl-C waits for
 
 
@@ -153,6 +152,7 @@ class Step(_Fixed):
         self.plan._source = source
         self.source: str | None = None if source is None else source[0]  # the model's text, without a module's values
         self._module_state: Any = None
+        self._run: Callable[[], Session | None] = lambda: None  # the last that `train` has begun, while it is there
         self._made = True
 
     @property
@@ -198,6 +198,7 @@ class Step(_Fixed):
         return self.plan._repr_html_()
 
 
+@_arguments.public
 def compile(model: str | os.PathLike | Mapping, *, set: Mapping[str, Any] | None = None,
             memory: str | int | None = None, target: str | None = None, lora: int | None = None,
             context: int | None = None, families: str | os.PathLike | None = None, pack: bool = False) -> Step:
@@ -251,11 +252,12 @@ def _expect_from_one(**given: int | None) -> None:
 
 
 def _warn(said: str) -> None:
-    """Passes on what the compiler warns of, at the line that called `compile`."""
+    """Passes on what the compiler warns of, at the line that called gacc."""
     if said:
-        warnings.warn(said.rstrip("\n"), stacklevel=3)
+        _arrays.warn(said.rstrip("\n"))
 
 
+@_arguments.public
 def from_torch(module: Any, inputs: Mapping[str, Any], *, loss: str | Mapping, target: str | None = None,
                train: Mapping | None = None, optimizer: str | Mapping | None = None, schedule: Mapping | None = None,
                precision: str | Mapping | None = None, recompute: str | Mapping | None = None,
@@ -267,8 +269,10 @@ def from_torch(module: Any, inputs: Mapping[str, Any], *, loss: str | Mapping, t
     inputs     an example of each argument of the forward, samples first: {"x": torch.zeros(32, 3, 224, 224)}
     loss       the table [loss] of a model file, or its type alone: "cross_entropy" (classes on the output's last axis)
     target     the input that the loss compares the output with. It is one of `inputs`, or gets the output's shape
-    train ...  the tables of a model file as dicts; optimizer="adamw", precision="bf16", recompute="sqrt" and
-               memory="2GiB" are short for one key. The micro-batch is the example's where `train` says none
+    optimizer  the table [optimizer] of a model file, or its type alone: "adamw", at the rate of 1e-3. It is never left
+               out
+    train ...  the other tables of a model file as dicts; precision="bf16", recompute="sqrt" and memory="2GiB" are short
+               for one key. The micro-batch is the example's where `train` says none
     output     which one of several outputs the loss takes: its number, or its key
     set        more keys of a model file, as in `compile`
     gpu        the target of the GPU's code
@@ -280,6 +284,7 @@ def from_torch(module: Any, inputs: Mapping[str, Any], *, loss: str | Mapping, t
     _arguments.check(from_torch, locals() | {"inputs": {}})  # of which the lowering says more
     from . import torch as lowering  # the dependency is optional
     tables = _tables(locals())
+    _expect_optimizer(_keys(tables) | _toml.settings(set or {}))
     target = tables["loss"]["target"]
     text, state = lowering.text_of(module, inputs, target=target, name=name, output=output,
                                    classes=tables["loss"].get("type") == "cross_entropy")
@@ -308,10 +313,19 @@ def _tables(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return tables
 
 
+def _expect_optimizer(keys: Mapping[str, Any]) -> None:
+    """Raises where a step has nothing to train by, as a model file without [optimizer]."""
+    if "optimizer.type" not in keys:
+        given = {key.partition(".")[2]: value for key, value in keys.items() if key.startswith("optimizer.")}
+        raise TypeError((f"the optimizer {given} has no type" if given else "no optimizer was given") +
+                        ': optimizer="adamw", or {"type": "adamw", "lr": 3e-4}')
+
+
 def _keys(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {f"{table}.{key}": value for table, keys in tables.items() for key, value in keys.items()}
 
 
+@_arguments.public
 def from_pretrained(folder: str | os.PathLike, *, context: int | None = None,
                     lora: int | Mapping[str, Any] | None = None, output: int | str | None = "logits",
                     pack: bool = False, loss: str | Mapping = "cross_entropy", target: str = "next",
@@ -340,6 +354,8 @@ def from_pretrained(folder: str | os.PathLike, *, context: int | None = None,
     _expect_from_one(context=context)
     from . import pretrained  # the dependencies are optional
     tables = _tables(locals())
+    if train or optimizer or schedule:
+        _expect_optimizer(_keys(tables) | _toml.settings(set or {}))
     text, state, settings, _ = pretrained.text_of(
         folder, context=context, lora=lora, pack=pack, output=output, target=tables["loss"]["target"], name=name,
         classes=tables["loss"].get("type") == "cross_entropy", gpu=gpu)
@@ -355,6 +371,7 @@ def from_pretrained(folder: str | os.PathLike, *, context: int | None = None,
     return step
 
 
+@_arguments.public
 def open(path: str | os.PathLike) -> Step:
     """Reads and checks the artifact that gaccc or Step.save wrote."""
     handle, place = ctypes.c_void_p(), path_bytes(path)
@@ -377,6 +394,7 @@ class Session(_Fixed):
                    that before it (docs/running.md)
     """
 
+    @_arguments.public
     def __init__(self, step: Step, device: str = "auto", seed: int | None = None, *, threads: int = 0,
                  epoch_samples: int = 0, updates: int | None = None, recheck: int = 0):
         _arguments.check(Session.__init__, locals())
@@ -387,6 +405,8 @@ class Session(_Fixed):
         self._warned: set[str] = set()  # of what
         self._columns: dict[str, list[Any]] = {}  # of the first table that an input was given, or trained on
         self._scales = _arrays.Scales()
+        self._trained: tuple[int | None, ...] | None = None  # the loader, the seed, epochs and updates
+        self._next_tokens = self._tokens_and_targets()  # until they have been looked at
         self._handle = ctypes.c_void_p()
         call("session_open", step._handle, device.encode(), byref(DeviceOptions(threads, recheck)),
              byref(self._handle))
@@ -439,12 +459,51 @@ class Session(_Fixed):
                 _arrays.warn(f"the input {name!r} reaches {most:.3g}, and is not normalised: give (x - mean) / std, or "
                              f"let `{key}` of the model have a mean and a std")
 
+    def _tokens_and_targets(self) -> tuple[str, str, int | None] | None:
+        """The inputs of a language model that are its tokens and their targets, as runtime/data/dataset.cpp finds them,
+        and the target that counts nothing."""
+        named = {"tokens": "", "target": ""}
+        for it in self.compiled.plan["inputs"]:
+            if it["dtype"] == "i32" and len(it["shape"]) == 1:
+                which = "target" if "target" in it else "tokens"
+                named[which] = named[which] or it["name"]
+        tokens, target = named.values()
+        if not tokens or not target or self.compiled.inputs[tokens].shape != self.compiled.inputs[target].shape:
+            return None
+        ignored = self.compiled._settings.get(f"inputs.{_toml.key(target)}.ignore_index")
+        return tokens, target, None if ignored is None else int(ignored)
+
+    def _check_next_tokens(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Refuses targets that are the tokens themselves, as gacc-exec does, by the first arrays with enough of them.
+        They are a warning where nothing shows whether a position sees later ones, as of modules."""
+        if self._next_tokens is None:
+            return
+        first, second, ignored = self._next_tokens
+        tokens, targets = (arrays[name].reshape(len(arrays[name]), -1) for name in (first, second))
+        counts = np.ones(targets.shape, bool) if ignored is None else targets != ignored
+        counted, same = int(counts.sum()), int((counts & (tokens == targets)).sum())
+        if counted < FEW:
+            return
+        self._next_tokens = None
+        follow = counts[:, :-1]
+        one_later = int((follow & (targets[:, :-1] == tokens[:, 1:])).sum())
+        if same <= ALL * counted or one_later > ALL * int(follow.sum()) > 0:
+            return
+        said = (f'the inputs "{first}" and "{second}" are the same in {same} of {counted} places: the model sees each '
+                "target, and would learn to copy it. The targets of a language model are its tokens, one later: "
+                f"{first} = tokens[:, :-1], {second} = tokens[:, 1:]")
+        if self.compiled._settings.get("predict.positions") == '"causal"':
+            raise ValueError(said)
+        _arrays.warn(said)
+
     def _take(self, inputs: Mapping[str, Any] | None, named: Mapping[str, Any],
               more: tuple = ()) -> tuple[dict[str, np.ndarray], int]:
         """The arrays by name, checked, and how many samples they have."""
         if more or not isinstance(inputs, (Mapping, type(None))):
             names = ", ".join(f"{name}=..." for name in self.compiled.inputs)
-            raise TypeError(f"arrays are given by the names of the model's inputs: {names}")
+            loader = not hasattr(inputs, "shape") and hasattr(inputs, "__iter__")
+            raise TypeError(f"arrays are given by the names of the model's inputs: {names}"
+                            + "; evaluate_over(loader) goes through a loader, and others take a batch of it" * loader)
         arrays: dict[str, np.ndarray] = {}
         samples = None
         for name, value in {**(inputs or {}), **named}.items():
@@ -461,8 +520,9 @@ class Session(_Fixed):
             except (TypeError, ValueError, RuntimeError) as error:
                 raise type(error)(f"the input {name!r}: {error}") from error
             if not array.ndim or not _arrays.fits(array.shape[1:], of.shape):
+                alone = f": one sample alone is {name}[None]" if np.shape(value) == of.shape else ""
                 raise ValueError(f"the input {name!r} is {list(of.shape)} a sample, samples first; "
-                                 f"{list(np.shape(value))} was given")
+                                 f"{list(np.shape(value))} was given{alone}")
             if samples not in (None, len(array)):
                 raise ValueError(f"the input {name!r} has {len(array)} samples, and another one {samples}")
             arrays[name], samples = array, len(array)
@@ -481,6 +541,8 @@ class Session(_Fixed):
         Each array is [samples, shape of the input]. A window is at most `accumulate` steps; `update` ends it.
         """
         arrays, samples = self._take(inputs, named, more)
+        if len(arrays) == len(self.compiled.inputs):
+            self._check_next_tokens(arrays)
         call("session_step", self._handle, self._c_arrays(arrays), len(arrays), samples)
 
     @property
@@ -488,14 +550,14 @@ class Session(_Fixed):
         """Steps in the window so far."""
         return library.gacc_session_launches(self._handle)
 
-    def _expect(self, updates: int | None, stacklevel: int = 3) -> None:
+    def _expect(self, updates: int | None) -> None:
         """Tells the schedule how many updates the run makes in all."""
         if updates is None:
             return
         remark = ctypes.create_string_buffer(1000)
         call("session_expect", self._handle, updates, remark, len(remark))
         if remark.value:
-            warnings.warn(remark.value.decode(), stacklevel=stacklevel)
+            _arrays.warn(remark.value.decode())
 
     def update(self) -> Window:
         """Ends the window with one update of the optimizer. Waits for the device.
@@ -525,6 +587,7 @@ class Session(_Fixed):
         """The loss and the model's metrics over any number of samples. Parameters and window stay."""
         return self.evaluate_over([self._take(inputs, named, more)[0]])
 
+    @_arguments.public
     def evaluate_over(self, loader: Iterable[Any] | Mapping[str, Any]) -> Evaluation:
         """The same over batches: mappings by name, or tuples in the order of the model's inputs. A mapping of arrays
         is one batch."""
@@ -580,6 +643,7 @@ class Session(_Fixed):
             call("session_save_as", self._handle, path_bytes(path), None)
             return _arrays.read_safetensors(path)
 
+    @_arguments.public
     def load(self, parameters: Mapping[str, Any] | str | os.PathLike) -> None:
         """Replaces all parameters: by those of a safetensors file or a published model's folder, or by arrays with the
         names of `parameters()`, such as a PyTorch module's state_dict(). A folder with adapter_config.json replaces the
@@ -614,6 +678,7 @@ class Session(_Fixed):
             _arrays.write_safetensors(path, arrays)
             call("session_load", self._handle, path_bytes(path))
 
+    @_arguments.public
     def save(self, path: str | os.PathLike, *, published: bool = False, merge: bool = False, type: str = "f32") -> None:
         """Writes the parameters as a safetensors file. A path that ends in "/", or is a folder, becomes the whole
         folder of a published model, with config.json and the tokenizer's files of the one that `load` has read. One
@@ -628,6 +693,7 @@ class Session(_Fixed):
         if self._columns and os.path.isfile(path):
             _arrays.write_columns(path, self._columns)
 
+    @_arguments.public
     def generate(self, prompt: str | Sequence[str] | None = None, tokens: int = 100, *,
                  messages: Sequence[Mapping[str, Any]] | None = None, tokenizer: Any = None,
                  temperature: float | None = None, top_k: int | None = None, top_p: float | None = None,
@@ -659,10 +725,12 @@ class Session(_Fixed):
         texts = of_session(self, prompts, tokens, tokenizer, stop, options)
         return texts if several else texts[0]
 
+    @_arguments.public
     def save_adapter(self, path: str | os.PathLike) -> None:
         """Writes the adapters alone, into a folder as PEFT has it. They name the folder that `load` has read."""
         self._save_as(path, SaveOptions(1, 0, 0, None))
 
+    @_arguments.public
     def merge(self, path: str | os.PathLike, *, published: bool = False, type: str = "f32") -> None:
         """Writes the weights with the adapters added to them, as `save` does; the session keeps them apart."""
         self.save(path, published=published, merge=True, type=type)
@@ -670,10 +738,12 @@ class Session(_Fixed):
     def _save_as(self, path: str | os.PathLike, options: SaveOptions) -> None:
         call("session_save_as", self._handle, path_bytes(path), byref(options))
 
+    @_arguments.public
     def checkpoint(self, folder: str | os.PathLike) -> None:
         """Writes the whole state, an open window too. It has no position in a data set, and gacc-exec says so."""
         call("session_checkpoint", self._handle, path_bytes(folder))
 
+    @_arguments.public
     def resume(self, folder: str | os.PathLike) -> None:
         """Goes on from a checkpoint, with the same bits; it may be gacc-exec's."""
         call("session_resume", self._handle, path_bytes(folder))
@@ -695,7 +765,7 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
 
     module     a PyTorch module: its parameters are written back at the end. Without a step it is compiled first, as
                from_torch does with the first batch as the example and the other arguments: gacc.train(module=net,
-               loader=loader, loss="cross_entropy", target="y")
+               loader=loader, loss="cross_entropy", target="y", optimizer="adamw")
     loader     anything that can be gone through once an epoch, such as a torch DataLoader: its batches are mappings by
                the inputs' names, or tuples in the order of the model's inputs. One of more than micro_batch samples
                makes several launches. The loader says in which order; `train.shuffle` of the model is not looked at.
@@ -704,8 +774,8 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
     updates    ends the run after so many, if that comes first
     on_update  called with the session and the Window after each update
     on_epoch   called with the session and the epoch's number, from 1, after each epoch
-    session    goes on with this one, instead of a new one on `device` with `seed`, `threads` and `recheck`; the step is
-               the session's own
+    session    goes on with this one, from where it ended. Without it every call begins anew, with a new session on
+               `device` with `seed`, `threads` and `recheck`; the step is the session's own
     evaluate   a loader of other samples, gone through after every epoch, at the end, and after every `eval_every`
                updates; a list, say, and no generator; schedule.type = "plateau" follows it
     on_eval    called with the session and the Evaluation
@@ -719,17 +789,16 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
     The window at the end of an epoch is treated as the model's `train.tail` says. A schedule of another length than the
     run is a warning, where the loader has a length; a session with `updates` of its own has said it already.
     """
-    _check_keywords(model)
+    _check_keywords(model, step is None and module is not None)
     _arguments.check(train, locals())
     if model and (step is not None or module is None):
-        raise TypeError(f"train() takes no {', '.join(model)} but with a module and without a step")
+        raise TypeError(f"train() takes no {', '.join(model)} but with a module and without a step: of a step it is "
+                        "said where it is compiled")
     if module is not None and not hasattr(module, "load_state_dict"):
         raise TypeError(f"train(): module is {module!r:.60}, and takes a torch.nn.Module")
     for name, value in ("epochs", epochs), ("updates", updates):
         if value is not None and value < 0:
             raise ValueError(f"{name} is {value}; it is a number from 0")
-    if isinstance(loader, Mapping):  # a set that is one batch
-        loader = [loader]
     if step is None and session is not None:
         step = session.compiled
     if step is None and module is not None:
@@ -743,7 +812,15 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
     if module is not None:
         _arrays.expect_names(step._module_state.names, module.state_dict(), "module")
     if session is None:
-        session = Session(step, device, seed, threads=threads, epoch_samples=_samples_of(loader), recheck=recheck)
+        samples = _samples_of([loader] if isinstance(loader, Mapping) else loader)
+        session = Session(step, device, seed, threads=threads, epoch_samples=samples, recheck=recheck)
+        session._trained = id(loader), seed, epochs, updates
+        if (last := step._run()) is not None and last._handle and last._trained == session._trained:
+            _arrays.warn("the step was trained on this loader before, and now begins anew as then: session=run goes "
+                         "on from where that run ended")
+        step._run = weakref.ref(session)
+    if isinstance(loader, Mapping):  # a set that is one batch
+        loader = [loader]
     epochs = step.epochs if epochs is None else epochs
     for limit, value in ("epochs", epochs), ("updates", updates):
         if value == 0:
@@ -757,7 +834,7 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
         coming = [count for count in (updates, _updates_of(step, loader, epochs)) if count is not None]
         before = ctypes.c_int32()
         call("session_read", session._handle, b"updates", byref(before), 4)
-        session._expect(before.value + min(coming) if coming and min(coming) > 0 else None, stacklevel=4)
+        session._expect(before.value + min(coming) if coming and min(coming) > 0 else None)
 
     def tell(window: Window) -> bool:
         """Says what the window did; True where the run is to end."""
@@ -773,6 +850,7 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
                     if watch.updates == updates:
                         return
                     session._warn_of_large(arrays)
+                    session._check_next_tokens(arrays)
                     window = session._window("session_train", session._c_arrays(arrays), len(arrays), samples,
                                              first=first)
                     watch.launched(samples)
@@ -794,13 +872,16 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
     return session
 
 
-def _check_keywords(given: Mapping[str, Any]) -> None:
+_arguments.PUBLIC.insert(0, train)
+
+
+def _check_keywords(given: Mapping[str, Any], has_module: bool) -> None:
     """Refuses a keyword that neither train nor from_torch has, with the one that it may stand for."""
-    have = [name for function in (train, from_torch) for name in inspect.signature(function).parameters]
-    for name in given:
-        if name not in have:
-            near = [each for each in have if each.startswith(name)] or difflib.get_close_matches(name, have, 1)
-            raise TypeError(f"train() takes no {name}" + (f"; did you mean {near[0]}?" if near else ""))
+    own, model = (inspect.signature(function).parameters for function in (train, from_torch))
+    for name, value in given.items():
+        if name not in model:
+            raise _arguments.unknown(train, [each for each in own if each != "model"] + [*model] * has_module, name,
+                                     value)
 
 
 def _is_adapter(path: pathlib.Path) -> bool:
@@ -851,11 +932,20 @@ def _updates_of(step: Step, loader: Any, epochs: int) -> int | None:
     return epochs * (launches // step.accumulate if drops else -(-launches // step.accumulate))
 
 
+INSTEAD = {  # what others have in a package, and what does it here
+    "load": "gacc.open(path) reads an artifact, and Session.load(path) parameters",
+    "save": "Step.save(path) writes an artifact, and Session.save(path) parameters",
+    "fit": "gacc.train(step, loader) trains", "Trainer": "gacc.train(step, loader) trains",
+    "predict": "gacc.Session(step).predict(x=...) does it, or the session that gacc.train gives",
+    "evaluate": "gacc.Session(step).evaluate(x=..., y=...) does it, or the session that gacc.train gives"}
+
+
 def __getattr__(name: str) -> Any:
     """Imports `gacc.tokens` and its like when they are asked for."""
     if name in ("chart", "chat", "check", "generate", "tokens", "tune"):
         return importlib.import_module(f".{name}", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    here = f": {INSTEAD[name]}" if name in INSTEAD else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{here}")
 
 
 def program(name: str) -> tuple[str, dict[str, str]]:

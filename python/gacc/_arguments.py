@@ -1,15 +1,63 @@
-"""Checks the arguments of a public call by the types that its signature states."""
+"""Checks the arguments of a public call by the names and types that its signature states."""
 from __future__ import annotations
 
+import difflib
+import functools
+import inspect
 import numbers
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 WORDS = {"int": "a whole number", "float": "a number", "bool": "True or False", "PathLike": "a path",
          "Mapping": "a dict", "Iterable": "an iterable", "Callable": "a function", "NoneType": "None",
          "Step": "a Step, which gacc.compile(model) or gacc.open(artifact) gives"}
+
+# What others call an argument: the words, behind what is said here. That is an argument, or a key of a model file.
+CALLED = {
+    "updates": "max_steps steps num_steps n_steps max_updates num_updates total_steps num_training_steps max_iters",
+    "epochs": "epoch num_epochs n_epochs max_epochs num_train_epochs",
+    "loader": "data dataset dataloader data_loader train_data train_dataset train_loader train_dataloader",
+    "evaluate": "eval validation eval_data eval_dataset eval_loader eval_dataloader val_data val_dataset val_loader "
+                "val_dataloader validation_data valid_loader test_loader",
+    "eval_every": "eval_steps eval_interval val_check_interval",
+    "on_update": "callback callbacks on_step",
+    "on_epoch": "on_epoch_end",
+    "progress": "verbose logging_steps log_every",
+    "patience": "early_stopping early_stopping_patience",
+    "best": "metric_for_best_model monitor",
+    "checkpoint": "output_dir save_dir checkpoint_dir",
+    "session": "resume resume_from_checkpoint run",
+    "device": "accelerator use_cpu no_cuda",
+    "seed": "random_state random_seed",
+    "threads": "num_threads n_threads",
+    "tokens": "max_new_tokens max_tokens num_tokens max_length",
+    "stop": "stop_strings stop_sequences eos_token",
+    "prompt": "text inputs",
+    "tokenizer": "tokeniser processing_class",
+    "context": "seq_len seq_length max_seq_len max_seq_length context_length block_size max_length",
+    "lora": "peft_config lora_config lora_r lora_rank",
+    "target": "labels label_names",
+    "inputs": "example examples example_inputs args",
+    "optimizer.type": "optimizer optim",
+    "optimizer.lr": "learning_rate lr",
+    "optimizer.weight_decay": "weight_decay",
+    "optimizer.betas": "betas",
+    "optimizer.momentum": "momentum",
+    "train.micro_batch": "batch_size micro_batch micro_batch_size train_batch_size per_device_train_batch_size",
+    "train.accumulate": "accumulate gradient_accumulation_steps accumulation_steps accumulate_grad_batches grad_accum",
+    "train.clip_norm": "clip_norm clip clip_grad clip_grad_norm grad_clip max_grad_norm gradient_clip_val",
+    "train.shuffle": "shuffle",
+    "schedule.type": "schedule scheduler lr_scheduler lr_scheduler_type",
+    "schedule.warmup": "warmup warmup_steps warmup_ratio num_warmup_steps",
+    "precision.compute": "precision fp16 bf16 half amp dtype torch_dtype mixed_precision",
+    "recompute.policy": "recompute gradient_checkpointing activation_checkpointing",
+    "memory.budget": "memory max_memory budget",
+    "loss.type": "loss loss_fn criterion",
+    "model.metrics": "metrics compute_metrics",
+}
+HALF = {"fp16": '"f16"', "bf16": '"bf16"', "half": '"f16"'}
 
 OWN = {"loss": "cross_entropy", "optimizer": "adamw"}  # arguments that name something of gacc's, and such a name
 
@@ -44,4 +92,63 @@ def check(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
             words = [WORDS.get(kind.__name__, f"a {kind.__name__}") for kind in kinds]
             raise TypeError(f"{call}(): {name} is {given[name]!r:.60}, and takes "
                             f"{', '.join(words[:-1])}{' or ' if words[:-1] else ''}{words[-1]}"
-                            + (f'; gacc has its own, by name, such as "{OWN[name]}"' if name in OWN else ""))
+                            + (f'; gacc has its own, by name, such as "{OWN[name]}"' if name in OWN else "")
+                            + (f"; that is {said}" if (said := of_peft(given[name])) else ""))
+
+
+def of_peft(config: Any) -> str:
+    """A LoraConfig of PEFT as gacc has it."""
+    if not hasattr(config, "lora_alpha"):
+        return ""
+    names = config.target_modules
+    match = {} if names is None or names == "all-linear" else {"match": names if isinstance(names, str) else [*names]}
+    return repr({"rank": config.r, "alpha": config.lora_alpha, "dropout": config.lora_dropout} | match)
+
+
+PUBLIC: list[Callable[..., Any]] = []  # of gacc, whose arguments a word may be meant for
+
+
+def public(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Answers a keyword that the function has not with what it may stand for."""
+    have = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def called(*given: Any, **named: Any) -> Any:
+        for name, value in named.items():
+            if name not in have:
+                raise unknown(function, have, name, value)
+        return function(*given, **named)
+    PUBLIC.append(called)
+    return called
+
+
+def unknown(function: Callable[..., Any], have: Collection[str], name: str, value: Any) -> TypeError:
+    """The error of a keyword that is none of those that there are, with what it may stand for."""
+    call = function.__qualname__.removesuffix(".__init__")
+    meant = [here for here, words in CALLED.items() if name in words.split()]
+    if here := next((each for each in meant if each.partition(".")[0] in have), None):
+        return TypeError(f"{call}() takes no {name}; did you mean {_said(here, name, value)}?")
+    if key := next((each for each in meant if "." in each), None):
+        said = f'set={{"{key}": {_example(name, value)}}}'
+        return TypeError(f"{call}() takes no {name}; " + (f"did you mean {said}?" if "set" in have else
+                                                         f"gacc.compile(model, {said}) has it"))
+    for here in [name, *meant]:
+        if other := next((each for each in PUBLIC if here in inspect.signature(each).parameters), None):
+            owner, _, method = other.__qualname__.removesuffix(".__init__").rpartition(".")
+            return TypeError(f"{call}() takes no {name}; {'run' if owner else 'gacc'}.{method}({here}=...) has it")
+    near = [each for each in have if each.startswith(name)] or difflib.get_close_matches(name, have, 1)
+    return TypeError(f"{call}() takes no {name}" + (f"; did you mean {near[0]}?" if near else ""))
+
+
+def _example(name: str, value: Any) -> str:
+    return HALF.get(name) or (repr(value).replace("'", '"') if isinstance(value, (int, float, str))
+                              and not isinstance(value, bool) else "...")
+
+
+def _said(here: str, name: str, value: Any) -> str:
+    """An argument, or a table with the key."""
+    table, _, key = here.partition(".")
+    if not key:
+        return here
+    kind = '"type": "adamw", ' if table == "optimizer" and key != "type" else ""
+    return f'{table}={{{kind}"{key}": {_example(name, value)}}}'

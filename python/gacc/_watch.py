@@ -8,10 +8,10 @@ import os
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from . import _arrays
 from ._library import Error, byref, call
 
 AN_ITERATOR = ("an iterator, which can be gone through once: give a list, as list(it), or something that begins anew, "
@@ -58,7 +58,7 @@ class Watch:
         if evaluate is None:
             with contextlib.suppress(Error):  # another schedule has no such state
                 call("session_read", session._handle, b"plateau.cuts", byref(ctypes.c_int32()), 4)
-                warnings.warn('without evaluate the schedule "plateau" never cuts the rate', stacklevel=3)
+                _arrays.warn('without evaluate the schedule "plateau" never cuts the rate')
         if isinstance(evaluate, Iterator):
             raise ValueError(f"evaluate is {AN_ITERATOR}")
         self._session, self._every, self._on_eval = session, eval_every, on_eval

@@ -624,6 +624,15 @@ def test_wrong_arguments_are_told(_):
         raises(TypeError, f"{name} is", "a dict", f'by name, such as "{such}"')(
             lambda: gacc.from_torch(nn.Linear(4, 4), {"input": x},
                                     **({"loss": "mse", "target": "y", "optimizer": "sgd"} | {name: given})))
+    for given, words in (({}, "no optimizer was given"), ({"optimizer": {"lr": 0.1}}, "{'lr': 0.1} has no type")):
+        raises(TypeError, words, 'optimizer="adamw"')(
+            lambda: gacc.from_torch(nn.Linear(4, 4), {"input": x}, loss="mse", target="y", **given))
+        raises(TypeError, words)(lambda: gacc.train(module=nn.Linear(4, 4), loader=[(x, x)], loss="mse", target="y",
+                                                    **given))
+    raises(TypeError, 'did you mean optimizer={"type": "adamw", "lr": 0.1}?')(
+        lambda: gacc.train(module=nn.Linear(4, 4), loader=[(x, x)], loss="mse", target="y", learning_rate=0.1))
+    second = nn.TransformerEncoderLayer(4, 2, 8)
+    error_of(gacc.Error, second, {"src": torch.randn(2, 3, 4)}, "`self_attn` has batch_first=False")
     one = "a batch has one array; the forward takes input, and the loss the target `y`"
     for loader, words in (([None], "not None"), ([1], "not 1"), ([()], "no samples"), ([], "the loader has no batch"),
                           ([(x,)], one)):
@@ -833,6 +842,24 @@ def test_a_target_that_the_forward_takes_for_nothing_is_told(_):
         warnings.simplefilter("always")
         gacc.from_torch(Net(None), {"x": x, "labels": x}, loss="mse", target="labels", output="logits", optimizer="sgd")
     expect(any("`labels`" in str(each.message) and each.filename == __file__ for each in said), f"{said}")
+
+
+def test_targets_that_are_the_tokens_are_told(_):
+    """Refused where each position sees itself and earlier ones alone; else a warning, once a session."""
+    ids, words = torch.randint(0, 50, (4, 17)), '"input" and "labels" are the same in 64 of 64 places'
+    x, after = ids[:, :-1], ids[:, 1:]
+    def step_of(*middle):
+        net = nn.Sequential(nn.Embedding(50, 8), *middle, nn.Linear(8, 50))
+        return gacc.from_torch(net, {"input": x}, loss="cross_entropy", target="labels", optimizer="adamw")
+    step = step_of(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True))
+    for labels, told in ((x, [words]), (after, [])):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            gacc.train(step, [{"input": x, "labels": labels}] * 2, epochs=2, device="cpu", threads=1)
+        said = [str(one.message) for one in said]
+        expect(len(said) == len(told) and all(text in one for text, one in zip(told, said)), f"{said}")
+    raises(ValueError, words, "labels = tokens[:, 1:]")(
+        lambda: gacc.Session(step_of(), "cpu").step(input=x, labels=x))
 
 
 def test_a_saved_step_has_its_values_beside_it(folder):

@@ -1,5 +1,6 @@
 """The Python package: it trains to gacc-exec's bits, takes arrays of all kinds, and says what is wrong and where."""
 import copy
+import inspect
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ PACKAGE, FAST = harness.ROOT / "python", ["--device", "cpu", "--threads", 1]
 harness.begin_package("numpy")
 import gacc  # noqa: E402
 import numpy as np  # noqa: E402
+from gacc import _arguments  # noqa: E402
 
 MODEL = {
     "model": {"name": "small", "metrics": ["accuracy"], "seed": 3},
@@ -778,6 +780,84 @@ def test_calls_of_another_kind_say_what_is_right(folder):
     gacc.train(step, [(x, y)], epochs=np.int64(1), device="cpu")
     expect(gacc.compile(MODEL, memory=10**6).plan["bytes"]["peak"] <= 10**6, "a budget in bytes")
     raises(gacc.Error, 'must be a size such as "512MiB"')(lambda: gacc.compile(MODEL, set={"memory.budget": 10**6}))
+
+
+def test_words_of_others_lead_to_those_of_here(_):
+    """An argument that another package has is answered with gacc's, or with where it is said."""
+    step, (x, y) = gacc.compile(MODEL), data(8)
+    one = session(step)
+    key = lambda text: f"gacc.compile(model, set={{{text}}}) has it"  # noqa: E731
+    for call, words in (
+            (lambda **given: gacc.train(step, [(x, y)], **given), (
+                ("max_steps", 9, "did you mean updates?"), ("steps", 9, "did you mean updates?"),
+                ("num_epochs", 9, "did you mean epochs?"), ("num_train_epochs", 9, "did you mean epochs?"),
+                ("eval_dataset", [], "did you mean evaluate?"), ("val_loader", [], "did you mean evaluate?"),
+                ("train_dataset", [], "did you mean loader?"), ("callbacks", [], "did you mean on_update?"),
+                ("learning_rate", 0.1, key('"optimizer.lr": 0.1')), ("batch_size", 8, key('"train.micro_batch": 8')),
+                ("gradient_accumulation_steps", 8, key('"train.accumulate": 8')),
+                ("max_grad_norm", 1.0, key('"train.clip_norm": 1.0')),
+                ("clip_grad", 1.0, key('"train.clip_norm": 1.0')),
+                ("weight_decay", 0.1, key('"optimizer.weight_decay": 0.1')),
+                ("scheduler", "cosine", key('"schedule.type": "cosine"')),
+                ("warmup_steps", 5, key('"schedule.warmup": 5')), ("fp16", True, key('"precision.compute": "f16"')),
+                ("bf16", True, key('"precision.compute": "bf16"')), ("lora", 8, "gacc.compile(lora=...) has it"),
+                ("max_new_tokens", 8, "run.generate(tokens=...) has it"))),
+            (lambda **given: gacc.Session(step, **given), (
+                ("max_steps", 9, "did you mean updates?"), ("epochs", 9, "gacc.train(epochs=...) has it"),
+                ("evaluate", [], "gacc.train(evaluate=...) has it"), ("lr", 0.1, key('"optimizer.lr": 0.1')))),
+            (lambda **given: gacc.compile(MODEL, **given), (
+                ("batch_size", 8, 'did you mean set={"train.micro_batch": 8}?'),
+                ("optimizer", "adam", 'did you mean set={"optimizer.type": "adam"}?'),
+                ("device", "cpu", "gacc.train(device=...) has it"))),
+            (lambda **given: gacc.from_torch(None, {}, loss="mse", **given), (
+                ("learning_rate", 0.1, 'did you mean optimizer={"type": "adamw", "lr": 0.1}?'),
+                ("batch_size", 8, 'did you mean train={"micro_batch": 8}?'),
+                ("lr_scheduler", "cosine", 'did you mean schedule={"type": "cosine"}?'),
+                ("fp16", True, 'did you mean precision={"compute": "f16"}?'))),
+            (lambda **given: gacc.from_pretrained("tl", **given), (
+                ("max_length", 8, "did you mean context?"), ("peft_config", 8, "did you mean lora?"))),
+            (lambda **given: one.generate("x", **given), (("max_new_tokens", 8, "did you mean tokens?"),)),
+            (lambda **given: one.load("x", **given), (("strict", False, "Session.load() takes no strict"),))):
+        for word, value, answer in words:
+            raises(TypeError, f"takes no {word}", answer)(lambda: call(**{word: value}))
+    raises(AttributeError, "no attribute 'load': gacc.open(path) reads an artifact")(lambda: gacc.load)
+    raises(AttributeError, "no attribute 'Trainer': gacc.train(step, loader) trains")(lambda: gacc.Trainer)
+    raises(TypeError, "x=..., label=...; evaluate_over(loader)")(lambda: one.predict([(x, y)]))
+    raises(ValueError, "[2, 3] was given: one sample alone is x[None]")(lambda: one.predict(x=x[0]))
+    schema = run("gaccc", "--schema", "--json").stdout
+    have = {name for each in _arguments.PUBLIC for name in inspect.signature(each).parameters}
+    for here in _arguments.CALLED:
+        key = here.rpartition(".")[2]
+        expect(here in have or key == "type" or ("." in here and f'"key": "{key}"' in schema), f"there is no {here}")
+
+
+def test_a_step_that_is_trained_again_begins_anew_aloud(_):
+    """Where the last run is still there, and the call is the same."""
+    step, (x, y) = gacc.compile(MODEL), data(8)
+    x = x.astype(np.float32) / 255
+    loader, runs = [(x, y)], []
+    train = lambda **given: told(lambda: runs.append(gacc.train(**{  # noqa: E731
+        "step": step, "loader": loader, "epochs": 1, "device": "cpu", "threads": 1, **given})))
+    expect(train() == [], "the first")
+    expect(train() == ["the step was trained on this loader before, and now begins anew as then: session=run goes on "
+                       "from where that run ended"], "the second")
+    expect(train(session=runs[-1]) == train(seed=7) == train(epochs=2) == train(loader=[(x, y)]) == [], "another run")
+    runs.clear()
+    expect(train() == [], "the first one is gone")
+
+
+def test_targets_that_are_the_tokens(_):
+    """Are refused as gacc-exec refuses them; the next tokens, few of them and one token alone are not."""
+    step = gacc.compile(harness.example("shakespeare_gpt"), set={"train.micro_batch": 1, "train.accumulate": 1})
+    length = step.inputs["bytes"].shape[0]
+    text = np.random.default_rng(0).integers(0, 60, (1, length + 1))
+    tokens, after = text[:, :-1], text[:, 1:]
+    said = (f'the inputs "bytes" and "next" are the same in {length} of {length} places: the model sees each target',
+            "bytes = tokens[:, :-1], next = tokens[:, 1:]")
+    raises(ValueError, *said)(lambda: gacc.train(step, [(tokens, tokens)], epochs=1, device="cpu"))
+    raises(ValueError, *said)(lambda: session(step, updates=1).step(bytes=tokens, next=tokens))
+    session(step, updates=1).step(bytes=tokens, next=after)
+    session(step, updates=1).step(bytes=tokens * 0, next=tokens * 0)
 
 
 def rates_of(step, loader, **options):

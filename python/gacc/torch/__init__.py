@@ -12,7 +12,6 @@ import inspect
 import itertools
 import operator
 import re
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -21,7 +20,7 @@ from . import version  # first, for it says which PyTorch there must be
 import torch
 from torch import fx
 
-from .._arrays import expect_batch, expect_names
+from .._arrays import expect_batch, expect_names, warn
 from .._library import Error
 from . import choices, documents, layers  # with `operations`, they fill OPERATIONS
 from .composed import COMPOSED
@@ -538,6 +537,10 @@ def _text_of(module: torch.nn.Module, inputs: Mapping[str, Any], target: str | N
         try:
             step = lowered(True)
         except Error as error:
+            axis = next((n for n, m in module.named_modules() if getattr(m, "batch_first", True) is False), None)
+            if axis is not None and "along the batch" in str(error):
+                error.args = (f"{error}\n`{axis}` has batch_first=False, and takes samples on its second axis; gacc's "
+                              "are on the first: make it with batch_first=True",)
             if all(examples[n].ndim == 1 for n in names):
                 count = len(examples[names[0]])
                 error.args = (f"{error}\nThe input `{names[0]}` is {[count]}: {count} samples of one number each. The "
@@ -551,8 +554,8 @@ def _text_of(module: torch.nn.Module, inputs: Mapping[str, Any], target: str | N
         for m, training in modes.items():
             m.training = training
     if target in step.unread:
-        warnings.warn(f"the forward takes `{target}`, and its output does not depend on it: the loss compares the two "
-                      "element by element, where that of a model of transformers takes the next token", stacklevel=4)
+        warn(f"the forward takes `{target}`, and its output does not depend on it: the loss compares the two "
+             "element by element, where that of a model of transformers takes the next token")
     given = [f"{quoted('%', n)} : {type_text(x.dtype, [B, *examples[n].shape[1:]])}" for n, x in step.inputs.items()]
     if target is not None and target not in step.inputs:
         if target in examples:
