@@ -187,6 +187,11 @@ class Step(_Fixed):
                     found[key] = value
         return found
 
+    @property
+    def has_adapters(self) -> bool:
+        """Whether adapters are trained beside the weights, as `lora` has them."""
+        return "adapters.0.name" in self._settings
+
     def __reduce_ex__(self, _: Any) -> Any:
         raise TypeError("a Step is neither copied nor pickled: save(path) writes it, and gacc.open(path) reads it")
 
@@ -405,6 +410,7 @@ class Session(_Fixed):
         self._warned: set[str] = set()  # of what
         self._columns: dict[str, list[Any]] = {}  # of the first table that an input was given, or trained on
         self._scales = _arrays.Scales()
+        self._adapted = False  # adapters that were neither loaded nor trained change nothing
         self._trained: tuple[int | None, ...] | None = None  # the loader, the seed, epochs and updates
         self._next_tokens = self._tokens_and_targets()  # until they have been looked at
         self._handle = ctypes.c_void_p()
@@ -441,7 +447,7 @@ class Session(_Fixed):
 
     def _warn_of_random_base(self, does: str) -> None:
         """Warns where adapters stand beside weights that nothing was loaded into."""
-        if not self._based and "adapters.0.name" in self.compiled._settings:
+        if not self._based and self.compiled.has_adapters:
             self._warn_once("base", f"the model has adapters, and without `load` they {does} weights drawn at random")
 
     def _warn_of_large(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -568,6 +574,7 @@ class Session(_Fixed):
     def _window(self, function: str, *arguments: Any, first: int = 0) -> Window:
         """The window that the call has closed; of no launches where it has closed none."""
         w = CWindow()
+        self._adapted = True
         call(function, self._handle, *arguments, byref(w), first=first)
         return Window(w.launches, w.samples, bool(w.applied), bool(w.skipped), w.loss, w.grad_norm, w.lr)
 
@@ -658,10 +665,11 @@ class Session(_Fixed):
                                 "random: load their base first")
             else:
                 self._based = True
+            self._adapted |= _is_adapter(path) or path.is_file() and path.suffix != ".gguf"
             if path.is_file() and path.suffix not in (".gguf", ".json"):
                 self._columns.update(_arrays.read_columns(path, self.compiled.inputs))
             return
-        state = self._module_state
+        self._adapted, state = True, self._module_state
         if state is None:
             return self._write(parameters)
         values, rest = state.to_step(parameters)
@@ -722,6 +730,9 @@ class Session(_Fixed):
             raise TypeError("generate() takes a prompt, a list of prompts, or messages=")
         options = draw_options(self.compiled.seed if seed is None else seed, temperature, top_k, top_p)
         self._warn_of_random_base("stand beside")
+        if self._based and not self._adapted and self.compiled.has_adapters:
+            self._warn_once("adapters",
+                            "the step has adapters, and none was loaded or trained: this is the base's text")
         texts = of_session(self, prompts, tokens, tokenizer, stop, options)
         return texts if several else texts[0]
 
@@ -747,7 +758,7 @@ class Session(_Fixed):
     def resume(self, folder: str | os.PathLike) -> None:
         """Goes on from a checkpoint, with the same bits; it may be gacc-exec's."""
         call("session_resume", self._handle, path_bytes(folder))
-        self._based = True
+        self._based = self._adapted = True
         self._expect(self._updates)
 
 

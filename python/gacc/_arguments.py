@@ -1,6 +1,7 @@
 """Checks the arguments of a public call by the names and types that its signature states."""
 from __future__ import annotations
 
+import argparse
 import difflib
 import functools
 import inspect
@@ -8,7 +9,7 @@ import numbers
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 WORDS = {"int": "a whole number", "float": "a number", "bool": "True or False", "PathLike": "a path",
          "Mapping": "a dict", "Iterable": "an iterable", "Callable": "a function", "NoneType": "None",
@@ -152,3 +153,26 @@ def _said(here: str, name: str, value: Any) -> str:
         return here
     kind = '"type": "adamw", ' if table == "optimizer" and key != "type" else ""
     return f'{table}={{{kind}"{key}": {_example(name, value)}}}'
+
+
+class Parser(argparse.ArgumentParser):
+    """Answers an option that there is none of with the one that it may stand for. `meant`: what is said by words of
+    other kinds."""
+
+    def __init__(self, *given: Any, meant: Mapping[str, str] | None = None, **named: Any):
+        super().__init__(*given, **named)
+        self.meant = meant or {}
+
+    def error(self, message: str) -> NoReturn:
+        _, begins, rest = message.partition("unrecognized arguments: ")
+        word = next((each for each in rest.split() if each.startswith("--")), "") if begins else ""
+        option = word.partition("=")[0]
+        name = option.removeprefix("--").replace("-", "_")
+        have = {action for each in self._actions for action in each.option_strings if action.startswith("--")}
+        meant = [f"--{here}" for here, words in CALLED.items() if name in words.split() and f"--{here}" in have]
+        near = meant or difflib.get_close_matches(option, have, 1) if option else []
+        if name in self.meant:
+            message = f"there is no {option}: {self.meant[name]}"
+        elif near:
+            message = f"there is no {option}; did you mean {near[0]}?"
+        super().error(message)

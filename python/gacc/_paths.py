@@ -27,6 +27,12 @@ def expect_there(path: str | bytes | os.PathLike, kind: type[Error] = Error) -> 
         raise kind(f"{os.fsdecode(path)}: there is no such file or folder{not_downloaded(path)}")
 
 
+def is_adapter(folder: str | os.PathLike) -> bool:
+    """Returns whether it is the folder of an adapter, as PEFT has it, and of no model."""
+    has = [os.path.exists(os.path.join(folder, name)) for name in ("adapter_config.json", "config.json")]
+    return has == [True, False]
+
+
 def expect_artifact(path: str | bytes | os.PathLike) -> None:
     """Raises where an artifact is to be written under the name of another format."""
     name = pathlib.Path(os.fsdecode(path))

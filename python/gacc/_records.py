@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from ._paths import is_adapter
 from ._tokenizer import Refused, are_messages, parsed
 
 # What others call those who speak.
@@ -111,9 +112,22 @@ def text_in(path: pathlib.Path) -> str:
     return io.TextIOWrapper(io.BytesIO(said), encoding="utf-8").read()
 
 
+def of_folder(folder: pathlib.Path) -> str:
+    """What a folder is that stands where a file of data does, and what would be right."""
+    if is_adapter(folder):
+        return ("is an adapter, and no data. What goes on from one is gacc-exec STEP --data DATA --load MODEL "
+                f"--load-adapter {folder}, with the STEP and the DATA that gacc.tune makes")
+    if (folder / "config.json").exists():
+        return "is a model, of which there is one, before the data"
+    files = sorted(each.name for each in folder.iterdir() if each.suffix in (*TEXTS, ".parquet", ".txt"))
+    return "is a folder, and data are files" + (f", such as {folder / files[0]}" if files else "")
+
+
 def read(path: pathlib.Path) -> Iterator[tuple[Any, str]]:
     """The samples of a file, and where each stands: of .jsonl a line, of .json a line or an element of its list, of
     .parquet, .csv and .tsv a row; of any other file the whole text."""
+    if path.is_dir():
+        raise Refused(f"{path}: {of_folder(path)}")
     try:
         if path.suffix == ".parquet":
             yield from of_parquet(path)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from . import _template
 from ._library import Error
-from ._paths import expect_there
+from ._paths import expect_there, is_adapter
 
 MARK = "Zq7answer"  # stands for an answer where only what is around it is wanted
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -167,6 +167,8 @@ class Tokenizer(Words):
         except ImportError:
             raise Refused("needs the package tokenizers: pip install tokenizers") from None
         expect_there(model, Refused)
+        if is_adapter(model):
+            raise Refused(f"{model}: is an adapter, and MODEL is the folder of its base")
         self.path = self.name = model
         self.end: int | None = None  # ends the texts that gacc.tokens makes
         self.rows: int | None = None  # tokens that the model knows

@@ -7,7 +7,6 @@ Needs the package `matplotlib`. docs/running.md has the fields of a log.
 """
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import pathlib
@@ -16,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from . import Error
+from ._arguments import Parser
 from ._arrays import whole
 from ._pictures import bars, lines  # draw the pictures of docs/tutorials
 
@@ -121,7 +121,7 @@ def draw(runs: list[Run], out: pathlib.Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m gacc.chart", description=__doc__.split("\n\n")[0])
+    parser = Parser(prog="python -m gacc.chart", description=__doc__.split("\n\n")[0])
     parser.add_argument("logs", metavar="LOG", nargs="+", help="what gacc-exec --log has written")
     parser.add_argument("-o", "--out", required=True, metavar="OUT", help="FILE.svg, FILE.png or FILE.pdf")
     given = parser.parse_args()

@@ -11,11 +11,11 @@ most likely one is taken where it says nothing.
 """
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
 import pathlib
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -23,7 +23,8 @@ from typing import Any
 from . import Error, Session, Step, __version__, compile
 from . import open as open_step
 from ._library import CDrawOptions
-from ._paths import expect_there
+from ._arguments import Parser
+from ._paths import expect_there, is_adapter
 from ._tokenizer import Refused, Tokenizer, Words, numbers_of, read_json
 from .generate import Asked, Model, draw_options, tokens_of, unescaped
 from .tokens import check_context
@@ -89,7 +90,7 @@ def opened(model: pathlib.Path, adapter: pathlib.Path | None, context: int | Non
 
 def adapter_folder(model: pathlib.Path, adapter: pathlib.Path | None) -> pathlib.Path | None:
     """The folder of an adapter, of which a file of weights may be given. Refuses what is no model, or no adapter."""
-    if (model / "adapter_config.json").exists() and not (model / "config.json").exists():
+    if is_adapter(model):
         base = "FOLDER" if adapter is None else adapter
         raise Refused(f"{model}: is an adapter, and its model stands before it: python3 -m gacc.chat {base} {model}")
     if adapter is None:
@@ -97,6 +98,9 @@ def adapter_folder(model: pathlib.Path, adapter: pathlib.Path | None) -> pathlib
     folder = adapter if adapter.is_dir() else adapter.parent
     if not (folder / "adapter_config.json").exists():
         kind = " but a model's config.json" if (folder / "config.json").exists() else ""
+        inside = next(iter(sorted(adapter.glob("*/adapter_config.json"))), None)
+        if inside is not None:
+            raise Refused(f"{adapter}: is no adapter, but has one: python3 -m gacc.chat {model} {inside.parent}")
         raise Refused(f"{adapter}: is no adapter: {'it' if folder == adapter else folder} has no adapter_config.json"
                       f"{kind}. ADAPTER is a folder as gacc-exec --save-adapter or PEFT writes it")
     return folder
@@ -209,8 +213,10 @@ def typed() -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m gacc.chat", description=__doc__.split("\n\n")[0],
-                                     epilog="In a line \\n is a newline; /clear forgets; Ctrl-D ends.")
+    said = "what is said are lines of standard input, as echo Hello | python3 -m gacc.chat FOLDER"
+    parser = Parser(prog="python -m gacc.chat", description=__doc__.split("\n\n")[0],
+                    epilog="In a line \\n is a newline; /clear forgets; Ctrl-D ends.",
+                    meant={"prompt": said, "message": said, "load_adapter": "ADAPTER stands behind the model"})
     parser.add_argument("model", metavar="FOLDER|FILE.gguf", help="a published model, with its tokenizer")
     parser.add_argument("adapter", metavar="ADAPTER", nargs="?", help="a folder as gacc-exec --save-adapter or PEFT "
                         "writes it")
@@ -227,8 +233,13 @@ def main() -> None:
     given = parser.parse_args()
     model, adapter = pathlib.Path(given.model), None if given.adapter is None else pathlib.Path(given.adapter)
     try:
-        for path in filter(None, (model, adapter)):
-            expect_there(path, Refused)
+        expect_there(model, Refused)
+        if adapter is not None and " " in given.adapter and not adapter.exists():
+            raise Refused(f"{adapter}: there is no such ADAPTER, which is what stands behind the model. What is "
+                          f"said to it are lines of standard input: echo {shlex.quote(given.adapter)} | "
+                          f"python3 -m gacc.chat {model}")
+        if adapter is not None:
+            expect_there(adapter, Refused)
         if given.tokens is not None and given.tokens < 1:
             raise Refused(f"--tokens {given.tokens}: an answer has at least one")
         how = drawn_by(model, temperature=given.temperature, top_k=given.top_k, top_p=given.top_p)

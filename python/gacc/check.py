@@ -26,6 +26,7 @@ import numpy as np
 
 from . import Error, program
 from . import open as open_step
+from ._arguments import Parser
 from ._arrays import read_header
 from ._gguf import Unreadable, read_metadata
 from .tokens import Refused
@@ -193,8 +194,8 @@ def check(export: Export, artifact: str, data: str, *, of: str | None, samples: 
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m gacc.check", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="python -m gacc.check", description=__doc__,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("export", metavar="EXPORT", help="what --save or --save-adapter wrote")
     parser.add_argument("step", metavar="step.ptx")
     parser.add_argument("data", metavar="DATA", help="as of gacc-exec: tokens:F.bin, text:F, npz:F")

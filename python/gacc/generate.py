@@ -31,6 +31,7 @@ import numpy as np
 from . import Error, Session, Step, byref, call, program
 from . import open as open_step
 from ._library import CDrawOptions
+from ._arguments import Parser
 from ._paths import expect_there
 from ._tokenizer import Refused, Tokenizer, Words, are_messages, words_by
 
@@ -307,10 +308,10 @@ def add_options_of_gacc_exec(parser: argparse.ArgumentParser) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m gacc.generate", description=__doc__.split("\n\n")[0],
-                                     usage="%(prog)s ARTIFACT TEXT|--prompts FILE [OPTIONS]",
-                                     epilog="All other options are gacc-exec's: --temperature, --top-k, --seed ...",
-                                     allow_abbrev=False)
+    parser = Parser(prog="python -m gacc.generate", description=__doc__.split("\n\n")[0],
+                    usage="%(prog)s ARTIFACT TEXT|--prompts FILE [OPTIONS]",
+                    epilog="All other options are gacc-exec's: --temperature, --top-k, --seed ...",
+                    allow_abbrev=False, meant={"prompt": "TEXT stands behind ARTIFACT, without an option"})
     several = any(word.partition("=")[0] == "--prompts" for word in sys.argv[1:])
     parser.add_argument("artifact", metavar="ARTIFACT", help="what gaccc wrote (step.ptx)")
     if not several:
@@ -340,9 +341,14 @@ def main() -> None:
             tokenizer = given.load
         if given.system is not None and not given.chat:
             raise Refused("--system is what a chat begins with: it goes with --chat")
-        model = Model(open_step(given.artifact), tokenizer, given.stop)
+        step = open_step(given.artifact)
+        model = Model(step, tokenizer, given.stop)
         writer = Writer(model, given.artifact, given.tokens,
                         [*given.options, *([] if given.load is None else ["--load", given.load])])
+        if not given.quiet and given.load is not None and not {"--load-adapter", "--checkpoint"} & {*given.options} \
+                and (os.path.isdir(given.load) or given.load.endswith(".gguf")) and step.has_adapters:
+            print("note: the step has adapters, and none was loaded (--load-adapter FOLDER): this is the base's text",
+                  file=sys.stderr)
         told = [] if given.system is None else [{"role": "system", "content": given.system}]
 
         def asked(prompt: str) -> Asked:

@@ -30,8 +30,9 @@ from torch import nn
 
 from . import _arrays, _toml, program
 from . import torch as lowering
+from ._arguments import Parser
 from ._library import Error
-from ._paths import expect_there
+from ._paths import expect_there, is_adapter
 from ._tokenizer import POSITIONS as LIMITS, expect_positions
 from .torch.documents import unpacked_masks
 
@@ -53,6 +54,8 @@ def configuration(folder: str | os.PathLike) -> Any:
     transformers = library()
     folder = os.fsdecode(folder)
     expect_there(folder)
+    if is_adapter(folder):
+        raise Error(f"{folder}: is an adapter, and FOLDER is that of its base", file=folder)
     if not os.path.exists(os.path.join(folder, "config.json")):
         raise Error(f"{folder}: there is no config.json; the folder of a published model has it beside its weights",
                     file=folder)
@@ -352,8 +355,8 @@ def text_of(folder: str | os.PathLike, *, context: int | None = None, lora: int 
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m gacc.pretrained", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser(prog="python -m gacc.pretrained", description=__doc__,
+                    formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("folder", metavar="FOLDER", help="of a published model, with a config.json")
     parser.add_argument("-o", metavar="FILE", help="the artifact; default: FOLDER with .ptx in the current folder")
     parser.add_argument("--context", metavar="T", type=int, help="tokens of a window")

@@ -24,10 +24,10 @@ also need `jinja2` or `minijinja`, .parquet needs `pyarrow`. In Python:
 """
 from __future__ import annotations
 
-import argparse
 import os
 import pathlib
 import random
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple, NoReturn
@@ -35,10 +35,12 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 import numpy as np
 
 from . import _records
+from ._arguments import Parser
 from ._arrays import warn, whole
 from ._tokenizer import MARK, NoTemplate, Refused, Tokenizer, expect_positions
 
 __all__ = ["Refused", "Sample", "Tokenizer", "arrays"]
+HELD_OUT = "(test|val|valid|validation|eval|evaluation|dev|heldout|holdout)(set|data)?[0-9]*"
 IGNORED = -100  # the target of a token that does not count
 
 
@@ -313,6 +315,22 @@ def write(path: pathlib.Path, put: Callable[[BinaryIO], object]) -> None:
         raise Refused(f"{path}: cannot be written: {error.strerror}") from None
 
 
+def held_out(paths: Sequence[pathlib.Path]) -> list[pathlib.Path]:
+    """Files whose names say that they are no data to train on, beside others."""
+    named = [path for path in paths
+             if any(re.fullmatch(HELD_OUT, word) for word in re.split("[^a-z0-9]+", path.stem.lower()))]
+    return named if len(named) < len(paths) else []
+
+
+def by_file(paths: Sequence[pathlib.Path], samples: Sequence[Sample]) -> str:
+    """How many samples each file has."""
+    counts = dict.fromkeys(paths, 0)
+    for sample in samples:
+        own = (path for path in paths if sample.place.startswith(str(path)))
+        counts[max(own, key=lambda path: len(str(path)))] += 1
+    return ", ".join(f"{path} {count:,}" for path, count in counts.items())
+
+
 def convert(folder: str, data: list[str], out: str, context: int | None, seed: int | None) -> None:
     tokenizer, path = Tokenizer(pathlib.Path(folder)), pathlib.Path(out)
     if path.suffix not in (".bin", ".npz"):
@@ -325,8 +343,14 @@ def convert(folder: str, data: list[str], out: str, context: int | None, seed: i
     if context is not None:
         check_context(tokenizer, context)
     notes: list[str] = []
-    samples = list(read_samples(tokenizer, [pathlib.Path(file) for file in data], notes.append))
+    paths = [pathlib.Path(file) for file in data]
+    samples = list(read_samples(tokenizer, paths, notes.append))
     check(samples)
+    if len(paths) > 1:
+        print(f"samples: {by_file(paths, samples)}")
+    for each in held_out(paths):
+        print(f"warning: {each} is among what is trained on, and its name says that it is held out: a file of its own "
+              f"is for gacc-exec --eval, and gacc.tune takes it as --eval {each}", file=sys.stderr)
     for each in notes:
         print(f"note: {each}")
     if path.suffix == ".bin":
@@ -362,7 +386,7 @@ def end_without_output(error: OSError) -> NoReturn:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m gacc.tokens", description=__doc__.split("\n\n")[0])
+    parser = Parser(prog="python -m gacc.tokens", description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", metavar="FOLDER|FILE.gguf", help="has tokenizer.json, or a vocabulary")
     parser.add_argument("data", metavar="DATA", nargs="+",
                         help="a text, or samples: .jsonl with one a line, .json with a list, .parquet, .csv")

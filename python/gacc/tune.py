@@ -1,7 +1,7 @@
 """From a published model and texts or chats to an adapter, in one command.
 
     python -m gacc.tune FOLDER chats.jsonl -o DIR
-    python -m gacc.tune FOLDER chats.json more.parquet -o DIR --lora 16 --memory 6GiB --epochs 5
+    python -m gacc.tune FOLDER chats.json more.parquet -o DIR --lora 16 --memory 6GiB --epochs 5 --eval test.json
 
 Runs three commands, and prints each before it runs: gacc.tokens makes windows of the data, gaccc compiles the step,
 gacc-exec trains. Each may be typed by itself, with other options. DIR then has
@@ -9,11 +9,10 @@ gacc-exec trains. Each may be typed by itself, with other options. DIR then has
     adapter/       the adapter, as PEFT has it: python -m gacc.chat FOLDER DIR/adapter
     log.jsonl      the log: python -m gacc.chart DIR/log.jsonl -o run.svg
     answers.md     the loss over the data and an answer to the first sample, before and after
-    tokens.npz, step.ptx   what the commands have made
+    tokens.npz, step.ptx   what the commands have made; eval.npz of --eval, whose loss the log has after each epoch
 """
 from __future__ import annotations
 
-import argparse
 import pathlib
 import shlex
 import subprocess
@@ -27,6 +26,7 @@ import numpy as np
 from . import Error, Session, program
 from . import open as open_step
 from . import tokens as making
+from ._arguments import Parser
 from ._tokenizer import Refused, Tokenizer
 from .generate import Asked, Model, draw_options, tokens_of
 
@@ -62,15 +62,16 @@ def run(words: Sequence[str], shown: Sequence[str]) -> float:
     return time.monotonic() - begin
 
 
-def measured(session: Session, windows: dict[str, np.ndarray], model: Model, asked: Asked) -> dict[str, Any]:
-    """The loss over all windows, and the answer to the first sample."""
+def measured(session: Session, windows: dict[str, dict[str, np.ndarray]], model: Model, asked: Asked) -> dict[str, Any]:
+    """The loss over all windows of each set, and the answer to the first sample."""
     tokens = tokens_of(session, asked.ids, min(ANSWER, max(model.context - len(asked.ids), 1)),
                        draw_options(0, temperature=0))
-    return {"loss": session.evaluate_over(windows).loss, "answer": "".join(model.text(asked, tokens))}
+    loss = {what: session.evaluate_over(each).loss for what, each in windows.items()}
+    return {"loss": loss, "answer": "".join(model.text(asked, tokens))}
 
 
 def tune(model: str, data: Sequence[str], out: str, lora: int, memory: str | None, context: int | None, epochs: int,
-         device: str, more: Sequence[str]) -> None:
+         device: str, more: Sequence[str], held_out: Sequence[str]) -> None:
     begin = time.monotonic()
     folder = pathlib.Path(out)
     if (folder / "adapter").exists():
@@ -79,6 +80,11 @@ def tune(model: str, data: Sequence[str], out: str, lora: int, memory: str | Non
     paths = [pathlib.Path(file) for file in data]
     samples = list(making.read_samples(tokenizer, paths, lambda _: None))  # gacc.tokens says the notes
     making.check(samples)
+    if both := [file for file in held_out if pathlib.Path(file) in paths]:
+        raise Refused(f"{both[0]} is trained on, and --eval names it, too: it stands behind --eval alone")
+    if held_out:
+        others = [pathlib.Path(file) for file in held_out]
+        making.check(list(making.read_samples(tokenizer, others, lambda _: None)))
     context = context or context_of(tokenizer, samples)
     making.check_context(tokenizer, context)
     try:
@@ -88,12 +94,15 @@ def tune(model: str, data: Sequence[str], out: str, lora: int, memory: str | Non
     tokens, step, log, adapter = (folder / name for name in ("tokens.npz", "step.ptx", "log.jsonl", "adapter"))
     times = {}
 
-    words = ["-m", "gacc.tokens", model, *data, "-o", tokens, "--context", context, "--pack"]
-    times["tokens"] = run([sys.executable, *words], ["python3", *words])
-    with np.load(tokens) as file:
-        windows = {name: file[name] for name in file}
+    windows = {}  # by what they are
+    sets = {"data": (data, tokens), **({"data of --eval": (held_out, folder / "eval.npz")} if held_out else {})}
+    for what, (files, to) in sets.items():
+        words = ["-m", "gacc.tokens", model, *files, "-o", to, "--context", context, "--pack"]
+        times["tokens"] = times.get("tokens", 0) + run([sys.executable, *words], ["python3", *words])
+        with np.load(to) as file:
+            windows[what] = {name: file[name] for name in file}
 
-    batch = max(1, min(MOST_BATCH, len(windows["tokens"]) // UPDATES))
+    batch = max(1, min(MOST_BATCH, len(windows["data"]["tokens"]) // UPDATES))
     size = {"train.accumulate": batch}  # with micro-batches of one window
     if memory is not None:
         size = {"train.effective_batch": batch, "train.micro_batch": "auto", "train.accumulate": "auto"}
@@ -105,6 +114,7 @@ def tune(model: str, data: Sequence[str], out: str, lora: int, memory: str | Non
 
     words = ["gacc-exec", step, "--data", f"npz:{tokens}", "--load", model, "--epochs", epochs, "--log", log,
              "--save-adapter", adapter]
+    words += ["--eval", f"npz:{folder / 'eval.npz'}"] if held_out else []
     words += [] if device == "auto" else ["--device", device]
     times["gacc-exec"] = run(words, words)
 
@@ -139,7 +149,8 @@ def answers(model: Model, asked: Asked, before: dict[str, Any], after: dict[str,
     prompt = model.words.decode(asked.ids)
     text = f"## The first sample is asked\n\n{prompt}\n\n"
     for name, said in ("before", before), ("after", after):
-        text += f"## {name}: loss {said['loss']:.4f} over the data\n\n{said['answer'] or '(nothing)'}\n\n"
+        losses = ", ".join(f"{loss:.4f} over the {what}" for what, loss in said["loss"].items())
+        text += f"## {name}: loss {losses}\n\n{said['answer'] or '(nothing)'}\n\n"
     return text.rstrip("\n") + "\n"
 
 
@@ -161,7 +172,7 @@ def expect_known(words: Sequence[str]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m gacc.tune", description=__doc__.split("\n\n")[0])
+    parser = Parser(prog="python -m gacc.tune", description=__doc__.split("\n\n")[0])
     parser.add_argument("model", metavar="FOLDER|FILE.gguf", help="a published model, with its tokenizer")
     parser.add_argument("data", metavar="DATA", nargs="+", help="texts or samples, as gacc.tokens takes them")
     parser.add_argument("-o", "--out", required=True, metavar="DIR", help="gets the adapter, the log and the answers")
@@ -170,6 +181,8 @@ def main() -> None:
     parser.add_argument("--context", type=int, metavar="T", help="the window in tokens; default: the longest sample's, "
                         "up to 1024")
     parser.add_argument("--epochs", type=int, default=3, metavar="N", help="over the data (3)")
+    parser.add_argument("--eval", action="append", default=[], metavar="FILE", help="samples that are not trained on, "
+                        "whose loss is told")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting for gaccc, such as "
                         "optimizer.lr=1e-3")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
@@ -182,7 +195,7 @@ def main() -> None:
     try:
         expect_known(rest)
         tune(given.model, given.data, given.out, given.lora, given.memory, given.context, given.epochs, given.device,
-             given.set)
+             given.set, given.eval)
     except (Error, ValueError) as error:
         sys.exit(f"error: {error}")
 

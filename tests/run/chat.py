@@ -119,9 +119,18 @@ def test_ten_turns_are_those_of_transformers(folder):
 
 def test_what_a_chat_cannot_do_is_told(folder):
     python, base = folder_of(folder)
+    (folder / "out" / "adapter").mkdir(parents=True)
+    (folder / "out" / "adapter" / "adapter_config.json").write_text("{}")
+    for option, told in (("--prompt", "what is said are lines of standard input"),
+                         ("--max-new-tokens", "did you mean --tokens?")):
+        said = called(python, "-m", "gacc.chat", base, option, "5", text="", code=2).stderr
+        expect(f"there is no {option}" in said and told in said, said)
     for words, more in (("nowhere: there is no such file", ["nowhere"]),
                         ("--context 4096 is more than the 1,024 positions", [base, "--context", 4096]),
-                        ("is no adapter", [base, base.parent]), ("temperature is -1", [base, "--temperature", -1]),
+                        (f"echo 'What is 2?' | python3 -m gacc.chat {base}", [base, "What is 2?"]),
+                        (f"is no adapter, but has one: python3 -m gacc.chat {base} {folder / 'out' / 'adapter'}",
+                         [base, folder / "out"]),
+                        ("is no adapter", [base, base]), ("temperature is -1", [base, "--temperature", -1]),
                         ("--tokens 0", [base, "--tokens", 0])):
         done = called(python, "-m", "gacc.chat", *more, text="hi\n", code=1)
         expect(done.stderr.splitlines()[-1].startswith("error: ") and words in done.stderr, done.stderr)
@@ -203,6 +212,45 @@ def test_one_command_tunes_and_the_adapter_answers(folder):
         expect(told in said, said)
     said = called(python, "-m", "gacc.generate", base, "hi", code=1).stderr
     expect(f"gaccc {base} -o step.ptx" in said and f"python3 -m gacc.chat {base}" in said, said)
+    # What an adapter is not: a model, or data. What is held out has an option.
+    for words, told in (([base, out / "adapter", folder / "chats.json"], "is an adapter, and no data. What goes on"),
+                        ([base, base], f"{base}: is a model, of which there is one"),
+                        ([base, folder], f"is a folder, and data are files, such as {folder / 'chats.json'}"),
+                        ([out / "adapter", folder / "chats.json"], "is an adapter, and MODEL is the folder of its"),
+                        ([base, folder / "chats.json", "--eval", folder / "chats.json"], "is trained on, and --eval")):
+        said = called(python, "-m", "gacc.tune", *words, "-o", folder / "no", code=1).stderr
+        expect(told in said and not (folder / "no").exists(), said)
+    for name in "test", "contest":
+        (folder / f"{name}.json").write_text(json.dumps(chats[:8]))
+    short = ["-o", folder / "more", "--epochs", 1, "--device", "cpu"]
+    done = called(python, "-m", "gacc.tune", base, folder / "chats.json", folder / "contest.json", "--eval",
+                  folder / "test.json", *short)
+    expect("over the data of --eval" in done.stdout and "held out" not in done.stderr, done)
+    expect(f"samples: {folder / 'chats.json'} 40, {folder / 'contest.json'} 8\n" in done.stdout, done.stdout)
+    log = harness.read_log(folder / "more/log.jsonl")
+    expect(any(event["event"] == "eval" for event in log), "no evaluation")
+    done = called(python, "-m", "gacc.tokens", base, folder / "chats.json", folder / "test.json", "-o",
+                  folder / "all.npz", "--context", 64)
+    expect(f"warning: {folder / 'test.json'} is among what is trained on" in done.stderr, done)
+    done = called(python, "-m", "gacc.tokens", base, folder / "test.json", "-o", folder / "all.npz", "--context", 64)
+    expect(done.stderr == "", done)
+    # A step with adapters answers as its base does where none are loaded, and says so.
+    words = ["-m", "gacc.generate", out / "step.ptx", "hi", "--load", base, "--tokens", 2, "--device", "cpu"]
+    said = "note: the step has adapters, and none was loaded (--load-adapter FOLDER): this is the base's text\n"
+    expect(said in called(python, *words).stderr, "no note")
+    for more in ["--quiet"], ["--load-adapter", out / "adapter"]:
+        expect(said not in called(python, *words, *more).stderr, more)
+    code = f"""
+import gacc
+run = gacc.Session(gacc.open({str(out / "step.ptx")!r}), "cpu", updates=1)
+run.load({str(base)!r})
+run.generate("hi", 1, tokenizer={str(base)!r})
+run.generate("hi", 1, tokenizer={str(base)!r})
+run.load({str(out / "adapter")!r})
+run.generate("hi", 1, tokenizer={str(base)!r})
+"""
+    said = called(python, "-W", "always", "-c", code).stderr
+    expect(said.count("the step has adapters, and none was loaded or trained: this is the base's text") == 1, said)
     (folder / "bad.jsonl").write_text("{\n")
     done = called(python, "-m", "gacc.tune", base, folder / "bad.jsonl", "-o", folder / "no", code=1)
     expect("bad.jsonl:1: is no JSON" in done.stderr and not (folder / "no").exists(), done.stderr)
