@@ -251,7 +251,7 @@ def published_names(module: nn.Module, turned: set[str], read: Collection[str]) 
     have besides."""
     tied = {name: owner for name, owner in tied_names(module).items() if owner in read}
     own = {name: p for name, p in module.state_dict(keep_vars=True).items()
-           if isinstance(p, nn.Parameter) and not is_of_adapter(name) and name not in tied}
+           if (isinstance(p, nn.Parameter) or name in read) and not is_of_adapter(name) and name not in tied}
     prefix = getattr(module, "base_model_prefix", "")
     prefix = f"{prefix}." if prefix and any(name.startswith(f"{prefix}.") for name in own) else ""
     files = in_files(module, own)

@@ -202,6 +202,25 @@ def test_the_texts_of_a_model_of_images(folder):
         lambda: gacc.from_pretrained(folder / "alone", context=T, lora=vision))
 
 
+def test_buffers_of_a_folder_are_read_with_it(folder):
+    """What only a file has values of is a frozen parameter of the step, as the biases of DeepSeek's routers are."""
+    model = made("Apertus", folder / "base")
+    buffer = model.model.layers[1].mlp.act_fn.beta
+    buffer.fill_(0.75)
+    model.save_pretrained(folder / "base")
+    step = gacc.from_pretrained(config_alone(folder / "base", folder / "alone"), context=T, **PLAIN)
+    run = gacc.Session(step, device="cpu", threads=1)
+    run.load(folder / "base")
+    x, y = tokens()
+    wrong = off(run.predict(tokens=x), model(x).logits.detach())
+    expect(wrong < 1e-5, f"the logits are {wrong:.1e} off")
+    run.step(tokens=x, next=y)
+    run.update()
+    after = run.parameters()
+    expect(set(after) == set(model.state_dict()), "the names are not the module's")
+    expect(torch.equal(after["model.layers.1.mlp.act_fn.beta"], buffer), "it was trained")
+
+
 def test_what_a_model_starts_with_leaves_parameters_alone(_):
     """Also where it writes them by their memory, or has numbers of its own in them."""
     from gacc.torch import hollow

@@ -55,12 +55,13 @@ class Lowering:
     """One exported program as a region."""
 
     def __init__(self, program: torch.export.ExportedProgram, buffers: Buffers, frozen: set[str], owners: dict,
-                 names: list[str], numbers: list[int] | None = None, empty: Collection[str] = ()):
+                 names: list[str], numbers: list[int] | None = None, empty: Collection[str] = (),
+                 read: Collection[str] = ()):
         """`names`: what the step calls the inputs, in their order. `numbers`: the shape of a sample's numbers of
-        classes, where it is known. `empty`: buffers without values."""
+        classes, where it is known. `empty`: buffers without values. `read`: buffers whose values a file brings."""
         self.names = iter(names)
         self.program, self.buffers, self.frozen, self.owners, self.numbers = program, buffers, frozen, owners, numbers
-        self.empty = empty
+        self.empty, self.read = empty, read
         self.region = Region(buffers)
         self.inputs: dict[str, Tensor] = {}
         self.baked: set[str] = set()  # buffers of the module that are constants of the program
@@ -113,6 +114,12 @@ class Lowering:
                 raise refusal(next(iter(node.users)), f"`{name}` is {list(value.shape)}: it holds no number")
             shape = list(value.shape)
             x = Tensor(axes_of(shape), "f32", self.buffers.parameter(owner, value, owner in self.frozen), shape)
+            x.buffer = owner
+            return x
+        if kind == "BUFFER" and name in self.read and node not in self.running:
+            value = self.program.state_dict[name]
+            owner, shape = self.owners.get(name, name), list(value.shape)
+            x = Tensor(axes_of(shape), "f32", self.buffers.parameter(owner, value, frozen=True), shape)
             x.buffer = owner
             return x
         if kind in ("BUFFER", "CONSTANT_TENSOR"):
@@ -528,11 +535,14 @@ def _text_of(module: torch.nn.Module, inputs: Mapping[str, Any], target: str | N
     modes = {m: m.training for m in module.modules()}
     buffers = Buffers(known_as, settings is not None)
     numbers = list(examples[target].shape[1:]) if classes and target in examples else None
+    # Those that a state_dict() has, and that only a file has values of.
+    read = {n for n, x in known_as.items() if settings is not None and not isinstance(x, torch.nn.Parameter)
+            and x.dtype.is_floating_point and not has_values(x)}
 
     def lowered(trains: bool) -> Lowering:
         with in_f32(module) as empty:
             program = exported(module, given, named, output, trains, settings is not None)
-            return Lowering(program, buffers, frozen, owners, names, numbers, empty)
+            return Lowering(program, buffers, frozen, owners, names, numbers, empty, read)
     try:
         try:
             step = lowered(True)
