@@ -13,9 +13,9 @@
 
 namespace gacc::passes {
 
-// When the verifier looks at the module. `twice`: before memory is planned, and at the end. What it then finds is looked
-// for once more, after each pass, so that the report names the one. `never` is for a module that only says what it
-// would need.
+// When the verifier looks at the module. `twice`: before memory is planned, and at the end. What it then finds is
+// looked for once more, after each pass, so that the report names the one. `never` is for a module that only says what
+// it would need.
 enum class Verify : uint8_t { never, twice, each_pass };
 
 struct PipelineOptions {

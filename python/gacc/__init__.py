@@ -274,8 +274,8 @@ def from_torch(module: Any, inputs: Mapping[str, Any], *, loss: str | Mapping, t
     inputs     an example of each argument of the forward, samples first: {"x": torch.zeros(32, 3, 224, 224)}
     loss       the table [loss] of a model file, or its type alone: "cross_entropy" (classes on the output's last axis)
     target     the input that the loss compares the output with. It is one of `inputs`, or gets the output's shape
-    optimizer  the table [optimizer] of a model file, or its type alone: "adamw", at the rate of 1e-3. It is never left
-               out
+    optimizer  the table [optimizer] of a model file, or its type alone: "adamw", at the rate of 1e-3. Without one it is
+               SGD at that rate, with a warning
     train ...  the other tables of a model file as dicts; precision="bf16", recompute="sqrt" and memory="2GiB" are short
                for one key. The micro-batch is the example's where `train` says none
     output     which one of several outputs the loss takes: its number, or its key
@@ -289,7 +289,7 @@ def from_torch(module: Any, inputs: Mapping[str, Any], *, loss: str | Mapping, t
     _arguments.check(from_torch, locals() | {"inputs": {}})  # of which the lowering says more
     from . import torch as lowering  # the dependency is optional
     tables = _tables(locals())
-    _expect_optimizer(_keys(tables) | _toml.settings(set or {}))
+    _warn_of_no_optimizer(_keys(tables) | _toml.settings(set or {}))
     target = tables["loss"]["target"]
     text, state = lowering.text_of(module, inputs, target=target, name=name, output=output,
                                    classes=tables["loss"].get("type") == "cross_entropy")
@@ -318,12 +318,12 @@ def _tables(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return tables
 
 
-def _expect_optimizer(keys: Mapping[str, Any]) -> None:
-    """Raises where a step has nothing to train by, as a model file without [optimizer]."""
+def _warn_of_no_optimizer(keys: Mapping[str, Any]) -> None:
+    """Says what a step is trained by where nothing was said."""
     if "optimizer.type" not in keys:
-        given = {key.partition(".")[2]: value for key, value in keys.items() if key.startswith("optimizer.")}
-        raise TypeError((f"the optimizer {given} has no type" if given else "no optimizer was given") +
-                        ': optimizer="adamw", or {"type": "adamw", "lr": 3e-4}')
+        rate = keys.get("optimizer.lr", 1e-3)
+        _arrays.warn(f"no type of optimizer was given: it is SGD, at a rate of {rate:g}; "
+                     'optimizer="adamw", or {"type": "adamw", "lr": 3e-4}, says another')
 
 
 def _keys(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -360,7 +360,7 @@ def from_pretrained(folder: str | os.PathLike, *, context: int | None = None,
     from . import pretrained  # the dependencies are optional
     tables = _tables(locals())
     if train or optimizer or schedule:
-        _expect_optimizer(_keys(tables) | _toml.settings(set or {}))
+        _warn_of_no_optimizer(_keys(tables) | _toml.settings(set or {}))
     text, state, settings, _ = pretrained.text_of(
         folder, context=context, lora=lora, pack=pack, output=output, target=tables["loss"]["target"], name=name,
         classes=tables["loss"].get("type") == "cross_entropy", gpu=gpu)
