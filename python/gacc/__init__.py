@@ -466,8 +466,10 @@ class Session(_Fixed):
                              f"let `{key}` of the model have a mean and a std")
 
     def _tokens_and_targets(self) -> tuple[str, str, int | None] | None:
-        """The inputs of a language model that are its tokens and their targets, as runtime/data/dataset.cpp finds them,
-        and the target that counts nothing."""
+        """The inputs that are tokens and their targets, and the target that counts nothing; None where the library
+        itself refuses targets that are the tokens, since it sees that the model is causal."""
+        if self.compiled._settings.get("predict.positions") == '"causal"':
+            return None
         named = {"tokens": "", "target": ""}
         for it in self.compiled.plan["inputs"]:
             if it["dtype"] == "i32" and len(it["shape"]) == 1:
@@ -479,9 +481,8 @@ class Session(_Fixed):
         ignored = self.compiled._settings.get(f"inputs.{_toml.key(target)}.ignore_index")
         return tokens, target, None if ignored is None else int(ignored)
 
-    def _check_next_tokens(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Refuses targets that are the tokens themselves, as gacc-exec does, by the first arrays with enough of them.
-        They are a warning where nothing shows whether a position sees later ones, as of modules."""
+    def _warn_of_copied_tokens(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Warns of targets that are the tokens themselves, by the first arrays with enough of them."""
         if self._next_tokens is None:
             return
         first, second, ignored = self._next_tokens
@@ -495,12 +496,9 @@ class Session(_Fixed):
         one_later = int((follow & (targets[:, :-1] == tokens[:, 1:])).sum())
         if same <= ALL * counted or one_later > ALL * int(follow.sum()) > 0:
             return
-        said = (f'the inputs "{first}" and "{second}" are the same in {same} of {counted} places: the model sees each '
-                "target, and would learn to copy it. The targets of a language model are its tokens, one later: "
-                f"{first} = tokens[:, :-1], {second} = tokens[:, 1:]")
-        if self.compiled._settings.get("predict.positions") == '"causal"':
-            raise ValueError(said)
-        _arrays.warn(said)
+        _arrays.warn(f'the inputs "{first}" and "{second}" are the same in {same} of {counted} places: the model sees '
+                     "each target, and would learn to copy it. The targets of a language model are its tokens, one "
+                     f"later: {first} = tokens[:, :-1], {second} = tokens[:, 1:]")
 
     def _take(self, inputs: Mapping[str, Any] | None, named: Mapping[str, Any],
               more: tuple = ()) -> tuple[dict[str, np.ndarray], int]:
@@ -548,7 +546,7 @@ class Session(_Fixed):
         """
         arrays, samples = self._take(inputs, named, more)
         if len(arrays) == len(self.compiled.inputs):
-            self._check_next_tokens(arrays)
+            self._warn_of_copied_tokens(arrays)
         call("session_step", self._handle, self._c_arrays(arrays), len(arrays), samples)
 
     @property
@@ -861,7 +859,7 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
                     if watch.updates == updates:
                         return
                     session._warn_of_large(arrays)
-                    session._check_next_tokens(arrays)
+                    session._warn_of_copied_tokens(arrays)
                     window = session._window("session_train", session._c_arrays(arrays), len(arrays), samples,
                                              first=first)
                     watch.launched(samples)

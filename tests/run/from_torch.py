@@ -858,7 +858,7 @@ def test_targets_that_are_the_tokens_are_told(_):
             gacc.train(step, [{"input": x, "labels": labels}] * 2, epochs=2, device="cpu", threads=1)
         said = [str(one.message) for one in said]
         expect(len(said) == len(told) and all(text in one for text, one in zip(told, said)), f"{said}")
-    raises(ValueError, words, "labels = tokens[:, 1:]")(
+    raises(gacc.Error, words, "labels = tokens[:, 1:]")(
         lambda: gacc.Session(step_of(), "cpu").step(input=x, labels=x))
 
 
