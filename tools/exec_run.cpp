@@ -337,8 +337,7 @@ Status Run::load_parameters() {
   if (!given.trains() && !given.init_only && !plan.adapters.empty() && given.load_adapter.empty() &&
       !resumes && !file.empty() && std::ranges::none_of(loaded.tensors(), is_adapters))
     say("gacc-exec: note: the model has adapters, and none are loaded (--load-adapter FOLDER): what follows "
-        "is the "
-        "base model's\n");
+        "is the base model's\n");
   if (resumes) metadata = checkpoint.earlier().data;
   return read_facts(metadata, resumes ? checkpoint.file() : file, plan, facts);
 }

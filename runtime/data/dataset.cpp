@@ -350,8 +350,7 @@ Status DataReader::settle(size_t i) {
       return Status::error(
           "{}: the input {} is normalised by its training data, and nothing says how: {}--load a file that "
           "gacc-exec has saved after training, or state normalize = {{ mean = [...], std = [...] }} of the "
-          "input in "
-          "the model file",
+          "input in the model file",
           given_[i].where, in_quotes(input.name), use_ == DataUse::evaluation ? "give --data, " : "");
     learn_statistics(column.dtype, dataset_.bytes(i), input.shape, known);
   }
@@ -393,8 +392,7 @@ void DataReader::warn_of_scale(size_t i, std::string_view before) {
     if (const double mean = most(input.mean), std = most(input.std); mean > 1 || std > 1)
       remark(fmt::format(
           "warning: {}: u8 is scaled by 1/255 before it is normalised: with mean {:.6g} and std {:.6g} the "
-          "input "
-          "{} has {:.4g} to {:.4g}; of bytes between 0 and 1 they are {:.4g} and {:.4g}",
+          "input {} has {:.4g} to {:.4g}; of bytes between 0 and 1 they are {:.4g} and {:.4g}",
           where, mean, std, in_quotes(input.name), -mean / std, (1 - mean) / std, mean / 255, std / 255));
     if (!before.empty() && before != "u8" && is_integer(before))
       remark(fmt::format(
