@@ -38,7 +38,7 @@ constexpr Bounded bounded[] = {
 
 constexpr Kind kinds[] = {Kind::unused_input, Kind::unused_layer,     Kind::spare_outputs,
                           Kind::large_decay,  Kind::activation_twice, Kind::bounded_logits,
-                          Kind::not_causal,   Kind::one_class};
+                          Kind::not_causal,   Kind::channels_last,    Kind::one_class};
 
 class Warnings {
  public:
@@ -51,6 +51,7 @@ class Warnings {
     decay();
     for (const ir::Op& op : region_.ops) {
       const std::string_view name = op.info->name;
+      if (name == "conv2d") channels(op);
       const bool classes = name == "cross_entropy" || name == "weighted_cross_entropy";
       if (!classes && name != "bce_with_logits") continue;
       logits(op, classes);
@@ -120,6 +121,19 @@ class Warnings {
            "`optimizer.weight_decay` is {}; usual are 0 to 0.1, and it takes {:.4g} of each weight at every "
            "update",
            decay, decay * optimizer->real("lr"));
+  }
+
+  // A square image of 1, 3 or 4 columns is one whose channels come last, as files have them.
+  void channels(const ir::Op& convolution) {
+    const ir::ValueId image = *ir::as_value(convolution.operands.front());
+    const auto spec = std::ranges::find(model_.inputs, region_[image].name, &InputSpec::name);
+    const ir::Shape& shape = region_[image].type.shape;  // of the samples, then of one
+    if (spec == model_.inputs.end() || !contains(region_.inputs, image) || shape[1] != shape[2]) return;
+    const int64_t last = shape[3];
+    if (shape[1] > 4 && (last == 1 || last == 3 || last == 4))
+      warn(Kind::channels_last, spec->at,
+           "a convolution takes `{}` as {} channels of {} x {}; an image of {} x {} and {} channels is [{}, {}, {}]",
+           spec->name, shape[1], shape[2], last, shape[1], shape[2], last, last, shape[1], shape[2]);
   }
 
   void logits(const ir::Op& loss, bool classes) {

@@ -3,9 +3,9 @@
     python -m gacc.chat FOLDER                                     # a published model's folder, or a GGUF
     python -m gacc.chat FOLDER ADAPTER --system "Be brief." --temperature 0.7 --seed 1
 
-Lines of standard input are what the user says; in one \\n is a newline. /clear forgets all of it, the end of the input
-(Ctrl-D) ends the conversation, and Ctrl-C an answer. The program that answers is compiled the first time, and kept in
-$XDG_CACHE_HOME/gacc/chat, else ~/.cache/gacc/chat. The weights are read once. Of what was said before nothing is
+Lines of standard input are what the user says; in one \\n is a newline. /clear forgets all of it, /exit or the end
+of the input (Ctrl-D) ends the conversation, and Ctrl-C an answer. The program that answers is compiled the first time,
+and kept in $XDG_CACHE_HOME/gacc/chat, else ~/.cache/gacc/chat. The weights are read once. Of what was said before nothing is
 computed again. Without --temperature and the like the folder's generation_config.json says how tokens are drawn; the
 most likely one is taken where it says nothing.
 """
@@ -29,6 +29,7 @@ from ._tokenizer import Refused, Tokenizer, Words, numbers_of, read_json
 from .generate import Asked, Model, draw_options, tokens_of, unescaped
 from .tokens import check_context
 
+ENDS = ("/exit", "/quit", "/bye")
 DRAWN = {"temperature": float, "top_p": float, "top_k": int}  # keys of generation_config.json
 
 
@@ -173,6 +174,8 @@ def converse(chat: Chat, lines: Iterator[str], most: int | None) -> None:
         said = unescaped(line.rstrip("\n"))
         if not said.strip():
             continue
+        if said.strip() in ENDS:
+            return
         if said.strip() == "/clear":
             chat.clear()
             continue
@@ -215,7 +218,7 @@ def typed() -> Iterator[str]:
 def main() -> None:
     said = "what is said are lines of standard input, as echo Hello | python3 -m gacc.chat FOLDER"
     parser = Parser(prog="python -m gacc.chat", description=__doc__.split("\n\n")[0],
-                    epilog="In a line \\n is a newline; /clear forgets; Ctrl-D ends.",
+                    epilog="In a line \\n is a newline; /clear forgets; /exit or Ctrl-D ends.",
                     meant={"prompt": said, "message": said, "load_adapter": "ADAPTER stands behind the model"})
     parser.add_argument("model", metavar="FOLDER|FILE.gguf", help="a published model, with its tokenizer")
     parser.add_argument("adapter", metavar="ADAPTER", nargs="?", help="a folder as gacc-exec --save-adapter or PEFT "
@@ -245,7 +248,7 @@ def main() -> None:
         how = drawn_by(model, temperature=given.temperature, top_k=given.top_k, top_p=given.top_p)
         chat = start(model, adapter, given.context, given.device, given.system, how, given.seed)
         if sys.stdin.isatty():
-            print(f"{model.name}, a window of {chat.model.context:,} tokens. /clear forgets, Ctrl-D ends",
+            print(f"{model.name}, a window of {chat.model.context:,} tokens. /clear forgets, /exit ends",
                   file=sys.stderr)
         converse(chat, typed(), given.tokens)
     except KeyboardInterrupt:

@@ -102,7 +102,7 @@ def test_ten_turns_are_those_of_transformers(folder):
     done = called(python, *command, text=lines)
     expect(done.stdout == "".join(their["text"] + "\n" for their in theirs), f"{done.stdout!r}, not {theirs}")
     # A question after /clear is a first one; the program that answers is no longer compiled.
-    done = called(python, *command, text="hi\n/clear\nhi\n")
+    done = called(python, *command, text="hi\n/clear\nhi\n/exit\nhi\n")
     expect(done.stdout == 2 * (theirs[0]["text"] + "\n") and done.stderr == "", done)
     # One question, by gacc-exec.
     artifact = folder / "step.ptx"
