@@ -33,6 +33,8 @@ std::string what_it_is(const fs::path& folder) {
            "training";
   if (has(folder, "params.json"))
     return "it is of Meta's own layout; take the one converted for Hugging Face";
+  if (has(folder, "snapshots"))
+    return "it is a folder of Hugging Face's cache, which has the model in a folder of its snapshots/";
   return "the folder of a published model has it beside its weights";
 }
 

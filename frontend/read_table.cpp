@@ -375,14 +375,24 @@ class TableReader {
     if (form == table ? as_list : form == list && entries && node.is_table())
       diag_.error(Kind::wrong_type, node.at, "{}", header_text(name, entries));
     else
-      diag_.error(Kind::wrong_type, node.at, "`{}` must {}, not {}", name,
+      diag_.error(Kind::wrong_type, node.at, "`{}` must {}, not {}{}", name,
                   form == table && entries             ? "hold tables"
                   : form == real                       ? "be a number"
                   : key.form == Form::integer_or_share ? "be an integer or a share such as \"3%\""
                   : key.form == Form::size             ? "be a size such as \"512MiB\""
                                                        : fmt::format("be {}", form_text(form)),
-                  form_text(node.form));
+                  form_text(node.form), form == table && !entries ? key_of_word(name, node) : "");
     return false;
+  }
+
+  // Returns where the word belongs that stands for a whole table, as in precision = "bf16".
+  static std::string key_of_word(std::string_view table, const Node& node) {
+    constexpr std::pair<std::string_view, std::string_view> kKeys[] = {
+        {"precision", "compute"}, {"recompute", "policy"}, {"optimizer", "type"}, {"schedule", "type"},
+        {"loss", "type"},         {"memory", "budget"},    {"model", "name"},     {"launch", "mode"}};
+    const auto key = std::ranges::find(kKeys, table, &std::pair<std::string_view, std::string_view>::first);
+    if (node.form != Node::Form::text || key == std::end(kKeys)) return "";
+    return fmt::format("; that is `{}.{}` = \"{}\"", table, key->second, node.text);
   }
 
   // Checks that a value, or an element of a list, has the key's form.

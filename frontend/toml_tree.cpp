@@ -261,6 +261,7 @@ std::string reworded(std::string_view text, std::string_view there) {
   if (text.ends_with("could not determine value type")) {
     const std::string_view word = there.substr(0, there.find_first_of(" \t\r,]}#"));
     if (bare_word(word)) return fmt::format("text needs quotes: \"{}\"", word);
+    if (word.starts_with('(')) return "a list is written in brackets: [3, 3]";
   }
   constexpr std::string_view kPrefix = "Error while parsing ",
                              kNoValue = " could not be interpreted as a value";

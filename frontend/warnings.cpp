@@ -132,7 +132,8 @@ class Warnings {
     const int64_t last = shape[3];
     if (shape[1] > 4 && (last == 1 || last == 3 || last == 4))
       warn(Kind::channels_last, spec->at,
-           "a convolution takes `{}` as {} channels of {} x {}; an image of {} x {} and {} channels is [{}, {}, {}]",
+           "a convolution takes `{}` as {} channels of {} x {}; an image of {} x {} and {} channels is [{}, "
+           "{}, {}]",
            spec->name, shape[1], shape[2], last, shape[1], shape[2], last, last, shape[1], shape[2]);
   }
 

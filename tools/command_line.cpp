@@ -26,7 +26,15 @@ std::string program = "gacc";
 
 // The first word that no option takes: an option that is not there, or one value too many.
 std::string unknown(const CLI::App& app, const std::string& word, Elsewhere elsewhere) {
-  if (!word.starts_with('-')) return fmt::format("nothing takes the argument {}", in_quotes(word));
+  if (!word.starts_with('-')) {
+    const bool sets = word.find('=') != word.npos && app.get_option_no_throw("--set") != nullptr;
+    constexpr std::string_view kUnits[] = {"GiB", "MiB", "KiB", "GB", "MB"};
+    const bool unit = std::ranges::find(kUnits, word) != std::end(kUnits);
+    return fmt::format("nothing takes the argument {}{}", in_quotes(word),
+                       sets   ? fmt::format(": each has its own --set: --set {}", word)
+                       : unit ? fmt::format(": a size is one word, as 6{}", word)
+                              : "");
+  }
   const std::string name = word.substr(0, word.find('='));
   const std::string where = elsewhere != nullptr ? elsewhere(name) : "";
   if (!where.empty()) return fmt::format("there is no {}: {}", name, where);

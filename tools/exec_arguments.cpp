@@ -83,7 +83,9 @@ std::string wrong_mode(const CLI::App& app, Arguments& given) {
     const std::string_view name = row.option.name;
     if (row.modes.has(mode) || !is_given(app, name)) continue;
     if (mode == Mode::train) return fmt::format("{} needs --generate", name);
-    return fmt::format("{}: {} does not go with it", what_it_does(mode), name);
+    const bool predicted = mode == Mode::predict && name == "--eval";
+    return fmt::format("{}: {} does not go with it{}", what_it_does(mode), name,
+                       predicted ? "; --data SPEC is what they are of" : "");
   }
   return "";
 }
@@ -113,7 +115,7 @@ std::string wrong_command(const CLI::App& app, Arguments& given) {
   if (given.init_only && given.check > 0 && given.data.empty())
     return "--check needs --data, whose first samples it compares";
   if (given.trains() && given.data.empty())
-    return "--data is required (or --eval alone, --generate, or --init-only)";
+    return "--data is required (or --eval alone, --generate, or --init-only, which writes what --load reads)";
   if (given.artifact == "-" && given.ranks.value_or(1) > 1)
     return "--ranks: every rank reads the artifact, and standard input can be read once: name a file";
   return "";

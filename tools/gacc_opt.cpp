@@ -34,12 +34,19 @@ std::vector<std::string> names(std::string list) {
   return {std::istream_iterator<std::string>(words), {}};
 }
 
-// Tells whether a text begins with a table of TOML; IR begins with a comment or `module`.
-bool is_model_file(std::string_view text) {
+// Says what a text is that does not begin as IR does, with comments and `module`; "" where it does.
+std::string what_it_is(std::string_view text, const std::string& name) {
   size_t at = 0;
-  while ((at = text.find_first_not_of(" \t\r\n", at)) != text.npos && text[at] == '#')
+  while ((at = text.find_first_not_of(" \t\r\n", at)) != text.npos && (text[at] == '#' || text[at] == '/'))
     at = text.find('\n', at);
-  return at != text.npos && text[at] == '[';
+  if (at == text.npos) return "";
+  const std::string_view line = text.substr(at, text.find('\n', at) - at);
+  if (line.starts_with(".version") || text.starts_with("// gacc artifact"))
+    return fmt::format("{} is an artifact, which gacc-exec runs", name);
+  if (line.starts_with('[') || (line.find('=') != line.npos && !line.starts_with("module")))
+    return fmt::format(
+        "{0} is a model file: gaccc {0} -o step.ptx compiles it, and gaccc {0} --emit ir writes IR", name);
+  return "";
 }
 
 int run(const Arguments& arguments) {
@@ -74,11 +81,8 @@ int run(const Arguments& arguments) {
   const Result<std::string> text = read_input(arguments.file);
   if (!text) return exit_status(text.status());
   const std::string name = arguments.file == "-" ? "<stdin>" : arguments.file;
-  if (is_model_file(*text))
-    return fail(kFailed,
-                fmt::format("{0} is a model file, and gacc-opt reads IR, which gaccc {0} --emit ir writes; "
-                            "gaccc {0} -o step.ptx compiles it",
-                            name));
+  if (const std::string other = what_it_is(*text, name); !other.empty())
+    return fail(kFailed, "gacc-opt reads IR: " + other);
   Diag diag(name, *text);
   std::optional<ir::Module> module = ir::parse(*text, diag);
   if (!module || !ir::verify(*module, diag)) {

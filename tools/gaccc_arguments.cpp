@@ -214,7 +214,9 @@ std::string wrong_outputs(CompilerArguments given) {
   if (const std::string wrong = wrong_files(files, rows); !wrong.empty()) return wrong;
   std::vector<std::string_view> endings = {extension_of(given.emit)};
   if (given.emit == "ir" || given.emit == "llvm") endings.push_back(".txt");
-  return wrong_ending("-o", given.output, endings);
+  const std::string wrong = wrong_ending("-o", given.output, endings);
+  return wrong.empty() || !given.plan ? wrong
+                                      : wrong + "; the plan goes to standard output: > " + given.output;
 }
 
 }  // namespace gacc

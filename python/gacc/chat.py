@@ -3,10 +3,10 @@
     python -m gacc.chat FOLDER                                     # a published model's folder, or a GGUF
     python -m gacc.chat FOLDER ADAPTER --system "Be brief." --temperature 0.7 --seed 1
 
-Lines of standard input are what the user says; in one \\n is a newline. /clear forgets all of it, /exit or the end
-of the input (Ctrl-D) ends the conversation, and Ctrl-C an answer. The program that answers is compiled the first time,
-and kept in $XDG_CACHE_HOME/gacc/chat, else ~/.cache/gacc/chat. The weights are read once. Of what was said before nothing is
-computed again. Without --temperature and the like the folder's generation_config.json says how tokens are drawn; the
+Lines of standard input are what the user says; in one \\n is a newline. /clear forgets all of it, /exit or the end of
+the input (Ctrl-D) ends the conversation, and Ctrl-C an answer. The program that answers is compiled the first time, and
+kept in $XDG_CACHE_HOME/gacc/chat, else ~/.cache/gacc/chat. The weights are read once. Of what was said before nothing
+is computed again. Without --temperature and the like the folder's generation_config.json says how tokens are drawn; the
 most likely one is taken where it says nothing.
 """
 from __future__ import annotations

@@ -135,6 +135,10 @@ class Reader {
     const bool path = name == text_ || std::filesystem::exists(text_.substr(0, text_.find(',')), none);
     if (const std::string meant = path ? spec_of_path(text_) : ""; !meant.empty())
       return problem("a SPEC says what the file is: {}", meant);
+    if (name.starts_with("0.") && name.find_first_not_of("0123456789.") == name.npos)
+      return problem(
+          "a share of the data is held out by split=train of --data and split=test of --eval, both of "
+          "the same file, as csv:FILE,label=COLUMN,split=test");
     std::vector<std::string> names;
     for (const DataSource* source : all_sources()) names.emplace_back(source->name);
     return problem("unknown kind {}{} (known are {}:; gacc-exec --list-data says their forms)",
@@ -156,11 +160,13 @@ class Reader {
     const size_t equals = part.find('=');
     const std::string name = part.substr(0, equals);
     if (equals == std::string::npos || name.empty() || equals + 1 == part.size())
-      return problem("{} is not of the form {}{}", in_quotes(part),
-                     spec_.source->path.empty() ? "NAME=FILE" : "OPTION=VALUE",
-                     spec_.source->path.empty()
-                         ? " (a path cannot hold a comma)"
-                         : "; a comma ends the path, unless there is a file of the whole name");
+      return problem(
+          "{} is not of the form {}{}", in_quotes(part),
+          spec_.source->path.empty() ? "NAME=FILE" : "OPTION=VALUE",
+          spec_.source->path.empty() ? " (a path cannot hold a comma)"
+          : spec_.options.empty()
+              ? "; a comma ends the path, unless there is a file of the whole name"
+              : "; a comma ends a value: several of an option have a bar between them, as drop=a|b");
     std::string value = part.substr(equals + 1);
     const auto is_file = [&](const auto& file) { return file.first == name; };
     if ((name == "limit" && spec_.limit) || spec_.has(name) || std::ranges::any_of(spec_.files, is_file))

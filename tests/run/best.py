@@ -141,7 +141,8 @@ def test_nothing_to_do(folder):
 def test_command_lines(folder):
     step = prepared(folder)
     data, eval = step[:3], [step[0], *step[3:]]
-    for line, words in ((step[:1], "--data is required (or --eval alone, --generate, or --init-only)"),
+    for line, words in ((step[:1], "--data is required (or --eval alone, --generate, or --init-only, which "
+                         "writes what --load reads)"),
                         ([*data, "--patience", 3], "--patience needs --eval"),
                         ([*data, "--save-best", "f"], "--save-best needs --eval"),
                         ([*step, "--best", "accuracy"],

@@ -213,6 +213,8 @@ def test_words_that_lead_on(folder):
     (folder / "w.safetensors").write_bytes(bytes(200))
     (folder / "d.csv").write_text("x,y\n1,2\n")
     (folder / "some").mkdir()
+    (folder / "hub" / "snapshots").mkdir(parents=True)
+    (folder / "list.toml").write_text("kernel = (3, 3)\n")
     (folder / "g3").mkdir()
     (folder / "g3" / "config.json").write_text('{"model_type": "gemma3"}')
     (folder / "ad").mkdir()
@@ -261,7 +263,16 @@ def test_words_that_lead_on(folder):
             (1, ["gacc-exec", artifact, "--data", "npy:x=a.npy,split=val"],
              'split is train or test, not "val"; what is held out is called "test" here'),
             (1, ["gacc-opt", regression, "--emit", "ptx"],
-             "regression.toml is a model file, and gacc-opt reads IR, which gaccc "),
+             "gacc-opt reads IR: "),
+            (1, ["gacc-opt", artifact], "step.ptx is an artifact, which gacc-exec runs"),
+            (1, ["gaccc", "list.toml"], "a list is written in brackets: [3, 3]"),
+            (2, ["gaccc", regression, "--set", "train.epochs=3", "train.micro_batch=4"],
+             ": each has its own --set: --set train.micro_batch=4"),
+            (2, ["gaccc", regression, "--memory", "6", "GiB"], ": a size is one word, as 6GiB"),
+            (1, ["gaccc", regression, "--set", "recompute=all"], "that is `recompute.policy` = \"all\""),
+            (1, ["gaccc", "hub", "--plan"], "it is a folder of Hugging Face's cache"),
+            (1, ["gacc-exec", artifact, "--data", "csv:d.csv,drop=x,y"], "have a bar between them, as drop=a|b"),
+            (1, ["gacc-exec", artifact, *data, "--eval", "0.1"], "by split=train of --data and split=test of --eval"),
             (1, ["gaccc", "g3"], 'no family has the `model_type` "gemma3"; did you mean "gemma3_text"?'),
             (1, ["gacc-exec", artifact, "--data", "csv:a.csv,delimiter=tab"],
              'unknown option "delimiter"; it is called "sep" here')):
