@@ -109,6 +109,11 @@ class _Fixed:
     """An object whose attributes are set as it is made: another one would change nothing that is computed."""
 
     _made = False
+    _elsewhere: Mapping[str, str] = {}  # what others call an attribute, and what does it here
+
+    def __getattr__(self, name: str) -> Any:
+        here = f": {self._elsewhere[name]}" if name in self._elsewhere else ""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{here}", name=name, obj=self)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._made and not name.startswith("_"):
@@ -284,7 +289,8 @@ def from_torch(module: Any, inputs: Mapping[str, Any], *, loss: str | Mapping, t
 
     The step trains what the module is as it stands: in training mode with the statistics of the micro-batch and with
     dropout, frozen what requires no gradient. A Session of it starts from the module's values, and its `parameters()`
-    load back with load_state_dict(strict=True). `save` writes those values beside the artifact.
+    load back with load_state_dict(strict=True). `save` writes those values beside the artifact. The values are those of
+    this call: of a module that has others when a session begins, `Session.load(module.state_dict())` takes them.
     """
     _arguments.check(from_torch, locals() | {"inputs": {}})  # of which the lowering says more
     from . import torch as lowering  # the dependency is optional
@@ -410,6 +416,9 @@ class Session(_Fixed):
         self._warned: set[str] = set()  # of what
         self._columns: dict[str, list[Any]] = {}  # of the first table that an input was given, or trained on
         self._scales = _arrays.Scales()
+        state = step._module_state
+        self._outdated = state is not None and state.changed()  # until something is loaded, or was said of it
+        self._published = False  # the folder of a published model was loaded
         self._adapted = False  # adapters that were neither loaded nor trained change nothing
         self._trained: tuple[int | None, ...] | None = None  # the loader, the seed, epochs and updates
         self._next_tokens = self._tokens_and_targets()  # until they have been looked at
@@ -449,6 +458,22 @@ class Session(_Fixed):
         """Warns where adapters stand beside weights that nothing was loaded into."""
         if not self._based and self.compiled.has_adapters:
             self._warn_once("base", f"the model has adapters, and without `load` they {does} weights drawn at random")
+
+    def _warn_of_changed_module(self) -> None:
+        """Warns where the module had other values than the step when the session began, and nothing was loaded."""
+        if self._outdated:
+            self._outdated = False
+            _arrays.warn("the module has changed since from_torch, and the session starts from what it was then: "
+                         "run = gacc.Session(step); run.load(module.state_dict()) takes its values of now, and "
+                         "gacc.train(loader=loader, session=run) goes on from them")
+
+    def _warn_of_few(self, sizes: Sequence[int]) -> None:
+        """Warns of batches that are smaller than a micro-batch, by the samples of the first two."""
+        step = self.compiled
+        if len(sizes) == 2 and max(sizes) < step.micro_batch:
+            self._warn_once("few", f"batches have {sizes[0]} samples, and micro_batch is {step.micro_batch}: an update "
+                            f"sees {sizes[0] * step.accumulate}, and not {step.micro_batch * step.accumulate}; give "
+                            f'batches of {step.micro_batch}, or compile with train.micro_batch = {sizes[0]}')
 
     def _warn_of_large(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Warns of features as large as gacc-exec warns of, by the first arrays that are trained on."""
@@ -508,6 +533,7 @@ class Session(_Fixed):
             loader = not hasattr(inputs, "shape") and hasattr(inputs, "__iter__")
             raise TypeError(f"arrays are given by the names of the model's inputs: {names}"
                             + "; evaluate_over(loader) goes through a loader, and others take a batch of it" * loader)
+        self._warn_of_changed_module()
         arrays: dict[str, np.ndarray] = {}
         samples = None
         for name, value in {**(inputs or {}), **named}.items():
@@ -604,7 +630,7 @@ class Session(_Fixed):
         batches = 0
         try:
             for batches, batch in enumerate(loader, 1):
-                for arrays, samples, _ in self._micro_batches(batch):  # an error counts samples of the evaluation
+                for arrays, samples, _ in self._micro_batches(batch, loader):  # an error counts all samples
                     call("session_eval", self._handle, self._c_arrays(arrays), len(arrays), samples)
         except BaseException:
             library.gacc_session_eval_end(self._handle, byref(e))  # the next evaluation begins anew
@@ -619,7 +645,7 @@ class Session(_Fixed):
     def _evaluation(e: CEvaluation) -> Evaluation:
         return Evaluation(e.samples, e.counted, e.loss, {m.name.decode(): m.value for m in e.metric[:e.metrics]})
 
-    def _micro_batches(self, batch: Any) -> Iterator[tuple[dict[str, np.ndarray], int, int]]:
+    def _micro_batches(self, batch: Any, loader: Any = None) -> Iterator[tuple[dict[str, np.ndarray], int, int]]:
         """The arrays of each, its samples, and which of the batch's the first one is."""
         inputs = self.compiled.inputs
         _arrays.expect_batch(batch, inputs)
@@ -627,6 +653,9 @@ class Session(_Fixed):
             raise ValueError(f"a batch has {len(batch)} arrays, and the model {len(inputs)} inputs "
                              f"({', '.join(inputs)})")
         named = batch if isinstance(batch, Mapping) else dict(zip(inputs, batch))
+        if _arrays.is_data_set(loader) and all(np.shape(it) == inputs[name].shape
+                                               for name, it in named.items() if name in inputs):
+            raise _arrays.no_batches(loader)
         arrays, samples = self._take(named, {})
         lacks = [name for name in inputs if name not in arrays]
         if lacks or not samples:
@@ -639,6 +668,7 @@ class Session(_Fixed):
     def parameters(self) -> dict[str, Any]:
         """Copies of all parameters, and of running statistics, by name: f32, as a safetensors file has them. Of a
         PyTorch module: tensors, as its load_state_dict takes them."""
+        self._warn_of_changed_module()
         arrays = self._arrays()
         return arrays if self._module_state is None else self._module_state.of_step(arrays)
 
@@ -658,6 +688,8 @@ class Session(_Fixed):
         if not isinstance(parameters, Mapping):
             call("session_load", self._handle, path_bytes(parameters))
             path = pathlib.Path(os.fsdecode(parameters))
+            self._outdated = False
+            self._published |= path.is_dir() and not _is_adapter(path)
             if not self._based and _is_adapter(path):
                 self._warn_once("base", f"{path} has adapters alone, and the session's other weights were drawn at "
                                 "random: load their base first")
@@ -672,6 +704,7 @@ class Session(_Fixed):
             return self._write(parameters)
         values, rest = state.to_step(parameters)
         self._write(values)
+        self._outdated = False
         state.rest = rest
 
     def _write(self, parameters: Mapping[str, Any]) -> None:
@@ -696,6 +729,10 @@ class Session(_Fixed):
         """
         _arguments.check(Session.save, locals())
         self._save_as(path, SaveOptions(0, merge, published, type.encode()))
+        name = os.fsdecode(path)
+        if self._published and os.path.isfile(name) and not os.path.splitext(name)[1]:
+            _arrays.warn(f"{name} is a file with the weights alone; {name + '/'!r} makes the whole folder of a "
+                         "published model")
         if self._columns and os.path.isfile(path):
             _arrays.write_columns(path, self._columns)
 
@@ -731,6 +768,7 @@ class Session(_Fixed):
         if self._based and not self._adapted and self.compiled.has_adapters:
             self._warn_once("adapters",
                             "the step has adapters, and none was loaded or trained: this is the base's text")
+        self._warn_of_changed_module()
         texts = of_session(self, prompts, tokens, tokenizer, stop, options)
         return texts if several else texts[0]
 
@@ -745,6 +783,7 @@ class Session(_Fixed):
         self.save(path, published=published, merge=True, type=type)
 
     def _save_as(self, path: str | os.PathLike, options: SaveOptions) -> None:
+        self._warn_of_changed_module()
         call("session_save_as", self._handle, path_bytes(path), byref(options))
 
     @_arguments.public
@@ -756,7 +795,7 @@ class Session(_Fixed):
     def resume(self, folder: str | os.PathLike) -> None:
         """Goes on from a checkpoint, with the same bits; it may be gacc-exec's."""
         call("session_resume", self._handle, path_bytes(folder))
-        self._based = self._adapted = True
+        self._based = self._adapted, self._outdated = True, False
         self._expect(self._updates)
 
 
@@ -854,10 +893,14 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
     def run() -> None:
         for epoch in range(1, epochs + 1):
             watch.begin(epoch)
+            sizes: list[int] = []  # of batches, up to their first micro-batch
             for batch in loader:
-                for arrays, samples, first in session._micro_batches(batch):
+                for arrays, samples, first in session._micro_batches(batch, loader):
                     if watch.updates == updates:
                         return
+                    if first == 0 and len(sizes) < 2:
+                        sizes.append(samples)
+                        session._warn_of_few(sizes)
                     session._warn_of_large(arrays)
                     session._warn_of_copied_tokens(arrays)
                     window = session._window("session_train", session._c_arrays(arrays), len(arrays), samples,
@@ -878,6 +921,7 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
         run()
     if module is not None:
         module.load_state_dict(session.parameters(), strict=True)
+        step._module_state.written(module)
     return session
 
 
@@ -947,6 +991,39 @@ INSTEAD = {  # what others have in a package, and what does it here
     "fit": "gacc.train(step, loader) trains", "Trainer": "gacc.train(step, loader) trains",
     "predict": "gacc.Session(step).predict(x=...) does it, or the session that gacc.train gives",
     "evaluate": "gacc.Session(step).evaluate(x=..., y=...) does it, or the session that gacc.train gives"}
+
+
+_VALUES = "parameters() gives copies of all, by name"
+Session._elsewhere = {
+    "state_dict": f"{_VALUES}, of a PyTorch module as its load_state_dict takes them", "weights": _VALUES,
+    "named_parameters": _VALUES,
+    "load_state_dict": "load(parameters) takes them", "from_pretrained": "load(folder) reads it",
+    "load_adapter": "load(folder) reads adapters, too", "load_weights": "load(path) reads them",
+    "save_pretrained": 'save("folder/"), with a / at the end, writes the whole folder',
+    "save_weights": "save(path) writes them", "merge_and_unload": "merge(path) writes the weights with the adapters",
+    "save_checkpoint": "checkpoint(folder) writes the whole state",
+    "load_checkpoint": "resume(folder) reads one that checkpoint(folder) wrote",
+    "forward": "predict(x=...) does it", "predict_proba": "predict(x=...) gives the model's output",
+    "score": "evaluate(x=..., y=...) gives the loss and the metrics", "eval": "evaluate(x=..., y=...) does it",
+    "test": "evaluate(x=..., y=...) does it", "validate": "evaluate_over(loader) does it",
+    "backward": "step(x=..., y=...) does forward and backward", "zero_grad": "update() begins a new window by itself",
+    "train_step": "step(x=..., y=...) does it, and update() ends the window",
+    "train_on_batch": "step(x=..., y=...) does it, and update() ends the window",
+    "train": "gacc.train(loader=loader, session=run) does it", "fit": "gacc.train(loader=loader, session=run) does it",
+    "loss": "update() gives a Window, which has it; evaluate(x=..., y=...) that of other samples",
+    "lr": "update() gives a Window, which has it", "to": 'the device is said at the start: Session(step, "cuda")',
+    "cuda": 'the device is said at the start: Session(step, "cuda")',
+    "cpu": 'the device is said at the start: Session(step, "cpu")',
+    "chat": "generate(messages=[...]) does it", "plan": "compiled.plan is that of its step"}
+Step._elsewhere = {
+    **{name: f"a session has it: gacc.Session(step).{name}(...)" for name, it in vars(Session).items()
+       if callable(it) and not name.startswith("_")},
+    **{name: f"it is a session's, gacc.Session(step): {said}" for name, said in Session._elsewhere.items()},
+    **dict.fromkeys(("train", "fit"), "gacc.train(step, loader) trains"),
+    **dict.fromkeys(("batch_size", "batch"), "micro_batch is that of a launch, and accumulate launches are an update"),
+    **dict.fromkeys(("memory", "peak", "bytes"), 'plan["bytes"]["peak"] is the memory in bytes'),
+    "outputs": "output_shape is that of a sample's output", "name": "model is its name",
+    "export": "save(path) writes the artifact"}
 
 
 def __getattr__(name: str) -> Any:

@@ -58,6 +58,7 @@ CALLED = {
     "loss.type": "loss loss_fn criterion",
     "model.metrics": "metrics compute_metrics",
 }
+TYPES = {"bfloat16": "bf16", "float16": "f16", "half": "f16", "float32": "f32", "float": "f32"}  # of PyTorch and numpy
 HALF = {"fp16": '"f16"', "bf16": '"bf16"', "half": '"f16"'}
 
 OWN = {"loss": "cross_entropy", "optimizer": "adamw"}  # arguments that name something of gacc's, and such a name
@@ -94,7 +95,19 @@ def check(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
             raise TypeError(f"{call}(): {name} is {given[name]!r:.60}, and takes "
                             f"{', '.join(words[:-1])}{' or ' if words[:-1] else ''}{words[-1]}"
                             + (f'; gacc has its own, by name, such as "{OWN[name]}"' if name in OWN else "")
-                            + (f"; that is {said}" if (said := of_peft(given[name])) else ""))
+                            + (f"; {said}" if (said := here_of(name, given[name])) else ""))
+
+
+def here_of(name: str, value: Any) -> str:
+    """What an object of another package is here, where that can be said; else ''."""
+    kind, _, word = (getattr(value, "__name__", None) or str(value)).rpartition(".")
+    if name in ("precision", "type") and word in TYPES and (kind == "torch" or isinstance(value, type)):
+        return f'that is "{TYPES[word]}"'
+    if type(value).__name__ == "device" and name == "device":
+        return f'that is "{value}"'
+    if name == "target" and hasattr(value, "shape"):
+        return "it is the name of an input, whose arrays the batches have"
+    return f"that is {said}" if (said := of_peft(value)) else ""
 
 
 def of_peft(config: Any) -> str:

@@ -225,6 +225,18 @@ def expect_batch(batch: Any, names: Collection[str]) -> None:
         raise ValueError(f"a batch has no samples; it has an array for each input ({', '.join(names)})")
 
 
+def is_data_set(loader: Any) -> bool:
+    """Returns whether it gives samples by their numbers, as the data sets of PyTorch and of Hugging Face do."""
+    return not isinstance(loader, (list, tuple, Mapping)) and all(hasattr(loader, name)
+                                                                  for name in ("__getitem__", "__len__"))
+
+
+def no_batches(loader: Any) -> ValueError:
+    """The error of such a one in the place of a loader."""
+    return ValueError(f"the loader gives samples, and no batches: it is a {type(loader).__name__}, of which "
+                      "torch.utils.data.DataLoader(dataset, batch_size=32) makes batches")
+
+
 def expect_names(given: Collection[Any], have: Collection[str], of: str) -> None:
     if wrong := [name for name in given if not isinstance(name, str)]:
         raise TypeError(f"parameters are given by their names, and {wrong[0]!r} is none")

@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import shlex
 
 from ._library import Error
 
@@ -31,6 +32,13 @@ def is_adapter(folder: str | os.PathLike) -> bool:
     """Returns whether it is the folder of an adapter, as PEFT has it, and of no model."""
     has = [os.path.exists(os.path.join(folder, name)) for name in ("adapter_config.json", "config.json")]
     return has == [True, False]
+
+
+def note_of_file(what: str, text: str | None) -> str:
+    """What is said of a text that is the name of a file; else ''."""
+    if text is None or not os.path.isfile(text):
+        return ""
+    return (f"note: {what} is the text itself, and {text} is a file: \"$(cat {shlex.quote(text)})\" is the text in it")
 
 
 def expect_artifact(path: str | bytes | os.PathLike) -> None:

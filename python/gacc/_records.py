@@ -103,6 +103,10 @@ OTHERS = ((b"\x1f\x8b", "gzip", "gunzip -k FILE unpacks it"), (b"BZh91AY&SY", "b
           (b"\xfe\xff", "UTF-16", "iconv -f UTF-16 -t UTF-8 FILE makes UTF-8 of it"))
 
 
+SUFFIXES = (".jsonl", ".json", ".parquet", ".csv", ".tsv", ".txt")  # of data, in the order in which one is named
+NO_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "config.json", "README.txt")
+
+
 def text_in(path: pathlib.Path) -> str:
     """The text of a file in UTF-8."""
     said = path.read_bytes()
@@ -119,8 +123,32 @@ def of_folder(folder: pathlib.Path) -> str:
                 f"--load-adapter {folder}, with the STEP and the DATA that gacc.tune makes")
     if (folder / "config.json").exists():
         return "is a model, of which there is one, before the data"
-    files = sorted(each.name for each in folder.iterdir() if each.suffix in (*TEXTS, ".parquet", ".txt"))
-    return "is a folder, and data are files" + (f", such as {folder / files[0]}" if files else "")
+    if said := of_datasets(folder):
+        return said
+    for pattern in "*", "*/*":
+        files = [each for each in folder.glob(pattern) if each.suffix in SUFFIXES and each.name not in NO_DATA]
+        if files:
+            files.sort(key=lambda each: (SUFFIXES.index(each.suffix), "train" not in each.name, each))
+            return f"is a folder, and data are files, such as {files[0]}"
+    return "is a folder, and data are files"
+
+
+def of_datasets(path: pathlib.Path) -> str:
+    """What a file or a folder of the package datasets is, and what makes a file that is read of it; else ''."""
+    folder = path if path.is_dir() else path.parent
+    arrow = path if path.suffix == ".arrow" else next(iter(sorted(folder.glob("*.arrow"))), None)
+    if path.is_dir() and (folder / "dataset_dict.json").exists():
+        split = next((f"[{each.name!r}]" for each in sorted(folder.iterdir(), key=lambda at: (at.name != "train", at))
+                      if each.is_dir()), "")
+        made, to = f"datasets.load_from_disk({str(folder)!r}){split}", folder
+    elif arrow is None:
+        return ""
+    elif (folder / "dataset_info.json").exists() and (folder / "state.json").exists():
+        made, to = f"datasets.load_from_disk({str(folder)!r})", folder
+    else:
+        made, to = f"datasets.Dataset.from_file({str(arrow)!r})", arrow
+    return (f"is of the package datasets, whose .arrow files are not read: "
+            f"{made}.to_json({str(to.with_suffix('.jsonl'))!r}) writes one that is")
 
 
 def read(path: pathlib.Path) -> Iterator[tuple[Any, str]]:
@@ -128,6 +156,8 @@ def read(path: pathlib.Path) -> Iterator[tuple[Any, str]]:
     .parquet, .csv and .tsv a row; of any other file the whole text."""
     if path.is_dir():
         raise Refused(f"{path}: {of_folder(path)}")
+    if path.suffix == ".arrow" and path.exists():
+        raise Refused(f"{path}: {of_datasets(path)}")
     try:
         if path.suffix == ".parquet":
             yield from of_parquet(path)

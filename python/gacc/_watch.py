@@ -66,7 +66,7 @@ class Watch:
         if evaluate is not None:  # what is wrong with its first batch is said before the training
             columns = dict(session._columns)
             try:
-                next(session._micro_batches(next(iter(self._loader), ())))
+                next(session._micro_batches(next(iter(self._loader), ()), self._loader))
             except (TypeError, ValueError) as error:
                 raise type(error)(f"evaluate: {error}") from error
             session._columns = columns  # whose order the first table of the training fixes

@@ -24,7 +24,7 @@ from . import Error, Session, Step, __version__, compile
 from . import open as open_step
 from ._library import CDrawOptions
 from ._arguments import Parser
-from ._paths import expect_there, is_adapter
+from ._paths import expect_there, is_adapter, note_of_file
 from ._tokenizer import Refused, Tokenizer, Words, numbers_of, read_json
 from .generate import Asked, Model, draw_options, tokens_of, unescaped
 from .tokens import check_context
@@ -89,12 +89,22 @@ def opened(model: pathlib.Path, adapter: pathlib.Path | None, context: int | Non
     return session
 
 
+def base_of(adapter: pathlib.Path) -> str:
+    """The model that an adapter's folder names."""
+    base = read_json(adapter / "adapter_config.json").get("base_model_name_or_path")
+    return shlex.quote(base) if isinstance(base, str) and base else "FOLDER"
+
+
 def adapter_folder(model: pathlib.Path, adapter: pathlib.Path | None) -> pathlib.Path | None:
     """The folder of an adapter, of which a file of weights may be given. Refuses what is no model, or no adapter."""
     if is_adapter(model):
-        base = "FOLDER" if adapter is None else adapter
+        base = base_of(model) if adapter is None else adapter
         raise Refused(f"{model}: is an adapter, and its model stands before it: python3 -m gacc.chat {base} {model}")
     if adapter is None:
+        inside = next(iter(sorted(model.glob("*/adapter_config.json"))), None)
+        if inside is not None and not any((model / name).exists() for name in ("config.json", "tokenizer.json")):
+            raise Refused(f"{model}: is no model, but has an adapter of one: python3 -m gacc.chat "
+                          f"{base_of(inside.parent)} {inside.parent}")
         return None
     folder = adapter if adapter.is_dir() else adapter.parent
     if not (folder / "adapter_config.json").exists():
@@ -245,6 +255,8 @@ def main() -> None:
             expect_there(adapter, Refused)
         if given.tokens is not None and given.tokens < 1:
             raise Refused(f"--tokens {given.tokens}: an answer has at least one")
+        if said := note_of_file("--system", given.system):
+            print(said, file=sys.stderr)
         how = drawn_by(model, temperature=given.temperature, top_k=given.top_k, top_p=given.top_p)
         chat = start(model, adapter, given.context, given.device, given.system, how, given.seed)
         if sys.stdin.isatty():

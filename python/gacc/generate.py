@@ -32,7 +32,7 @@ from . import Error, Session, Step, byref, call, program
 from . import open as open_step
 from ._library import CDrawOptions
 from ._arguments import Parser
-from ._paths import expect_there
+from ._paths import expect_there, note_of_file
 from ._tokenizer import Refused, Tokenizer, Words, are_messages, words_by
 
 BYTES = 256  # a vocabulary of no more is bytes for gacc-exec
@@ -341,6 +341,9 @@ def main() -> None:
             tokenizer = given.load
         if given.system is not None and not given.chat:
             raise Refused("--system is what a chat begins with: it goes with --chat")
+        for what, text in ("--system", given.system), ("TEXT", None if several else given.prompt):
+            if not given.quiet and (said := note_of_file(what, text)):
+                print(said, file=sys.stderr)
         step = open_step(given.artifact)
         model = Model(step, tokenizer, given.stop)
         writer = Writer(model, given.artifact, given.tokens,

@@ -203,6 +203,15 @@ def check_context(tokenizer: Tokenizer, context: int) -> None:
     expect_positions(context, tokenizer.positions, tokenizer.path)
 
 
+def expect_order(model: str | os.PathLike, data: Sequence[str | os.PathLike]) -> None:
+    """Refuses a model that stands behind the data."""
+    first = pathlib.Path(model)
+    if first.suffix in _records.SUFFIXES and first.is_file():
+        meant = next((each for each in map(pathlib.Path, data) if each.suffix == ".gguf"
+                      or any((each / name).exists() for name in ("tokenizer.json", "config.json"))), "FOLDER")
+        raise Refused(f"{first}: is data, and the model stands before it: {meant} {first}")
+
+
 class Piece(NamedTuple):
     """Tokens that stay together in a window, and their targets."""
 
@@ -288,9 +297,10 @@ def arrays(model: str | os.PathLike, data: str | os.PathLike | Sequence[str | os
     if not isinstance(model, (str, os.PathLike)):
         raise TypeError("the tokenizer is a folder with tokenizer.json, or a GGUF (an object writes one by "
                         f"save_pretrained), not {model!r:.60}")
+    files = [data] if isinstance(data, (str, os.PathLike)) else data
+    expect_order(model, files)
     tokenizer = Tokenizer(pathlib.Path(model))
     check_context(tokenizer, context)
-    files = [data] if isinstance(data, (str, os.PathLike)) else data
     samples = list(read_samples(tokenizer, [pathlib.Path(file) for file in files], warn))
     check(samples)
     return made_windows(tokenizer, samples, context, seed if pack else None)
@@ -332,6 +342,7 @@ def by_file(paths: Sequence[pathlib.Path], samples: Sequence[Sample]) -> str:
 
 
 def convert(folder: str, data: list[str], out: str, context: int | None, seed: int | None) -> None:
+    expect_order(folder, data)
     tokenizer, path = Tokenizer(pathlib.Path(folder)), pathlib.Path(out)
     if path.suffix not in (".bin", ".npz"):
         raise Refused(f"{out}: ends neither in .bin (a stream, for tokens:) nor in .npz (windows, for npz:)")

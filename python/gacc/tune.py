@@ -76,6 +76,7 @@ def tune(model: str, data: Sequence[str], out: str, lora: int, memory: str | Non
     folder = pathlib.Path(out)
     if (folder / "adapter").exists():
         raise Refused(f"{folder} has an adapter already, {folder / 'adapter'}; give another -o, or remove that folder")
+    making.expect_order(model, data)
     tokenizer = Tokenizer(pathlib.Path(model))
     paths = [pathlib.Path(file) for file in data]
     samples = list(making.read_samples(tokenizer, paths, lambda _: None))  # gacc.tokens says the notes

@@ -120,7 +120,7 @@ def test_ten_turns_are_those_of_transformers(folder):
 def test_what_a_chat_cannot_do_is_told(folder):
     python, base = folder_of(folder)
     (folder / "out" / "adapter").mkdir(parents=True)
-    (folder / "out" / "adapter" / "adapter_config.json").write_text("{}")
+    (folder / "out" / "adapter" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
     for option, told in (("--prompt", "what is said are lines of standard input"),
                          ("--max-new-tokens", "did you mean --tokens?")):
         said = called(python, "-m", "gacc.chat", base, option, "5", text="", code=2).stderr
@@ -130,10 +130,18 @@ def test_what_a_chat_cannot_do_is_told(folder):
                         (f"echo 'What is 2?' | python3 -m gacc.chat {base}", [base, "What is 2?"]),
                         (f"is no adapter, but has one: python3 -m gacc.chat {base} {folder / 'out' / 'adapter'}",
                          [base, folder / "out"]),
+                        (f"has an adapter of one: python3 -m gacc.chat {base} {folder / 'out' / 'adapter'}",
+                         [folder / "out"]),
                         ("is no adapter", [base, base]), ("temperature is -1", [base, "--temperature", -1]),
                         ("--tokens 0", [base, "--tokens", 0])):
         done = called(python, "-m", "gacc.chat", *more, text="hi\n", code=1)
         expect(done.stderr.splitlines()[-1].startswith("error: ") and words in done.stderr, done.stderr)
+    system = folder / "system prompt.txt"
+    system.write_text("Be brief.")
+    said = f"note: --system is the text itself, and {system} is a file: \"$(cat '{system}')\" is the text in it"
+    for more, count in ([system], 1), (["Be brief."], 0):
+        done = called(python, "-m", "gacc.chat", base, "--system", *more, "--device", "cpu", text="")
+        expect(done.stderr.count(said) == count, done.stderr)
     # A conversation longer than the window loses what was said first; a question longer than it is refused.
     done = called(python, "-m", "gacc.chat", base, "--context", 64, "--tokens", 8,
                   text="one\ntwo two two\nthree three three\n" + "x" * 99 + "\n")
@@ -205,7 +213,8 @@ def test_one_command_tunes_and_the_adapter_answers(folder):
                      text="3 and 3\n").stdout
     expect(by_file == answer, f"{by_file!r}, not {answer!r}: the file of the adapter")
     for words, told in (([out / "adapter", base], f"its model stands before it: python3 -m gacc.chat {base} {out}"),
-                        ([out / "adapter"], f"python3 -m gacc.chat FOLDER {out / 'adapter'}"),
+                        ([out / "adapter"], f"python3 -m gacc.chat {base} {out / 'adapter'}"),
+                        ([out], f"has an adapter of one: python3 -m gacc.chat {base} {out / 'adapter'}"),
                         ([base, base], "has no adapter_config.json but a model's config.json"),
                         ([base, out / "step.ptx"], f"{out} has no adapter_config.json. ADAPTER is a folder")):
         said = called(python, "-m", "gacc.chat", *words, text="", code=1).stderr

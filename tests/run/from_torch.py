@@ -882,6 +882,65 @@ def test_a_saved_step_has_its_values_beside_it(folder):
     raises(gacc.Error, "values.ptx")(lambda: step.save(folder / "values.safetensors"))
 
 
+def warned(call):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = call()
+    return [str(each.message) for each in caught if "since from_torch" in str(each.message)], result
+
+
+def test_a_module_that_has_changed_is_told(_):
+    """Once, where a session is used that starts from older values; what gacc has written into it is no change."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    x, y = torch.randn(8, 4), torch.arange(8) % 3
+    own = torch.optim.SGD(net.parameters(), 0.1)
+    F.cross_entropy(net(x), y).backward()
+    own.step()  # before from_torch
+    made = lambda: gacc.from_torch(net, {"input": x}, loss="cross_entropy", target="y", optimizer="sgd")  # noqa: E731
+    train = lambda step, **more: warned(lambda: gacc.train(  # noqa: E731
+        step, [(x, y)], epochs=1, device="cpu", threads=1, **more))[0]
+    step = made()
+    net(x)  # moves statistics, which training does anyway
+    expect(train(step) == [], "nothing has changed")
+    expect(train(step, module=net) == train(step, module=net) == [], "gacc.train wrote it")
+    more = dict(loss="cross_entropy", target="y", optimizer="sgd", device="cpu", loader=[(x, y)], epochs=1)
+    for _ in range(2):
+        expect(warned(lambda: gacc.train(module=net, **more))[0] == [], "it is compiled anew")
+    step = made()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    net.load_state_dict(before)
+    expect(train(step) == [], "the same numbers")
+    for change in (lambda: net.load_state_dict({name: torch.ones_like(value) for name, value in before.items()}),
+                   lambda: net[0].weight.data.mul_(2), lambda: (F.cross_entropy(net(x), y).backward(), own.step())):
+        step = made()
+        change()
+        said = train(step)
+        expect(len(said) == 1 and "run.load(module.state_dict()) takes its values of now" in said[0], said)
+        said, run = warned(lambda: session(step))
+        expect(said == [], "before it is used")
+        expect(len(warned(lambda: (run.predict(input=x), run.predict(input=x)))[0]) == 1, "once a session")
+        run = session(step)
+        expect(warned(lambda: (run.load(net.state_dict()), run.predict(input=x)))[0] == [], "it was loaded")
+    net[0].weight.data.mul_(2)
+    del net, own
+    expect(train(step) == [], "the module is gone")
+
+
+def test_objects_of_pytorch_are_answered_by_words(_):
+    net, x, y = nn.Linear(4, 3), torch.randn(8, 4), torch.arange(8) % 3
+    made = lambda **more: gacc.from_torch(net, {"input": x}, **{  # noqa: E731
+        "loss": "cross_entropy", "target": "y", "optimizer": "sgd", **more})
+    raises(TypeError, "it is the name of an input")(lambda: made(target=y))
+    raises(TypeError, 'and takes a str, a dict or None; that is "bf16"')(lambda: made(precision=torch.bfloat16))
+    raises(TypeError, 'device is device(type=\'cpu\'), and takes a str; that is "cpu"')(
+        lambda: gacc.Session(made(), torch.device("cpu")))
+    data = torch.utils.data.TensorDataset(x, y)
+    for given in dict(step=made()), dict(module=net, loss="cross_entropy", target="y", optimizer="sgd"):
+        raises(ValueError, "it is a TensorDataset, of which torch.utils.data.DataLoader(dataset, batch_size=32)")(
+            lambda: gacc.train(loader=data, device="cpu", **given))
+
+
 def test_one_target_is_said_once(_):
     for loss, target in (({"type": "mse", "target": "a"}, "a"), ({"type": "mse", "target": "a"}, None)):
         expect("a" in gacc.from_torch(nn.Linear(2, 2), {"input": torch.randn(4, 2)}, loss=loss, target=target,

@@ -186,7 +186,11 @@ def test_folders_and_adapters_are_those_of_gacc_exec(folder):
     raises(gacc.Error,
            "no npz files are written, but .safetensors, .gguf:")(lambda: run_.save_adapter(folder / "w.npz"))
     run_.save_adapter(folder / "adapter")
-    run_.merge(f"{folder}/merged/", type="bf16")
+    expect(told(lambda: run_.merge(f"{folder}/merged/", type="bf16")) == [], "a folder is meant")
+    expect(told(lambda: run_.merge(folder / "m.safetensors")) == told(lambda: first.save(folder / "v")) == [], "a file")
+    said = told(lambda: run_.merge(folder / "m"))
+    expect(said == [f"{folder}/m is a file with the weights alone; '{folder}/m/' makes the whole folder of a published "
+                    "model"], said)
     start = ["gacc-exec", folder / "step.ptx", "--init-only", *FAST]
     run(*start, "--load", folder / "w", "--save-adapter", folder / "theirs")
     run(*start, "--load", base, "--load-adapter", folder / "adapter", "--merge", "--save", f"{folder}/merged2/",
@@ -690,6 +694,38 @@ def test_what_hardly_was_meant_is_a_warning(folder):
     expect(told(lambda: gacc.train(session=go, loader=[(small, y)])) == [], "they were loaded")
 
 
+class Numbered:
+    """A data set as PyTorch has them: samples by their numbers."""
+
+    def __init__(self, *arrays):
+        self.arrays = arrays
+
+    def __len__(self):
+        return len(self.arrays[0])
+
+    def __getitem__(self, number):
+        return tuple(array[number] for array in self.arrays)
+
+
+def test_batches_smaller_than_a_micro_batch_are_told(_):
+    """Where the first two are; a short last one is none. A data set is no loader."""
+    x, y = np.ones((12, 2, 3), np.float32), np.arange(12) % 3
+    step = gacc.compile(MODEL)
+    cut = lambda *ends: [(x[a:b], y[a:b]) for a, b in zip((0, *ends), ends)]  # noqa: E731
+    train = lambda loader, **more: told(lambda: gacc.train(  # noqa: E731
+        step, loader, epochs=2, device="cpu", threads=1, **more))
+    said = ("batches have 2 samples, and micro_batch is 4: an update sees 4, and not 8; give batches of 4, or compile "
+            "with train.micro_batch = 2")
+    expect(train(cut(2, 4, 6, 8)) == [said], "small ones")
+    for loader in cut(4, 8, 10), cut(4, 6), cut(2), cut(3, 7, 9), cut(9, 10), Numbered(x.reshape(3, 4, 2, 3),
+                                                                                       y.reshape(3, 4)):
+        expect(train(loader) == [], f"{len(loader)}: {train(loader)}")
+    for call in (lambda: gacc.train(step, Numbered(x, y), device="cpu"),
+                 lambda: gacc.train(step, [(x, y)], evaluate=Numbered(x, y), device="cpu"),
+                 lambda: session(step).evaluate_over(Numbered(x, y))):
+        raises(ValueError, "it is a Numbered, of which torch.utils.data.DataLoader(dataset, batch_size=32)")(call)
+
+
 def test_an_artifact_has_a_name_of_its_own(folder):
     raises(gacc.Error, "is a folder, and no artifact: gacc.compile")(lambda: gacc.open(folder))
     step = gacc.compile(MODEL)
@@ -822,6 +858,15 @@ def test_words_of_others_lead_to_those_of_here(_):
             raises(TypeError, f"takes no {word}", answer)(lambda: call(**{word: value}))
     raises(AttributeError, "no attribute 'load': gacc.open(path) reads an artifact")(lambda: gacc.load)
     raises(AttributeError, "no attribute 'Trainer': gacc.train(step, loader) trains")(lambda: gacc.Trainer)
+    for of, name, answer in (
+            (one, "state_dict", "parameters() gives"), (one, "fit", "gacc.train(loader=loader, session=run)"),
+            (step, "generate", "gacc.Session(step).generate(...)"), (step, "train", "gacc.train(step, loader)"),
+            (step, "state_dict", "it is a session's, gacc.Session(step): parameters()"), (one, "zzz", "'zzz'"),
+            (step, "batch_size", "micro_batch")):
+        raises(AttributeError, f"object has no attribute '{name}'", answer)(lambda: getattr(of, name))
+    expect(not {*gacc.Session._elsewhere} & {*dir(one)}, f"a session has some of {[*gacc.Session._elsewhere]}")
+    raises(TypeError, "type is <class 'numpy.float16'>, and takes a str; that is \"f16\"")(
+        lambda: one.save("w", type=np.float16))
     raises(TypeError, "x=..., label=...; evaluate_over(loader)")(lambda: one.predict([(x, y)]))
     raises(ValueError, "[2, 3] was given: one sample alone is x[None]")(lambda: one.predict(x=x[0]))
     schema = run("gaccc", "--schema", "--json").stdout

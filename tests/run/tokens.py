@@ -156,6 +156,29 @@ def test_what_is_no_sample_is_refused_and_no_text(folder):
         convert(python, folder, folder / name, folder / "no.npz", "--context", "40", refused=words)
 
 
+def test_what_stands_for_the_data_is_told(folder):
+    """A folder names a file of data in it, what datasets wrote how it is read, and a swapped order the right one."""
+    python = harness.peer("numpy", "tokenizers")
+    subprocess.run([python, "-c", MAKE, folder], check=True)
+    made, stored, split, deep = (folder / name for name in ("made", "stored", "split", "deep"))
+    for each in made, stored, split / "test", split / "train", deep / "data":
+        each.mkdir(parents=True)
+    for path in (made / "dataset_info.json", made / "a.txt", made / "test.jsonl", made / "train.jsonl",
+                 stored / "dataset_info.json", stored / "state.json", stored / "data.arrow",
+                 split / "dataset_dict.json", deep / "README.md", deep / "data/train-0.parquet", folder / "alone.arrow"):
+        path.write_bytes(b"ARROW\xff")
+    load = "is of the package datasets, whose .arrow files are not read: datasets."
+    for data, *words in ((made, f"is a folder, and data are files, such as {made / 'train.jsonl'}"),
+                         (deep, f"such as {deep / 'data/train-0.parquet'}"),
+                         (stored, f"{load}load_from_disk('{stored}').to_json('{stored}.jsonl') writes one"),
+                         (stored / "data.arrow", f"{load}load_from_disk('{stored}').to_json('{stored}.jsonl')"),
+                         (split, f"{load}load_from_disk('{split}')['train'].to_json('{split}.jsonl')"),
+                         (folder / "alone.arrow", f"Dataset.from_file('{folder}/alone.arrow').to_json('{folder}/a")):
+        convert(python, folder, data, folder / "no.npz", "--context", "40", refused=words)
+    convert(python, lines(folder / "d.jsonl", {"text": "ab"}), folder, folder / "no.bin",
+            refused=[f"d.jsonl: is data, and the model stands before it: {folder} {folder}/d.jsonl"])
+
+
 def test_contents_in_parts_are_their_texts(folder):
     """As OpenAI writes messages. Parts that are no texts, and what the template does not write, are named."""
     python = harness.peer("numpy", "tokenizers", "jinja2")

@@ -12,15 +12,17 @@ import inspect
 import itertools
 import operator
 import re
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from . import version  # first, for it says which PyTorch there must be
 
+import numpy as np
 import torch
 from torch import fx
 
-from .._arrays import expect_batch, expect_names, warn
+from .._arrays import expect_batch, expect_names, is_data_set, no_batches, warn
 from .._library import Error
 from . import choices, documents, layers  # with `operations`, they fill OPERATIONS
 from .composed import COMPOSED
@@ -407,8 +409,10 @@ class ModuleState:
     `values` has those of the step that the module has numbers of, in f32.
     """
 
-    def __init__(self, module: torch.nn.Module, buffers: Buffers, owners: dict[str, str], baked: set[str]):
-        """`baked`: buffers that are constants of the step."""
+    def __init__(self, module: torch.nn.Module, buffers: Buffers, owners: dict[str, str], baked: set[str],
+                 origin: torch.nn.Module):
+        """`baked`: buffers that are constants of the step. `origin`: the module itself, of which `module` may be a
+        copy."""
         self.owners, self.baked = owners, baked
         state = module.state_dict()
         given = {name: state.get(name, value).detach() for name, value in buffers.values.items()}
@@ -420,6 +424,23 @@ class ModuleState:
         self.dtypes = {name: value.dtype for name, value in state.items() if isinstance(value, torch.Tensor)}
         self.names = list(state)
         self.versions = state._metadata  # of the modules, by which they load
+        self.module = weakref.ref(origin)
+        self.stamps: dict[str, tuple[int, int]] = {}  # of the module's parameters, as gacc.train wrote them
+
+    def written(self, module: torch.nn.Module) -> None:
+        """Says that the module has what a session has learnt."""
+        if module is self.module():
+            self.stamps = stamps_of(module)
+
+    def changed(self) -> bool:
+        """Returns whether the module is still there, and has parameters of other numbers than the step. Those that
+        gacc.train wrote into it are none."""
+        module = self.module()
+        if module is None or self.stamps == stamps_of(module):
+            return False
+        return any(has_values(p) and (name not in self.values or not torch.equal(p.detach().cpu().float(),
+                                                                                 self.values[name]))
+                   for name, p in module.named_parameters() if name in self.own)
 
     def of_step(self, arrays: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """Returns what load_state_dict(strict=True) takes."""
@@ -447,6 +468,11 @@ class ModuleState:
                 raise Error(f"`{owner}` and `{name}` are one parameter of the module, and have different numbers here")
         values = {name: given.get(name, self.values.get(name)) for name in self.own}
         return values | {name: values[name].T for name in self.turned}, rest
+
+
+def stamps_of(module: torch.nn.Module) -> dict[str, tuple[int, int]]:
+    """Where each parameter lies, and how often it was written."""
+    return {name: (p.data_ptr(), p._version) for name, p in module.named_parameters()}
 
 
 def copied(value: Any) -> Any:
@@ -505,6 +531,7 @@ def _text_of(module: torch.nn.Module, inputs: Mapping[str, Any], target: str | N
              output: int | str | None, settings: Callable[[Collection[str]], Iterable[str]] | None
              ) -> tuple[str, ModuleState]:
     check_hooks(module)
+    origin = module
     known_as = {n: x for n, x in torch.nn.Module.state_dict(module, keep_vars=True).items()
                 if isinstance(x, torch.Tensor)}
     first: dict[int, str] = {}
@@ -584,7 +611,7 @@ def _text_of(module: torch.nn.Module, inputs: Mapping[str, Any], target: str | N
     text = (f"module {quoted('@', title)} phase(model) {{\n{said}  " + "\n  ".join(order) + "\n\n"
             + f"  init {{\n{start}  }}\n\n" + region_text("step", step, given) + "\n"
             + region_text("eval", evaluated, given) + "}\n")
-    return text, ModuleState(module, buffers, owners, step.baked | evaluated.baked)
+    return text, ModuleState(module, buffers, owners, step.baked | evaluated.baked, origin)
 
 
 def bound_to(module: torch.nn.Module, names: list[str]) -> tuple[list[str], list[str]] | None:
@@ -647,6 +674,9 @@ def examples_of(module: torch.nn.Module, loader: Any, model: Mapping[str, Any]) 
     target = model.get("target") or (loss.get("target") if isinstance(loss, Mapping) else None) or "target"
     names = [name for name in taken_by(module) if name != target]
     expect_batch(batch, [*names, target])
+    firsts = {tuple(np.shape(it)[:1]) for it in (batch.values() if isinstance(batch, Mapping) else batch)}
+    if is_data_set(loader) and (len(firsts) > 1 or () in firsts):
+        raise no_batches(loader)
     if names and not isinstance(batch, Mapping) and len(batch) == 1:
         raise ValueError(f"a batch has one array; the forward takes {', '.join(names)}, and the loss the target "
                          f"`{target}`: it is ({', '.join([*names, target])})")
