@@ -208,8 +208,9 @@ def expect_order(model: str | os.PathLike, data: Sequence[str | os.PathLike]) ->
     first = pathlib.Path(model)
     if first.suffix in _records.SUFFIXES and first.is_file():
         meant = next((each for each in map(pathlib.Path, data) if each.suffix == ".gguf"
-                      or any((each / name).exists() for name in ("tokenizer.json", "config.json"))), "FOLDER")
-        raise Refused(f"{first}: is data, and the model stands before it: {meant} {first}")
+                      or any((each / name).exists() for name in ("tokenizer.json", "config.json"))), None)
+        if meant is not None:
+            raise Refused(f"{first}: is data, and the model stands before it: {meant} {first}")
 
 
 class Piece(NamedTuple):

@@ -165,7 +165,8 @@ def test_what_stands_for_the_data_is_told(folder):
         each.mkdir(parents=True)
     for path in (made / "dataset_info.json", made / "a.txt", made / "test.jsonl", made / "train.jsonl",
                  stored / "dataset_info.json", stored / "state.json", stored / "data.arrow",
-                 split / "dataset_dict.json", deep / "README.md", deep / "data/train-0.parquet", folder / "alone.arrow"):
+                 split / "dataset_dict.json", deep / "README.md", deep / "data/train-0.parquet",
+                 folder / "alone.arrow"):
         path.write_bytes(b"ARROW\xff")
     load = "is of the package datasets, whose .arrow files are not read: datasets."
     for data, *words in ((made, f"is a folder, and data are files, such as {made / 'train.jsonl'}"),
