@@ -107,6 +107,8 @@ def here_of(name: str, value: Any) -> str:
         return f'that is "{value}"'
     if name == "target" and hasattr(value, "shape"):
         return "it is the name of an input, whose arrays the batches have"
+    if name in ("step", "model") and hasattr(value, "named_parameters"):
+        return "gacc.from_torch(module, ...) makes a step of a PyTorch module"
     return f"that is {said}" if (said := of_peft(value)) else ""
 
 

@@ -935,6 +935,8 @@ def test_objects_of_pytorch_are_answered_by_words(_):
     raises(TypeError, 'and takes a str, a dict or None; that is "bf16"')(lambda: made(precision=torch.bfloat16))
     raises(TypeError, 'device is device(type=\'cpu\'), and takes a str; that is "cpu"')(
         lambda: gacc.Session(made(), torch.device("cpu")))
+    for call in (lambda: gacc.train(net, [(x, y)]), lambda: gacc.Session(net), lambda: gacc.compile(net)):
+        raises(TypeError, "gacc.from_torch(module, ...) makes a step of a PyTorch module")(call)
     data = torch.utils.data.TensorDataset(x, y)
     for given in dict(step=made()), dict(module=net, loss="cross_entropy", target="y", optimizer="sgd"):
         raises(ValueError, "it is a TensorDataset, of which torch.utils.data.DataLoader(dataset, batch_size=32)")(
