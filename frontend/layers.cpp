@@ -258,7 +258,11 @@ void LayerLowering::unknown(const Node& name, const Scope& scope, bool with_inpu
     for (const auto& [input, _] : inputs_) known.push_back(input);
   const std::string block = name.text.substr(0, name.text.find('.'));
   const bool inside = block != name.text && std::ranges::count(known, block) > 0;
-  if (inside)
+  const std::string_view part =
+      std::string_view(name.text).substr(std::min(block.size() + 1, name.text.size()));
+  if (inside && (part == "weight" || part == "bias"))
+    diag_.error(Kind::unknown_name, name.at, "`{}` is no layer; its layer is `{}`", name.text, block);
+  else if (inside)
     diag_.error(Kind::unknown_name, name.at,
                 "`{}` lies in the block `{}`, and its layers cannot be named from outside; put both layers "
                 "into one block or into none",

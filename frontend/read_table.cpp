@@ -381,7 +381,10 @@ class TableReader {
                   : key.form == Form::integer_or_share ? "be an integer or a share such as \"3%\""
                   : key.form == Form::size             ? "be a size such as \"512MiB\""
                                                        : fmt::format("be {}", form_text(form)),
-                  form_text(node.form), form == table && !entries ? key_of_word(name, node) : "");
+                  form_text(node.form),
+                  form == table && !entries           ? key_of_word(name, node)
+                  : form == list && node.form == text ? fmt::format(": [\"{}\"]", node.text)
+                                                      : "");
     return false;
   }
 

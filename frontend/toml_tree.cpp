@@ -263,6 +263,8 @@ std::string reworded(std::string_view text, std::string_view there) {
     if (bare_word(word)) return fmt::format("text needs quotes: \"{}\"", word);
     if (word.starts_with('(')) return "a list is written in brackets: [3, 3]";
   }
+  if (text.find("inline table") != text.npos && text.find("saw '\\n'") != text.npos)
+    return "a table in braces ends on its line; over several lines it is written [NAME], and its keys below";
   constexpr std::string_view kPrefix = "Error while parsing ",
                              kNoValue = " could not be interpreted as a value";
   const size_t colon = text.find(": ");
@@ -324,6 +326,7 @@ std::string_view form_text(Node::Form form) {
 }
 
 std::string header_text(std::string_view name, bool list) {
+  if (name == "inputs") return "an input is a table of its own: [inputs.NAME], without `name`";
   return list ? fmt::format("the entries of the list `{0}` are written [[{0}]], not [{0}]", name)
               : fmt::format("the table `{0}` is written [{0}], not [[{0}]]", name);
 }
@@ -353,6 +356,24 @@ std::optional<Node> parse_toml(std::string_view text, Diag& diag) {
   return std::nullopt;
 }
 
+namespace {
+
+// Returns q,v as ["q", "v"]; "" for what is no list of words.
+std::string quoted_list(std::string_view text) {
+  std::string list;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    std::string_view word = text.substr(begin, end - begin);
+    word.remove_prefix(std::min(word.find_first_not_of(' '), word.size()));
+    if (!bare_word(word)) return "";
+    list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", word);
+    begin = end + 1;
+  }
+  return text.find(',') == text.npos ? "" : fmt::format("[{}]", list);
+}
+
+}  // namespace
+
 std::optional<Node> parse_value(const Override& override, const Location& at, Diag& diag) {
   const std::string& text = override.value;
   Diag quiet;
@@ -362,6 +383,10 @@ std::optional<Node> parse_value(const Override& override, const Location& at, Di
     return std::nullopt;
   }
   if (!parsed && bare_word(text)) parsed = parse_toml(fmt::format("value = \"{}\"", text), quiet);
+  if (const std::string list = !parsed ? quoted_list(text) : ""; !list.empty()) {
+    diag.error(Kind::syntax, at, "a list is written '{}={}'", override.key, list);
+    return std::nullopt;
+  }
   if (!parsed || parsed->entries.size() != 1) {
     diag.error(Kind::syntax, at, "the value is not TOML; quote a string: '{}=\"...\"'", override.key);
     return std::nullopt;

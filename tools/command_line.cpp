@@ -80,6 +80,17 @@ std::string empty_value(const CLI::App& app) {
   return "";
 }
 
+// The first option that was given another one's name for its value, as `--report --plan` does.
+std::string option_as_value(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& value : option->results())
+      if (value.starts_with("--") && app.get_option_no_throw(value) != nullptr)
+        return fmt::format("{} lacks its value: {} is an option", option->get_name(), value);
+  for (const CLI::App* command : app.get_subcommands())
+    if (std::string wrong = option_as_value(*command); !wrong.empty()) return wrong;
+  return "";
+}
+
 using Json = nlohmann::ordered_json;
 
 // CLI11 writes "TEXT:{ptx,ir}" for a choice among words, here ptx|ir.
@@ -273,6 +284,7 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, Else
       wrong = unknown(app, rest.front(), elsewhere);
     else
       wrong = empty_value(app);
+    if (wrong.empty()) wrong = option_as_value(app);
   } catch (const CLI::CallForHelp&) {
     const CLI::App* of = &app;
     std::string called = program;

@@ -475,6 +475,15 @@ class Session(_Fixed):
                             f"sees {sizes[0] * step.accumulate}, and not {step.micro_batch * step.accumulate}; give "
                             f'batches of {step.micro_batch}, or compile with train.micro_batch = {sizes[0]}')
 
+    def _warn_of_many(self, updates: Sequence[int]) -> None:
+        """Warns of batches that make several updates each, by the updates of the first two."""
+        step = self.compiled
+        if len(updates) == 2 and min(updates) > 1:
+            samples = step.micro_batch * step.accumulate
+            self._warn_once("many", f"a batch makes {updates[0]} updates, since one has {samples} samples (micro_batch "
+                            f"{step.micro_batch} x accumulate {step.accumulate}): for one update a batch compile with "
+                            f"train.accumulate = {step.accumulate * updates[0]}, or a larger train.micro_batch")
+
     def _warn_of_large(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Warns of features as large as gacc-exec warns of, by the first arrays that are trained on."""
         if "large" in self._warned:
@@ -894,7 +903,9 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
         for epoch in range(1, epochs + 1):
             watch.begin(epoch)
             sizes: list[int] = []  # of batches, up to their first micro-batch
+            made: list[int] = []   # updates, by batch
             for batch in loader:
+                before = watch.updates
                 for arrays, samples, first in session._micro_batches(batch, loader):
                     if watch.updates == updates:
                         return
@@ -908,6 +919,9 @@ def train(step: Step | None = None, loader: Iterable[Any] | Mapping[str, Any] = 
                     watch.launched(samples)
                     if tell(window):
                         return
+                if len(made) < 2:
+                    made.append(watch.updates - before)
+                    session._warn_of_many(made)
             if not watch.samples:
                 raise ValueError(f"the loader has no batch in epoch {epoch}; a generator can be gone through once: "
                                  "give a list, or something that begins anew")

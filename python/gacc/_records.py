@@ -211,11 +211,28 @@ def expect_contents(messages: list[dict[str, Any]]) -> None:
                           "not write: `content` must be a text, with the call as the model is to write it")
 
 
+def tools_of(table: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """What a chat may call, as a list or the JSON of one; None where it has nothing."""
+    said = table.get("tools")
+    if isinstance(said, str) and said.strip():
+        try:
+            said = json.loads(said)
+        except ValueError:
+            raise Refused("`tools` is a text that is no JSON, and must be a list of tables") from None
+    if not said:
+        return None
+    if not isinstance(said, list) or not all(isinstance(one, dict) for one in said):
+        raise Refused(f"`tools` is {kind_of(said)}, and must be a list of tables")
+    return said
+
+
 def text_of(table: dict[str, Any], key: str, absent: str | None = None) -> str:
     """The text of a key. `absent`: that of a key that is not there, or null."""
     said = table.get(key)
     if said is None and absent is not None:
         return absent
+    if key == "prompt" and are_messages(said):
+        raise Refused('`prompt` is a list of messages: write {"messages": [...]} with those of `completion` behind it')
     if not isinstance(said, str):
         raise Refused(f"`{key}` is {kind_of(said)}, and must be a text")
     return said

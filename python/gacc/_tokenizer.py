@@ -115,6 +115,7 @@ class Words:
     stops: set[int] = set()  # each ends a text that a model makes
     special: set[int] = set()  # are no text
     name: object = "the tokenizer"  # in errors
+    tools: list[dict[str, Any]] | None = None  # that the template is given, of the chat that is written
 
     def encode(self, text: str) -> list[int]:
         """The text's own tokens."""
@@ -302,7 +303,7 @@ class Tokenizer(Words):
                              "has one, and gacc.generate goes on with a text")
         try:
             self._render = self._render or _template.compiled(self._template)
-            return self._render(messages=list(messages), add_generation_prompt=begin, tools=None, documents=None,
+            return self._render(messages=list(messages), add_generation_prompt=begin, tools=self.tools, documents=None,
                                 **self._variables)
         except _template.NoTemplates as error:
             raise Refused(str(error)) from None

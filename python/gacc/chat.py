@@ -247,6 +247,9 @@ def main() -> None:
     model, adapter = pathlib.Path(given.model), None if given.adapter is None else pathlib.Path(given.adapter)
     try:
         expect_there(model, Refused)
+        if model.suffix == ".ptx":
+            raise Refused(f"{model} is an artifact, and a chat takes the model's folder, or its GGUF: python3 -m "
+                          f"gacc.generate {model} TEXT --load FOLDER --chat answers once")
         if adapter is not None and " " in given.adapter and not adapter.exists():
             raise Refused(f"{adapter}: there is no such ADAPTER, which is what stands behind the model. What is "
                           f"said to it are lines of standard input: echo {shlex.quote(given.adapter)} | "

@@ -14,6 +14,7 @@ first line has these names:
     {"conversations": [{"from": "human", "value": ...}, {"from": "gpt", "value": ...}, ...]}
     {"instruction": ..., "input": ..., "output": ...}
 
+A chat may have "tools", a list of tables, which the template is given.
 What counts for the loss is every token of a text, the completions, and the turns of the assistant, each with the token
 that ends it; the target of all else is -100, which `loss.ignore_index` is where the model does not say another. A text
 longer than a window goes on in the next one. --pack puts as many samples into each window as fit, and writes which is
@@ -24,6 +25,7 @@ also need `jinja2` or `minijinja`, .parquet needs `pyarrow`. In Python:
 """
 from __future__ import annotations
 
+import copy
 import os
 import pathlib
 import random
@@ -155,6 +157,9 @@ def of_record(tokenizer: Tokenizer, record: Any, place: str) -> Sample:
         record = {"prompt": "\n\n".join(asked) + "\n", "completion": answered}
         messages = None
     if messages is not None:
+        if tools := _records.tools_of(record):
+            tokenizer = copy.copy(tokenizer)
+            tokenizer.tools = tools
         return of_messages(tokenizer, messages, place)
     if record.get("prompt") is not None and record.get("completion") is not None:
         prompt, completion = _records.text_of(record, "prompt"), _records.answer_of(record, "completion")

@@ -215,6 +215,8 @@ def test_words_that_lead_on(folder):
     (folder / "some").mkdir()
     (folder / "hub" / "snapshots").mkdir(parents=True)
     (folder / "list.toml").write_text("kernel = (3, 3)\n")
+    (folder / "inputs.toml").write_text('[[inputs]]\nname = "x"\nshape = [4]\n[[inputs]]\nname = "y"\n')
+    (folder / "braces.toml").write_text('optimizer = {\n  type = "sgd"\n}\n')
     (folder / "g3").mkdir()
     (folder / "g3" / "config.json").write_text('{"model_type": "gemma3"}')
     (folder / "ad").mkdir()
@@ -265,6 +267,12 @@ def test_words_that_lead_on(folder):
             (1, ["gacc-opt", regression, "--emit", "ptx"],
              "gacc-opt reads IR: "),
             (1, ["gacc-opt", artifact], "step.ptx is an artifact, which gacc-exec runs"),
+            (1, ["gaccc", "inputs.toml"], "an input is a table of its own: [inputs.NAME], without `name`"),
+            (1, ["gaccc", "braces.toml"], "a table in braces ends on its line"),
+            (1, ["gaccc", regression, "--lora", 2, "--set", "lora.on=q,v"],
+             """a list is written 'lora.on=["q", "v"]'"""),
+            (1, ["gaccc", regression, "--lora", 2, "--set", "lora.on=q"], 'must be an array, not a string: ["q"]'),
+            (2, ["gaccc", regression, "--report", "--plan"], "--report lacks its value: --plan is an option"),
             (1, ["gaccc", "list.toml"], "a list is written in brackets: [3, 3]"),
             (2, ["gaccc", regression, "--set", "train.epochs=3", "train.micro_batch=4"],
              ": each has its own --set: --set train.micro_batch=4"),
