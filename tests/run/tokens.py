@@ -77,6 +77,22 @@ def test_of_a_chat_the_assistants_turns_count_with_their_ends(folder):
     expect(len(counted) == 6 and counted[2] == counted[5] == 256, counted)
 
 
+def test_the_template_is_given_the_tools_of_a_chat(folder):
+    python = harness.peer("numpy", "tokenizers", "jinja2")
+    subprocess.run([python, "-c", MAKE, folder], check=True)
+    said = json.loads((folder / "tokenizer_config.json").read_text())
+    said["chat_template"] = "{% if tools %}{{ tools[0].name }} {% endif %}" + said["chat_template"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(said))
+    for tools in [{"name": "search"}], json.dumps([{"name": "search"}]):
+        data = lines(folder / "m.jsonl", {"messages": CHAT, "tools": tools})
+        shown = convert(python, folder, data, folder / "m.npz", "--context", "99")
+        expect("search [user]hi" in shown, shown)
+    convert(python, folder, lines(folder / "m.jsonl", {"messages": CHAT, "tools": "f()"}), folder / "n.npz",
+            "--context", "99", refused=["m.jsonl:1", "`tools` is a text that is no JSON"])
+    convert(python, folder, lines(folder / "m.jsonl", {"prompt": CHAT[:1], "completion": CHAT[1:]}), folder / "n.npz",
+            "--context", "99", refused=["m.jsonl:1", "`prompt` is a list of messages"])
+
+
 CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
 PLAIN = {"messages": CHAT}
 # The same chat in each form that data sets have.
