@@ -383,6 +383,13 @@ std::optional<Node> parse_value(const Override& override, const Location& at, Di
     return std::nullopt;
   }
   if (!parsed && bare_word(text)) parsed = parse_toml(fmt::format("value = \"{}\"", text), quiet);
+  if (const size_t comma = text.find(','), next = text.find('='); !parsed && comma != text.npos &&
+                                                                  next != text.npos && comma < next &&
+                                                                  text.find_first_of("[{\"'") == text.npos) {
+    diag.error(Kind::syntax, at, "each key has its own --set: --set {}={} --set {}", override.key,
+               text.substr(0, comma), text.substr(comma + 1));
+    return std::nullopt;
+  }
   if (const std::string list = !parsed ? quoted_list(text) : ""; !list.empty()) {
     diag.error(Kind::syntax, at, "a list is written '{}={}'", override.key, list);
     return std::nullopt;

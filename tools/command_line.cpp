@@ -91,6 +91,16 @@ std::string option_as_value(const CLI::App& app) {
   return "";
 }
 
+// Says which commands there are, where `word` is none.
+std::string which_command(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(command->get_name());
+  const std::string list = fmt::format("{}", fmt::join(names, " or "));
+  if (word.empty() || word.starts_with('-')) return fmt::format("the first word is a command: {}", list);
+  return fmt::format("there is no command {}; it is {}{}", word, list, hint(word, names));
+}
+
 using Json = nlohmann::ordered_json;
 
 // CLI11 writes "TEXT:{ptx,ir}" for a choice among words, here ptx|ir.
@@ -280,11 +290,10 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, Else
   std::string wrong;
   try {
     app.parse(argc, argv);
-    if (const std::vector<std::string> rest = app.remaining(); !rest.empty())
+    wrong = option_as_value(app);
+    if (const std::vector<std::string> rest = app.remaining(); wrong.empty() && !rest.empty())
       wrong = unknown(app, rest.front(), elsewhere);
-    else
-      wrong = empty_value(app);
-    if (wrong.empty()) wrong = option_as_value(app);
+    if (wrong.empty()) wrong = empty_value(app);
   } catch (const CLI::CallForHelp&) {
     const CLI::App* of = &app;
     std::string called = program;
@@ -300,6 +309,9 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv, Else
     return exit_status(write_output("-", text.str()));
   } catch (const CLI::ArgumentMismatch& error) {
     wrong = mismatch(error.what());
+  } catch (const CLI::RequiredError& error) {
+    const bool none = app.get_require_subcommand_min() > 0 && app.get_subcommands().empty();
+    wrong = none ? which_command(app, argc > 1 ? argv[1] : "") : refused(error.what());
   } catch (const CLI::ParseError& error) {
     wrong = refused(error.what());
   }

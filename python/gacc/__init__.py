@@ -157,6 +157,7 @@ class Step(_Fixed):
         self.plan._source = source
         self.source: str | None = None if source is None else source[0]  # the model's text, without a module's values
         self._module_state: Any = None
+        self._batch_of_example = False  # nobody has said how large a micro-batch is
         self._run: Callable[[], Session | None] = lambda: None  # the last that `train` has begun, while it is there
         self._made = True
 
@@ -301,10 +302,12 @@ def from_torch(module: Any, inputs: Mapping[str, Any], *, loss: str | Mapping, t
                                    classes=tables["loss"].get("type") == "cross_entropy")
     if precision is None and (own := lowering.precision_of(module)) is not None:
         tables["precision"] = {"compute": own}
+    said = (_keys(tables) | _toml.settings(set or {})).keys()
     if not {"micro_batch", "effective_batch"} & tables["train"].keys():
         tables["train"]["micro_batch"] = max(len(x) for x in inputs.values())
     step = compile(text, set=_keys(tables) | _toml.settings(set or {}), target=gpu)
     step._module_state = state
+    step._batch_of_example = not {"train.micro_batch", "train.effective_batch"} & said
     return step
 
 
@@ -476,13 +479,13 @@ class Session(_Fixed):
                             f'batches of {step.micro_batch}, or compile with train.micro_batch = {sizes[0]}')
 
     def _warn_of_many(self, updates: Sequence[int]) -> None:
-        """Warns of batches that make several updates each, by the updates of the first two."""
+        """Warns of batches that make several updates each, by the updates of the first two, where nobody has said how
+        large a micro-batch is."""
         step = self.compiled
-        if len(updates) == 2 and min(updates) > 1:
-            samples = step.micro_batch * step.accumulate
-            self._warn_once("many", f"a batch makes {updates[0]} updates, since one has {samples} samples (micro_batch "
-                            f"{step.micro_batch} x accumulate {step.accumulate}): for one update a batch compile with "
-                            f"train.accumulate = {step.accumulate * updates[0]}, or a larger train.micro_batch")
+        if len(updates) == 2 and min(updates) > 1 and step._batch_of_example:
+            self._warn_once("many", f"a batch makes {updates[0]} updates: the micro-batch is the example's, of "
+                            f"{step.micro_batch} samples; an example as large as a batch, or from_torch(train="
+                            f'{{"micro_batch": {step.micro_batch * updates[0]}}}), makes one')
 
     def _warn_of_large(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Warns of features as large as gacc-exec warns of, by the first arrays that are trained on."""

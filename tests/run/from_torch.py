@@ -844,6 +844,18 @@ def test_a_target_that_the_forward_takes_for_nothing_is_told(_):
     expect(any("`labels`" in str(each.message) and each.filename == __file__ for each in said), f"{said}")
 
 
+def test_batches_larger_than_the_example_are_told(_):
+    """Where each makes several updates and nobody has said how large a micro-batch is."""
+    x, y, words = torch.randn(16, 4), torch.arange(16) % 3, "a batch makes 8 updates: the micro-batch is the example's"
+    for train, told in ((None, True), ({"micro_batch": 1}, False)):
+        step = gacc.from_torch(nn.Linear(4, 3), {"input": x[:1]}, loss="cross_entropy", target="y", optimizer="sgd",
+                               train=train)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            gacc.train(step, [(x[:8], y[:8]), (x[8:], y[8:])], epochs=1, device="cpu", threads=1)
+        expect([words in str(one.message) for one in said] == [True] * told, f"{[str(one.message) for one in said]}")
+
+
 def test_targets_that_are_the_tokens_are_told(_):
     """Refused where each position sees itself and earlier ones alone; else a warning, once a session."""
     ids, words = torch.randint(0, 50, (4, 17)), '"input" and "labels" are the same in 64 of 64 places'
