@@ -237,6 +237,7 @@ Status Run::prepare() {
 void Run::look_at_data() {
   const DataSummary summary = summarise(data, artifact.plan, facts);
   about_data = summary.text;
+  if (given.data == given.eval) about_data += "; --eval has the same samples, and says nothing of new ones";
   for (const std::string& warning : summary.warnings) say("gacc-exec: warning: {}\n", warning);
 }
 
@@ -256,9 +257,6 @@ void Run::say_settings() const {
   if (trained && judged && trained->path == judged->path && trained->files == judged->files &&
       judged->has("split") && !trained->has("split") && trained->option("split") != "train")
     say("gacc-exec: warning: what --eval holds out is trained on, too: add split=train to --data\n");
-  if (given.data == given.eval)
-    say("gacc-exec: note: --eval names the data that are trained on: what it says is of no new samples; "
-        "split=train and split=test part most data\n");
   if (plan.lr == 0) say("gacc-exec: warning: the learning rate is 0: the parameters stay as they are\n");
   if (plan.micro_batch > data.samples)
     say("gacc-exec: warning: the data have {}, fewer than the {} of a micro-batch: compile with --set "

@@ -332,7 +332,7 @@ def main() -> None:
     try:
         add_options_of_gacc_exec(parser)
         given = parser.parse_args()
-        if given.prompt is not None and os.path.isfile(given.prompt) and not os.path.exists(given.artifact):
+        if not several and os.path.isfile(given.prompt) and not os.path.exists(given.artifact):
             raise Refused(f"{given.artifact}: there is no such artifact, which stands before the text: python3 -m "
                           f"gacc.generate {given.prompt} {shlex.quote(given.artifact)}")
         for path in filter(None, (given.load, given.tokenizer)):

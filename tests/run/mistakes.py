@@ -334,7 +334,7 @@ def test_what_is_held_out_and_trained_on(folder):
     done = run("gacc-exec", artifact, "--data", f"{file},split=train", "--eval", f"{file},split=test", "--epochs", 1)
     expect(told not in done.stderr, done.stderr)
     done = run("gacc-exec", artifact, "--data", file, "--eval", file, "--epochs", 1)
-    harness.says(done, "note: --eval names the data that are trained on")
+    expect("; --eval has the same samples, and says nothing of new ones\n" in done.stdout, done.stdout)
 
 
 def test_data_that_hardly_were_meant(folder):
