@@ -53,7 +53,7 @@ Packing search_packing(const std::vector<Block>& blocks, int64_t capacity, int64
 Placement place_within(const std::vector<Block>& blocks, int64_t most);
 
 // Places as low as a bounded search gets: at the liveness bound where the portfolio or the search reaches it. Where a
-// placement of at most `enough` is found, better ones are searched a sixty-fourth as long.
+// placement of at most `enough` is found, one search at the bound follows, a sixty-fourth as long.
 Placement place(const std::vector<Block>& blocks, int64_t enough = 0);
 
 // Bytes [begin, end).

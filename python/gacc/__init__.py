@@ -296,18 +296,18 @@ def from_torch(module: Any, inputs: Mapping[str, Any], *, loss: str | Mapping, t
     _arguments.check(from_torch, locals() | {"inputs": {}})  # of which the lowering says more
     from . import torch as lowering  # the dependency is optional
     tables = _tables(locals())
-    _warn_of_no_optimizer(_keys(tables) | _toml.settings(set or {}))
+    given = _keys(tables) | _toml.settings(set or {})
+    _warn_of_no_optimizer(given)
     target = tables["loss"]["target"]
     text, state = lowering.text_of(module, inputs, target=target, name=name, output=output,
                                    classes=tables["loss"].get("type") == "cross_entropy")
     if precision is None and (own := lowering.precision_of(module)) is not None:
         tables["precision"] = {"compute": own}
-    said = (_keys(tables) | _toml.settings(set or {})).keys()
     if not {"micro_batch", "effective_batch"} & tables["train"].keys():
         tables["train"]["micro_batch"] = max(len(x) for x in inputs.values())
     step = compile(text, set=_keys(tables) | _toml.settings(set or {}), target=gpu)
     step._module_state = state
-    step._batch_of_example = not {"train.micro_batch", "train.effective_batch"} & said
+    step._batch_of_example = not {"train.micro_batch", "train.effective_batch"} & given.keys()
     return step
 
 
