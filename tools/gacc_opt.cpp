@@ -12,6 +12,7 @@
 #include "ir/text/text.h"
 #include "ir/verify/verify.h"
 #include "passes/analysis/check_plan.h"
+#include "runtime/artifact.h"
 #include "runtime/atomic_file.h"
 #include "runtime/standard_streams.h"
 #include "tools/command_line.h"
@@ -41,7 +42,7 @@ std::string what_it_is(std::string_view text, const std::string& name) {
     at = text.find('\n', at);
   if (at == text.npos) return "";
   const std::string_view line = text.substr(at, text.find('\n', at) - at);
-  if (line.starts_with(".version") || text.starts_with("// gacc artifact"))
+  if (line.starts_with(".version") || text.starts_with(kArtifactMagic))
     return fmt::format("{} is an artifact, which gacc-exec runs", name);
   if (line.starts_with('[') || (line.find('=') != line.npos && !line.starts_with("module")))
     return fmt::format(
