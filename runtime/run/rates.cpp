@@ -92,13 +92,14 @@ Status check_length(const Plan& plan, int64_t updates, int64_t updates_per_epoch
 namespace {
 
 // Says that the rate vanishes long before the run ends, as where a schedule by epochs was meant; "" where not.
-std::string vanishing(const PlanDecay& decay, int64_t updates, int64_t updates_per_epoch) {
+// `each`: updates of what the schedule counts.
+std::string vanishing(const PlanDecay& decay, int64_t updates, int64_t each) {
   constexpr double kNothing = 1e-6;  // of optimizer.lr
   constexpr double kLong = 0.2;      // of the run
   if (decay.gamma <= 0 || decay.gamma >= 1) return {};
   const double steps = std::ceil(std::log(kNothing) / std::log(decay.gamma));
-  const double unit = static_cast<double>(decay.epochs ? updates_per_epoch : 1);
-  const double from = (static_cast<double>(decay.warmup) + steps * static_cast<double>(decay.each)) * unit;
+  const double from = (static_cast<double>(decay.warmup) + steps * static_cast<double>(decay.each)) *
+                      static_cast<double>(each);
   if (from > (1 - kLong) * static_cast<double>(updates)) return {};
   return fmt::format(
       "the schedule multiplies the rate by {} every {}: after {} of {} it is less than a millionth of "
@@ -111,15 +112,13 @@ std::string vanishing(const PlanDecay& decay, int64_t updates, int64_t updates_p
 }  // namespace
 
 Result<std::string> tell_length(Session& session, const Plan& plan, int64_t updates) {
-  if (plan.decay) {
-    const int64_t each =
-        plan.decay->epochs ? std::max(1, GACC_TRY(session.read_state<int32_t>(state::updates_per_epoch))) : 1;
+  int64_t each = 1;
+  if ((plan.decay && plan.decay->epochs) || (plan.length && plan.length->epochs))
+    each = std::max(1, GACC_TRY(session.read_state<int32_t>(state::updates_per_epoch)));
+  if (plan.decay)
     if (std::string text = vanishing(*plan.decay, updates, each); !text.empty()) return text;
-  }
   if (!plan.length) return std::string();
   const PlanLength& said = *plan.length;
-  int64_t each = 1;
-  if (said.epochs) each = std::max(1, GACC_TRY(session.read_state<int32_t>(state::updates_per_epoch)));
   const Lengths run = lengths_of(said, updates, each);
   const char* const unit = said.epochs ? "epoch" : "update";
   const auto differs = [&](int64_t total, std::string_view what) {
