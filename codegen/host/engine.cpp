@@ -67,13 +67,16 @@ Status HostEngine::load(std::string_view text, const Cache& cache, std::string_v
       codegen::make_program(module, codegen::Purpose::host, problem);
   if (!program) return Status::error("internal error: {}", problem);
   const std::string key = codegen::host_key({build, text});
-  if (const std::optional<std::string> object = cache.load(key))
-    code_ = codegen::HostCode::load(*object, *program, problem);
+  if (const std::optional<std::string> objects = cache.load(key))
+    code_ = codegen::HostCode::load(*objects, *program, problem);
   if (!code_) {
-    const std::string object = codegen::compile_host(*program, problem);
-    if (!object.empty()) code_ = codegen::HostCode::load(object, *program, problem);
+    const auto on_pool = [this](int64_t tasks, const std::function<void(int64_t)>& task) {
+      pool_.run(tasks, task);
+    };
+    const std::string objects = codegen::compile_host(*program, problem, on_pool);
+    if (!objects.empty()) code_ = codegen::HostCode::load(objects, *program, problem);
     if (!code_) return Status::error("internal error: host code: {}", problem);
-    cache.store(key, object);
+    cache.store(key, objects);
   }
   GACC_TRY(arena_.allocate(*module.arena_bytes, module.host_bytes));
   if (module.host_bytes > 0) GACC_TRY(block_.allocate(module.host_bytes, *module.arena_bytes));

@@ -1,11 +1,13 @@
-// Host code: a program's kernels through LLVM's native back end into an object file in memory, and from an
-// object file into this process (ORC, without a compiler: loading a cached object runs no code generation).
+// Host code: a program's kernels through LLVM's native back end into object files in memory, and from those into this
+// process (ORC, without a compiler: loading cached objects runs no code generation).
 #include "codegen/host/jit.h"
 
 #include <fmt/format.h>
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
 #include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Module.h>
+#include <llvm/Object/Archive.h>
+#include <llvm/Object/ArchiveWriter.h>
 #include <llvm/Object/ObjectFile.h>
 #include <llvm/Support/MD5.h>
 #include <llvm/Support/TargetSelect.h>
@@ -22,6 +24,9 @@
 namespace gacc::codegen {
 
 namespace {
+
+constexpr size_t kFunctionsOfObject = 8;
+constexpr const char* kArchive = "gacc-host";
 
 struct Cpu {
   std::string triple, name, features;
@@ -73,24 +78,8 @@ llvm::orc::JITTargetMachineBuilder host_machine() {
 
 std::string symbol(size_t function) { return fmt::format("kernel_{}", function); }
 
-}  // namespace
-
-std::string host_key(std::initializer_list<std::string_view> parts) {
-  const Cpu& cpu = host_cpu();
-  llvm::MD5 hash;
-  const auto add = [&](std::string_view part) { hash.update(fmt::format("{} {}", part.size(), part)); };
-  add(LLVM_VERSION_STRING);
-  for (const std::string& part : {cpu.triple, cpu.name, cpu.features}) add(part);
-  for (const std::string_view part : parts) add(part);
-  return std::string(hash.result().digest());
-}
-
-std::string_view host_vectors() {
-  const unsigned lanes = host_cpu().lanes;
-  return lanes == 16 ? "avx512" : lanes == 8 ? "avx2" : "sse";
-}
-
-std::string compile_host(const ModuleKernels& program, std::string& problem) {
+// The object file of the functions [first, last).
+std::string compile_object(const ModuleKernels& program, size_t first, size_t last, std::string& problem) {
   const auto failed = [&](std::string why) {
     problem = std::move(why);
     return std::string();
@@ -106,7 +95,7 @@ std::string compile_host(const ModuleKernels& program, std::string& problem) {
 #endif
   module.setDataLayout((*machine)->createDataLayout());
   const Cpu& cpu = host_cpu();
-  for (size_t i = 0; i < program.functions.size(); ++i) {
+  for (size_t i = first; i < last; ++i) {
     const std::unique_ptr<Target> target =
         make_host_target(module, program.functions[i], cpu.lanes, cpu.fma, cpu.f16c);
     if (!emit_kernel(*target, symbol(i), problem)) return failed("internal error: " + problem);
@@ -127,27 +116,74 @@ std::string compile_host(const ModuleKernels& program, std::string& problem) {
   return {object.data(), object.size()};
 }
 
+}  // namespace
+
+std::string host_key(std::initializer_list<std::string_view> parts) {
+  const Cpu& cpu = host_cpu();
+  llvm::MD5 hash;
+  const auto add = [&](std::string_view part) { hash.update(fmt::format("{} {}", part.size(), part)); };
+  add(LLVM_VERSION_STRING);
+  for (const std::string& part : {cpu.triple, cpu.name, cpu.features}) add(part);
+  for (const std::string_view part : parts) add(part);
+  return std::string(hash.result().digest());
+}
+
+std::string_view host_vectors() {
+  const unsigned lanes = host_cpu().lanes;
+  return lanes == 16 ? "avx512" : lanes == 8 ? "avx2" : "sse";
+}
+
+void run_in_order(int64_t tasks, const std::function<void(int64_t)>& task) {
+  for (int64_t i = 0; i < tasks; ++i) task(i);
+}
+
+std::string compile_host(const ModuleKernels& program, std::string& problem, const RunTasks& run) {
+  const size_t count = program.functions.size();
+  std::vector<std::string> objects(ceil_divide(count, kFunctionsOfObject)), problems(objects.size());
+  run(std::ssize(objects), [&](int64_t i) {
+    const size_t first = static_cast<size_t>(i) * kFunctionsOfObject;
+    objects[i] = compile_object(program, first, std::min(first + kFunctionsOfObject, count), problems[i]);
+  });
+  std::vector<llvm::NewArchiveMember> members;
+  for (size_t i = 0; i < objects.size(); ++i) {
+    if (objects[i].empty()) return problem = std::move(problems[i]), std::string();
+    members.emplace_back(llvm::MemoryBufferRef(objects[i], kArchive));
+  }
+  auto archive =
+      llvm::writeArchiveToBuffer(members, llvm::SymtabWritingMode::NoSymtab, llvm::object::Archive::K_GNU,
+                                 /*Deterministic=*/true, /*Thin=*/false);
+  if (!archive) return problem = llvm::toString(archive.takeError()), std::string();
+  return (*archive)->getBuffer().str();
+}
+
 HostCode::HostCode() = default;
 HostCode::~HostCode() = default;
 
-std::unique_ptr<HostCode> HostCode::load(std::string_view object, const ModuleKernels& program,
+std::unique_ptr<HostCode> HostCode::load(std::string_view objects, const ModuleKernels& program,
                                          std::string& problem) {
   const auto failed = [&](llvm::Error error) {
     problem = llvm::toString(std::move(error));
     return nullptr;
   };
   std::unique_ptr<HostCode> code(new HostCode);
-  // The bytes may come from a file that somebody damaged: the linker below trusts its input, so look first.
-  const llvm::MemoryBufferRef bytes(llvm::StringRef(object.data(), object.size()), "gacc-host");
-  auto parsed = llvm::object::ObjectFile::createObjectFile(bytes);
-  if (!parsed) return failed(parsed.takeError());
-
   auto jit = llvm::orc::LLJITBuilder().setJITTargetMachineBuilder(host_machine()).create();
   if (!jit) return failed(jit.takeError());
   code->jit_ = std::move(*jit);
-  if (llvm::Error error =
-          code->jit_->addObjectFile(llvm::MemoryBuffer::getMemBufferCopy(bytes.getBuffer(), "gacc-host")))
-    return failed(std::move(error));
+  // The bytes may come from a file that somebody damaged: the linker trusts its input, so look first.
+  const llvm::MemoryBufferRef bytes(llvm::StringRef(objects.data(), objects.size()), kArchive);
+  auto archive = llvm::object::Archive::create(bytes);
+  if (!archive) return failed(archive.takeError());
+  llvm::Error damaged = llvm::Error::success();
+  for (const llvm::object::Archive::Child& member : (*archive)->children(damaged)) {
+    auto object = member.getMemoryBufferRef();
+    if (!object) return failed(llvm::joinErrors(object.takeError(), std::move(damaged)));
+    auto parsed = llvm::object::ObjectFile::createObjectFile(*object);
+    if (!parsed) return failed(llvm::joinErrors(parsed.takeError(), std::move(damaged)));
+    if (llvm::Error error =
+            code->jit_->addObjectFile(llvm::MemoryBuffer::getMemBufferCopy(object->getBuffer(), kArchive)))
+      return failed(llvm::joinErrors(std::move(error), std::move(damaged)));
+  }
+  if (damaged) return failed(std::move(damaged));
   for (size_t i = 0; i < program.functions.size(); ++i) {
     auto address = code->jit_->lookup(symbol(i));
     if (!address) return failed(address.takeError());

@@ -1,13 +1,14 @@
-// Kernels as native code of this machine: emitted as vectors of its width, compiled in memory to an object
-// file and linked into the process. The object's bytes can be kept: loading them again skips all code
+// Kernels as native code of this machine: emitted as vectors of its width, compiled in memory to objects
+// of an archive and linked into the process. The archive's bytes can be kept: loading them again skips all code
 // generation.
 //
 //   auto program = make_program(module, Purpose::host, problem);
-//   std::string object = compile_host(*program, problem);  // or from the cache, when host_key is the same
-//   auto code = HostCode::load(object, *program, problem);
+//   std::string objects = compile_host(*program, problem);  // or from the cache, when host_key is the same
+//   auto code = HostCode::load(objects, *program, problem);
 //   code->function(call.function)(operands, extents, begin, end);
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -33,14 +34,20 @@ std::string host_key(std::initializer_list<std::string_view> parts);
 // "avx512", "avx2" or "sse": the vectors that kernels use here, for messages.
 std::string_view host_vectors();
 
-// The object file of all functions of `program`; "" and a sentence in `problem` when LLVM fails.
-std::string compile_host(const ModuleKernels& program, std::string& problem);
+// Calls task(i) for every i in [0, tasks), on whatever threads, and returns when all are done.
+using RunTasks = std::function<void(int64_t tasks, const std::function<void(int64_t)>& task)>;
+void run_in_order(int64_t tasks, const std::function<void(int64_t)>& task);
+
+// An archive of object files with all functions of `program`; "" and a sentence in `problem` when LLVM fails. Each
+// object is a task of `run`; the archive's bytes do not depend on which thread makes it.
+std::string compile_host(const ModuleKernels& program, std::string& problem,
+                         const RunTasks& run = run_in_order);
 
 class HostCode {
  public:
-  // Links `object`, which compile_host made of an equal program on an equal machine (host_key). Null and a
-  // sentence in `problem` when the bytes are not such an object.
-  static std::unique_ptr<HostCode> load(std::string_view object, const ModuleKernels& program,
+  // Links `objects`, which compile_host made of an equal program on an equal machine (host_key). Null and a
+  // sentence in `problem` when the bytes are no such archive.
+  static std::unique_ptr<HostCode> load(std::string_view objects, const ModuleKernels& program,
                                         std::string& problem);
   ~HostCode();
   // index: BodyCall::function, not negative. Valid as long as this lives.

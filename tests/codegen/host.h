@@ -12,8 +12,8 @@ struct Host {
   explicit Host(const ir::Module& module) : module(module) {
     std::string problem;
     program = make_program(module, Purpose::host, problem).value();
-    object = compile_host(program, problem);
-    code = HostCode::load(object, program, problem);
+    objects = compile_host(program, problem);
+    code = HostCode::load(objects, program, problem);
     EXPECT_TRUE(code) << problem;
   }
 
@@ -30,7 +30,7 @@ struct Host {
 
   const ir::Module& module;
   ModuleKernels program;
-  std::string object;
+  std::string objects;
   std::unique_ptr<HostCode> code;
 
  private:

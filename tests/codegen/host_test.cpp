@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <thread>
 
 #include "tests/codegen/attention_cases.h"
 #include "tests/codegen/check.h"
@@ -230,13 +231,36 @@ TEST(Host, EqualWorkIsOneFunction) {
 TEST(Host, ObjectsLoadAgain) {
   Module module = ir::parse_module("eval(%x : f32[B,40]) {\n%y = exp %x : f32[B,40]\nyield metric y %y\n}");
   const Host first(module), second(module);
-  EXPECT_EQ(first.object, second.object);
+  EXPECT_EQ(first.objects, second.objects);
   for (const std::string_view text :
-       {std::string_view("not an object"), std::string_view(first.object).substr(0, 100)}) {
+       {std::string_view("not an archive"), std::string_view(first.objects).substr(0, 100),
+        std::string_view("!<arch>\n"),
+        std::string_view(first.objects).substr(0, first.objects.size() - 100)}) {
     std::string problem;
     EXPECT_EQ(HostCode::load(text, first.program, problem), nullptr);
     EXPECT_NE(problem, "");
   }
+}
+
+TEST(Host, AnObjectIsTheSameWhoeverMakesIt) {
+  std::string ops, yields;
+  for (const char* op :
+       {"neg", "abs", "square", "sqrt", "reciprocal", "exp", "log", "sin", "cos", "relu", "tanh", "erf"}) {
+    ops += fmt::format("%{0} = {0} %x : f32[B,40]\n", op);
+    yields += fmt::format("{1} metric {0} %{0}", op, yields.empty() ? "yield" : ",");
+  }
+  const Module module = ir::parse_module(fmt::format("eval(%x : f32[B,40]) {{\n{}{}\n}}", ops, yields));
+  const Host in_order(module);
+  ASSERT_EQ(in_order.program.functions.size(), 12u);
+  std::string problem;
+  int64_t objects = 0;
+  const auto backwards_on_threads = [&](int64_t tasks, const std::function<void(int64_t)>& task) {
+    std::vector<std::thread> threads;
+    for (int64_t i = objects = tasks; i-- > 0;) threads.emplace_back(task, i);
+    for (std::thread& thread : threads) thread.join();
+  };
+  EXPECT_EQ(compile_host(in_order.program, problem, backwards_on_threads), in_order.objects);
+  EXPECT_GT(objects, 1);
 }
 
 }  // namespace
