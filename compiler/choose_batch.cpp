@@ -107,9 +107,11 @@ class BatchChooser::Search {
     return batches.empty() ? std::nullopt : prepare(batches.front(), effective_ / batches.front());
   }
 
-  bool fits() {
+  bool fits(bool hastily_first) {
     std::optional<Candidate> candidate = smallest();
-    return candidate && is_found(*candidate, options_.plan_effort);
+    if (!candidate || (hastily_first && !is_found_hastily(*candidate))) return false;
+    solve(*candidate, options_.plan_effort);
+    return candidate->seconds >= 0;
   }
 
   std::vector<HostPoint> host_curve(int points) {
@@ -195,7 +197,7 @@ class BatchChooser::Search {
     HostPoint found;
     const auto fits_in = [&](int64_t budget) {
       std::optional<Candidate> candidate = within(budget, host);
-      if (!candidate || !is_found(*candidate, 0)) return false;
+      if (!candidate || !is_found_hastily(*candidate)) return false;
       found = {passes::host_bytes(candidate->of->fused), budget};
       return true;
     };
@@ -291,13 +293,10 @@ class BatchChooser::Search {
     return model;
   }
 
-  bool is_found(Candidate& candidate, int effort) const {
-    if (policy_ == "budget") {
-      Prepared& of = *candidate.of;
-      if (passes::is_found_hastily(of.fused, of.step, of.bounds, step_budget_)) return true;
-      if (effort == 0) return false;
-    }
-    solve(candidate, effort);
+  bool is_found_hastily(Candidate& candidate) const {
+    Prepared& of = *candidate.of;
+    if (policy_ == "budget") return passes::is_found_hastily(of.fused, of.step, of.bounds, step_budget_);
+    solve(candidate, 0);
     return candidate.seconds >= 0;
   }
 
@@ -513,9 +512,9 @@ BatchChoice BatchChooser::choose_within(int64_t budget) {
   return search_->run(false, false);
 }
 
-bool BatchChooser::fits(int64_t budget) {
+bool BatchChooser::fits(int64_t budget, bool hastily_first) {
   search_->keep_to(budget);
-  return search_->fits();
+  return search_->fits(hastily_first);
 }
 
 std::vector<HostPoint> BatchChooser::host_curve(int points) { return search_->host_curve(points); }

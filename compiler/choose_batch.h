@@ -61,8 +61,9 @@ class BatchChooser {
   BatchChoice choose(bool refused, bool hint = true);
   // Another one than the model's.
   BatchChoice choose_within(int64_t budget);
-  // Tells whether a plan is found for the smallest micro-batch then; with a plan_effort of 0 only by a hasty search.
-  bool fits(int64_t budget);
+  // Tells whether choose_batch and the pass recompute find a plan for the smallest micro-batch then. `hastily_first`:
+  // says no where a hasty search finds none, which is quicker, and misses some.
+  bool fits(int64_t budget, bool hastily_first);
   // Returns the bytes that the smallest micro-batch needs then, proven; nothing when it does not compile.
   std::optional<int64_t> least(int64_t budget);
   // Returns up to `points` of what lies on the host against the least arena, from nothing there to all that may be,

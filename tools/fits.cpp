@@ -52,7 +52,7 @@ class Model {
       : request_(request), how_(how), frozen_(frozen) {}
 
   // Reads it with more overrides.
-  Trouble read(const std::vector<Override>& more, int effort) {
+  Trouble read(const std::vector<Override>& more) {
     ModelSource source;
     std::vector<Override> overrides;
     if (Trouble trouble = request_.read(how_, source, overrides)) return trouble;
@@ -62,7 +62,6 @@ class Model {
     compiler_ = std::make_unique<StepCompiler>(source, overrides);
     compiler_->strict = request_.strict;
     options_.target = request_.target;
-    options_.plan_effort = effort;
     if (Trouble trouble = compiler_->read()) return trouble;
     compile_ = [this](const std::vector<Override>& with) {
       return compiler_->before("chunk-loss", with, options_, refused_);
@@ -76,7 +75,7 @@ class Model {
   const std::string& refused() const { return refused_; }
   std::optional<ir::Module> fused() { return compiler_->before("recompute", {}, options_, refused_); }
   BatchChoice choose(int64_t budget) { return chooser_->choose_within(budget); }
-  bool fits(int64_t budget) { return chooser_->fits(budget); }
+  bool fits(int64_t budget, bool hastily_first) { return chooser_->fits(budget, hastily_first); }
   std::optional<int64_t> least(int64_t budget) { return chooser_->least(budget); }
 
  private:
@@ -100,7 +99,7 @@ class Search {
 
   Trouble run(Fits& fits, FitsWay& way) {
     Model model(request_, how(request_.context), frozen_);
-    if (Trouble trouble = model.read({}, 1)) return trouble;
+    if (Trouble trouble = model.read({})) return trouble;
     const auto& train = model.module().settings.train;
     if (*train.ranks == 0)
       return CompileTrouble{false, "--fits is for a known number of ranks: add --ranks R\n"};
@@ -108,8 +107,7 @@ class Search {
     batch_ = open ? *train.effective_batch : model.module().micro_batch() * model.module().accumulate();
     if (Trouble trouble = model.read({{"train.micro_batch", "\"auto\""},
                                       {"train.accumulate", "\"auto\""},
-                                      {"train.effective_batch", fmt::to_string(batch_)}},
-                                     1))
+                                      {"train.effective_batch", fmt::to_string(batch_)}}))
       return trouble;
     if (Trouble trouble = describe(fits, way)) return trouble;
     for (size_t i = 0; i < way.cards.size(); ++i) {
@@ -138,7 +136,7 @@ class Search {
     Model model(request_, how(request_.context), frozen_);
     std::vector<Override> least = one_sample();
     least.push_back({"memory.budget", bytes_word(1)});
-    if (Trouble trouble = model.read(least, 1)) return trouble;
+    if (Trouble trouble = model.read(least)) return trouble;
     const std::optional<ir::Module> fused = model.fused();
     if (!fused) return CompileTrouble{false, model.refused()};
     fits.model = fused->name;
@@ -202,26 +200,27 @@ class Search {
     std::erase_if(all, [&](int64_t tokens) { return tokens >= positions; });
     all.push_back(positions);
     const auto end = static_cast<int64_t>(all.size());
-    int64_t begin = 0;
+    int64_t found = 0;  // so many windows are known to fit: on this card, or on a smaller one
     for (size_t i = 0; i < way.cards.size(); ++i) {
       if (!way.cards[i].asked) continue;
       const int64_t card = request_.cards[i];
       const bool hopeless = way.weights + way.state > card;
-      if (way.cards[i].fits && fits.context)  // with one sample, too
+      int64_t begin = found;
+      if (way.cards[i].fits && fits.context)  // with one sample most likely, too
         begin = std::max<int64_t>(begin, std::ranges::upper_bound(all, *fits.context) - all.begin());
       int64_t after = first_failure(begin, hopeless ? begin : end, [&](int64_t at) {
         Model* model = window(all[static_cast<size_t>(at)]);
         return model != nullptr && model->least(card).value_or(card + 1) <= card;
       });
-      // The bound is of all plans; what counts is one that is found.
+      // The bound is of all plans; what counts is one that gaccc finds.
       const auto longest = [&] { return after == 0 ? 0 : all[static_cast<size_t>(after) - 1]; };
       const auto is_found = [&] {
         Model* model = window(longest());
-        return model != nullptr && model->fits(card);
+        return model != nullptr && model->fits(card, large_);
       };
-      while (after > begin && !is_found()) --after;
+      while (after > found && !is_found()) --after;
       way.cards[i].context = longest();
-      begin = after;
+      found = after;
     }
   }
 
@@ -236,7 +235,7 @@ class Search {
     const auto [at, fresh] = windows_.try_emplace(context);
     if (fresh) {
       at->second = std::make_unique<Model>(request_, how(context), frozen_);
-      if (at->second->read(one_sample(), large_ ? 0 : 1)) at->second = nullptr;
+      if (at->second->read(one_sample())) at->second = nullptr;
     }
     return at->second.get();
   }
@@ -245,7 +244,7 @@ class Search {
   std::optional<int64_t> lora_;
   std::string_view frozen_;  // precision.frozen; "" for what the model says
   int64_t batch_ = 1;
-  bool large_ = false;  // the longest window is looked for with less effort
+  bool large_ = false;  // what no hasty search finds is no window: the others take long
   std::map<int64_t, std::unique_ptr<Model>> windows_;
 };
 

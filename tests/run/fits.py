@@ -69,6 +69,19 @@ def test_documents_cost_what_their_length_asks(folder):
            [p["bytes"]["peak"] for p in (whole, packed, short)])
 
 
+def test_a_window_is_one_that_compiles(folder):
+    """Here a hasty search finds a plan for a longer one, and the whole search none."""
+    model = folder_of(folder, **dict(SMALL, hidden_size=48, intermediate_size=192, num_key_value_heads=1,
+                                     vocab_size=2000, max_position_embeddings=1024, torch_dtype="bfloat16"))
+    size = 2029372
+    row = fits(model, "--fits", f"{size}B")["cards"][0]
+    for blocks in ("q8_0", "q4_0"):
+        longest = row[f"lora_{blocks}"]["context"]
+        said = plan(model, "--context", longest, "--lora", 16, "--set", f"precision.frozen={blocks}",
+                    "--set", "train.micro_batch=1", "--set", "train.accumulate=32", "--memory", f"{size}B")
+        expect(said is not None, f"{longest} tokens on {blocks} in {size}")
+
+
 def test_every_cell_is_what_plan_says(folder):
     model = folder_of(folder, **dict(SMALL, num_hidden_layers=2))
     some = ["--context", 128, "--lora", 4]
