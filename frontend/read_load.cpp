@@ -1,6 +1,7 @@
 // [load] and [gguf]: what parameters are called, and how they lie, in weights from elsewhere. Patterns are resolved
 // here, where the parameters are known: the module has the names of each one.
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <set>
@@ -217,6 +218,9 @@ bool is_texts(const Node& node) {
 }
 
 bool is_text(const Node& node) { return node.form == Node::Form::text; }
+bool is_number(const Node& node) {
+  return (node.form == Node::Form::integer || node.form == Node::Form::real) && std::isfinite(node.number());
+}
 bool is_head(const Node& node) {
   return node.form == Node::Form::integer && node.integer > 0 && node.integer % 2 == 0;
 }
@@ -230,7 +234,8 @@ void check_patterns(std::string_view table, const Values& keys, Diag& diag) {
     bool (*good)(const Node&);
   } kForms[] = {{"rename", "a string", is_text},
                 {"concat", "a list of strings", is_texts},
-                {"interleave", "an even number of rows", is_head}};
+                {"interleave", "an even number of rows", is_head},
+                {"shift", "a number", is_number}};
   for (const auto& [key, form, good] : kForms) {
     if (!keys.lists(key) || !keys.given(key) || !keys[key].good) continue;
     for (const Entry& entry : keys[key].node->entries)
@@ -287,11 +292,15 @@ std::vector<ir::LoadSettings> assign(std::string_view table, const ModelFile& mo
   if (said("outside"))
     for (const Node& pattern : keys.nodes("outside"))
       each(all, pattern.text, pattern.at, diag, [](Loaded& loaded, const Match&) { loaded.outside = true; });
+  if (said("shift"))
+    for (const Entry& entry : keys["shift"].node->entries)
+      each(all, entry.key, entry.key_at, diag,
+           [&](Loaded& loaded, const Match&) { loaded.load.shift = entry.value.number(); });
   std::map<std::string, std::vector<const Loaded*>> taken;
   std::vector<bool> otherwise;
   for (Loaded& loaded : all) {
     ir::LoadSettings& load = loaded.load;
-    otherwise.push_back(!load.tensors.empty() || load.transpose || loaded.outside);
+    otherwise.push_back(!load.tensors.empty() || load.transpose || loaded.outside || load.shift);
     if (load.tensors.empty()) load.tensors.push_back(load.parameter);
     if (!loaded.outside)
       for (std::string& tensor : load.tensors) tensor = prefix + tensor;

@@ -345,6 +345,9 @@ const Table tables::gguf{.path = "gguf",
                                    "the file's name = the rows of a head, in which row i of the second half "
                                    "of ours follows row i of the "
                                    "first"},
+                                  {"shift", Form::table, no_default,
+                                   "our name = what the file's numbers have more than ours: 1 of norms whose "
+                                   "`offset` the file has added to the weight"},
                                   names_of_files[3]},
                          .example =
                              "rename = { \"fc{i}.weight\" = \"blk.{i}.ffn_up.weight\" }\n"

@@ -278,6 +278,7 @@ struct PlanLoad {
     // The rows of a head of each, where rows of a head's second half lie between those of its first; 0: they lie as
     // here. Empty: all do.
     std::vector<int64_t> interleave{};
+    double shift = 0;  // what the file's numbers have more than ours
   };
   std::vector<Parameter> parameters{};  // those that are called or lie otherwise than here
   std::string prefix{};                 // before names in the file: in those of `parameters`, before ours

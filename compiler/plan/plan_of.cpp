@@ -134,7 +134,8 @@ std::optional<PlanDecay> decay_of(const ir::Settings& settings) {
 std::vector<PlanLoad::Parameter> parameters_of(const std::vector<ir::LoadSettings>& loads) {
   std::vector<PlanLoad::Parameter> all;
   for (const ir::LoadSettings& each : loads)
-    all.push_back({each.parameter, each.tensors, each.transpose, each.parts, each.interleave});
+    all.push_back(
+        {each.parameter, each.tensors, each.transpose, each.parts, each.interleave, each.shift.value_or(0)});
   return all;
 }
 

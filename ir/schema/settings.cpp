@@ -118,6 +118,7 @@ void each_field(Entry& entry, const F& f) {
     f("transpose", entry.transpose);
     f("parts", entry.parts);
     f("interleave", entry.interleave);
+    f("shift", entry.shift);
   } else {
     f("name", entry.name);
     f("weight", entry.weight);

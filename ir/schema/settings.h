@@ -66,6 +66,7 @@ struct LoadSettings {  // what a parameter is called in weights from elsewhere
   // The rows of a head of each tensor in which rows of a head's second half lie between those of its first; 0: they
   // lie as here. Empty: all do.
   std::vector<int64_t> interleave{};
+  std::optional<double> shift{};  // what the file's numbers have more than ours
 };
 
 struct AdapterSettings {  // NAME.lora_A.weight and NAME.lora_B.weight

@@ -176,6 +176,8 @@ class SettingRules {
       broken("{} splits a tensor otherwise than the rows of `{}`", list, load.parameter);
     if (!load.interleave.empty() && !interleaves(load, split))
       broken("{} interleaves rows of `{}` that are no whole heads", list, load.parameter);
+    if (load.shift && !std::isfinite(*load.shift))
+      broken("{} shifts `{}` by {}", list, load.parameter, *load.shift);
   }
 
   // Returns the rows of a buffer; 0 where there is none of that name, or it is a scalar.

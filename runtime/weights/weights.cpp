@@ -235,6 +235,7 @@ std::vector<std::string> Weights::find_sources(const Plan& plan) {
             ? buffer->name
             : fmt::format("{} ({}{})", buffer->name, fmt::join(as.tensors, ", "), split_text(split));
     WeightSource source{buffer, {}, as.transpose};
+    source.shift = static_cast<float>(as.shift);
     std::vector<std::string> absent;
     for (const std::string& name : as.tensors) {
       const StoredTensor* tensor = file_.find(name);
@@ -400,7 +401,7 @@ std::vector<RowRun> take_rows(std::span<const RowRun>& runs, int64_t& done, int6
 bool has_rows(const WeightSource& source, const StoredTensor& tensor) {
   const std::vector<int64_t>& ours = source.buffer->shape;
   const bool as_wide = ours.size() != 2 || (tensor.shape.size() == 2 && tensor.shape[1] == ours[1]);
-  return !source.transpose && source.factor == 1 && as_wide;
+  return !source.transpose && source.factor == 1 && source.shift == 0 && as_wide;
 }
 
 // Returns the bytes of a run of rows, among `rows` of the tensor.
@@ -458,8 +459,8 @@ Status write_source(const WeightSource& source, Session& session) {
         if (numbers.empty()) {
           block.resize(static_cast<size_t>(count * columns));
           read_rows(source, tensor, rows, some, columns, block);
-          if (source.factor != 1)
-            for (float& number : block) number *= source.factor;
+          if (source.factor != 1 || source.shift != 0)
+            for (float& number : block) number = number * source.factor - source.shift;
           numbers = block;
         }
         GACC_TRY(session.write_parameter(*source.buffer, at, numbers));
@@ -601,6 +602,8 @@ Status to_published(const Plan& plan, const Weights& loaded, std::vector<NamedTe
     const PublishedName as = published_name(plan, tensor.name, kind);
     const std::optional<Split> split = split_of(as, tensor.shape.empty() ? 0 : tensor.shape.front());
     const bool whole = as.tensors.size() == 1 && !split;
+    if (as.shift != 0)
+      for (float& number : tensor.data) number += static_cast<float>(as.shift);
     if (whole && !as.transpose && as.interleave.empty()) {
       result.push_back({as.tensors.front(), std::move(tensor.shape), std::move(tensor.data)});
       continue;

@@ -84,6 +84,7 @@ struct WeightSource {
   std::vector<std::vector<RowRun>> runs{};  // of each tensor; empty: all rows of every tensor
   int64_t column = 0;                       // where the parameter's first column is in them
   float factor = 1;                         // of the file's numbers
+  float shift = 0;                          // what these have more than ours
 };
 // Returns the shape that the tensors have together; none where they do not fit each other, or not the rows that
 // the name says of each.

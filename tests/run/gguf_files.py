@@ -170,6 +170,10 @@ GRANITE = {"embedding_scale": "embedding_multiplier", "attention.scale": "attent
            "residual_scale": "residual_multiplier", "logit_scale": "logits_scaling"}
 
 
+GEMMA = OLMO2 | {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm"}
+ARCHITECTURES = {"gemma3_text": "gemma3"}  # general.architecture, where it is not the model_type
+
+
 def name_of(theirs, of_family=None):
     module, last = theirs.rsplit(".", 1)
     if module in OUTER:
@@ -187,26 +191,34 @@ def convert(folder, path, kinds=lambda name, shape: F32, extra=()):
     config |= {theirs: config[ours] for ours, theirs in of.items() if ours in config}
     heads, width = config["num_attention_heads"], config["hidden_size"]
     head = config.get("head_dim") or width // heads
-    metadata = [("general.architecture", TEXT, family), ("general.type", TEXT, "model"),
+    architecture = ARCHITECTURES.get(family, family)
+    metadata = [("general.architecture", TEXT, architecture), ("general.type", TEXT, "model"),
                 ("general.name", TEXT, "small"),
                 ("tokenizer.ggml.tokens", ARRAY, (TEXT, ["a", "b", ""]))]
-    metadata += [(f"{family}.{key}", kind, what) for key, kind, what in [
+    metadata += [(f"{architecture}.{key}", kind, what) for key, kind, what in [
         ("block_count", U32, config["num_hidden_layers"]), ("context_length", U32, config["max_position_embeddings"]),
         ("embedding_length", U32, width), ("feed_forward_length", U32, config.get("intermediate_size", 4 * width)),
         ("attention.head_count", U32, heads)]]
     if family == "gpt2":
         metadata += [("gpt2.attention.layer_norm_epsilon", REAL, config.get("layer_norm_epsilon", 1e-5))]
     else:
-        metadata += [(f"{family}.{key}", kind, what) for key, kind, what in [
+        metadata += [(f"{architecture}.{key}", kind, what) for key, kind, what in [
             ("attention.head_count_kv", U32, config["num_key_value_heads"]), ("attention.key_length", U32, head),
             ("attention.value_length", U32, head), ("attention.layer_norm_rms_epsilon", REAL, config["rms_norm_eps"]),
             ("rope.dimension_count", U32, head), ("rope.freq_base", REAL, config.get("rope_theta", 10000.0))]]
+    if architecture in ("gemma2", "gemma3"):
+        caps = [(key, REAL, config[key]) for key in ("attn_logit_softcapping", "final_logit_softcapping")
+                if key in config]
+        metadata += [(f"{architecture}.{key}", kind, what)
+                     for key, kind, what in [("attention.sliding_window", U32, config["sliding_window"]), *caps]]
     if family == "granite":
         metadata += [(f"granite.{theirs}", REAL, config[ours]) for theirs, ours in GRANITE.items()]
     tensors = {}
     for theirs, (shape, numbers) in harness.read_safetensors(folder / "model.safetensors").items():
         shape, rows, name = tuple(shape), rows_of(shape, list(numbers)), name_of(
-            theirs, OLMO2 if family == "olmo2" else {})
+            theirs, OLMO2 if family == "olmo2" else GEMMA if architecture in ("gemma2", "gemma3") else {})
+        if architecture in ("gemma2", "gemma3") and theirs.endswith("norm.weight"):  # which add 1 to their weights
+            rows = [[number + 1 for number in row] for row in rows]
         if family == "gpt2" and len(shape) == 2 and "_embd" not in name and name != "output.weight":
             shape, rows = shape[::-1], [list(column) for column in zip(*rows)]
         if family in ("llama", "smollm3", "granite") and any(part in name for part in ("attn_q.", "attn_k.")):

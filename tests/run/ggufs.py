@@ -22,6 +22,12 @@ OLMO2 = QWEN3 | dict(model_type="olmo2", head_dim=8)
 GRANITE = QWEN2 | dict(model_type="granite", embedding_multiplier=6.0, attention_multiplier=0.25,
                        residual_multiplier=0.5, logits_scaling=4.0)
 
+GEMMA2 = QWEN2 | dict(model_type="gemma2", head_dim=16, query_pre_attn_scalar=16, sliding_window=5, num_hidden_layers=3,
+                      attn_logit_softcapping=3.0, final_logit_softcapping=2.0, hidden_activation="gelu_pytorch_tanh")
+del GEMMA2["hidden_act"]
+GEMMA3 = {key: what for key, what in GEMMA2.items() if "softcapping" not in key} | dict(
+    model_type="gemma3_text", num_hidden_layers=7, rope_theta=1000000.0)
+
 
 def gguf_of(folder, config=LLAMA, name="base", kinds=lambda name, shape: F32, seed=1, **changes):
     base, artifact = base_of(folder, config, name, seed, **changes)
@@ -45,7 +51,7 @@ def difference(ours, theirs):
 
 def test_a_gguf_is_the_model_of_its_folder(folder):
     other = WIDE | dict(tie_word_embeddings=True, num_key_value_heads=4, rope_theta=500000.0)
-    for config in LLAMA, GPT2, QWEN2, QWEN3, SMOLLM3, OLMO2, GRANITE, other:
+    for config in LLAMA, GPT2, QWEN2, QWEN3, SMOLLM3, OLMO2, GRANITE, GEMMA2, GEMMA3, other:
         here = folder / f"{config['model_type']}{len(list(folder.iterdir()))}"
         here.mkdir()
         base, artifact, path, *_ = gguf_of(here, config)
@@ -182,6 +188,25 @@ def test_a_saved_gguf_is_its_pattern_with_other_numbers(folder):
     trained(folder, artifact, "--load", folder / "plain.gguf", "--save", out, "--like", folder / "plain.gguf")
     trained(folder, artifact, "--load", folder / "plain.gguf", "--save", own)
     expect(predicted(folder, artifact, "--load", out) == predicted(folder, artifact, "--load", own), "another model")
+    untouched = folder / "untouched.gguf"
+    run("gacc-exec", artifact, "--init-only", "--load", path, "--save", untouched, "--like", path, *FAST)
+    expect(untouched.read_bytes() == path.read_bytes(), "what was not trained is another file")
+
+
+def test_norms_of_gemma_have_their_1_in_the_file(folder):
+    base, artifact, path, *_ = gguf_of(folder, GEMMA2)
+    own, out = folder / "own.safetensors", folder / "out.gguf"
+    trained(folder, artifact, "--load", path, "--save", out, "--like", path)
+    trained(folder, artifact, "--load", path, "--save", own)
+    weights, after = harness.read_safetensors(own), files.read(out)[2]
+    for ours, theirs in {"norm.weight": "output_norm.weight", "layers.0.mix.ln.weight": "blk.0.attn_norm.weight",
+                         "layers.1.mix.after.weight": "blk.1.post_attention_norm.weight",
+                         "layers.2.mlp.ln.weight": "blk.2.ffn_norm.weight",
+                         "layers.2.mlp.after.weight": "blk.2.post_ffw_norm.weight"}.items():
+        numbers = weights[ours][1]
+        expect(any(numbers) and files.pack(F32, [number + 1 for number in numbers]) == after[theirs][2], ours)
+    got, want = (predicted(folder, artifact, "--load", file) for file in (out, own))
+    expect(difference(got, want) < 1e-6, difference(got, want))
     untouched = folder / "untouched.gguf"
     run("gacc-exec", artifact, "--init-only", "--load", path, "--save", untouched, "--like", path, *FAST)
     expect(untouched.read_bytes() == path.read_bytes(), "what was not trained is another file")
