@@ -172,6 +172,7 @@ GRANITE = {"embedding_scale": "embedding_multiplier", "attention.scale": "attent
 
 GEMMA = OLMO2 | {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm"}
 ARCHITECTURES = {"gemma3_text": "gemma3"}  # general.architecture, where it is not the model_type
+NAMES = {"olmo2": OLMO2, "gemma2": GEMMA, "gemma3": GEMMA}  # of an architecture, beside LLAMA and GPT2
 
 
 def name_of(theirs, of_family=None):
@@ -192,6 +193,7 @@ def convert(folder, path, kinds=lambda name, shape: F32, extra=()):
     heads, width = config["num_attention_heads"], config["hidden_size"]
     head = config.get("head_dim") or width // heads
     architecture = ARCHITECTURES.get(family, family)
+    gemma = architecture.startswith("gemma")
     metadata = [("general.architecture", TEXT, architecture), ("general.type", TEXT, "model"),
                 ("general.name", TEXT, "small"),
                 ("tokenizer.ggml.tokens", ARRAY, (TEXT, ["a", "b", ""]))]
@@ -206,7 +208,7 @@ def convert(folder, path, kinds=lambda name, shape: F32, extra=()):
             ("attention.head_count_kv", U32, config["num_key_value_heads"]), ("attention.key_length", U32, head),
             ("attention.value_length", U32, head), ("attention.layer_norm_rms_epsilon", REAL, config["rms_norm_eps"]),
             ("rope.dimension_count", U32, head), ("rope.freq_base", REAL, config.get("rope_theta", 10000.0))]]
-    if architecture in ("gemma2", "gemma3"):
+    if gemma:
         caps = [(key, REAL, config[key]) for key in ("attn_logit_softcapping", "final_logit_softcapping")
                 if key in config]
         metadata += [(f"{architecture}.{key}", kind, what)
@@ -215,9 +217,9 @@ def convert(folder, path, kinds=lambda name, shape: F32, extra=()):
         metadata += [(f"granite.{theirs}", REAL, config[ours]) for theirs, ours in GRANITE.items()]
     tensors = {}
     for theirs, (shape, numbers) in harness.read_safetensors(folder / "model.safetensors").items():
-        shape, rows, name = tuple(shape), rows_of(shape, list(numbers)), name_of(
-            theirs, OLMO2 if family == "olmo2" else GEMMA if architecture in ("gemma2", "gemma3") else {})
-        if architecture in ("gemma2", "gemma3") and theirs.endswith("norm.weight"):  # which add 1 to their weights
+        shape, rows = tuple(shape), rows_of(shape, list(numbers))
+        name = name_of(theirs, NAMES.get(architecture))
+        if gemma and theirs.endswith("norm.weight"):  # which add 1 to their weights
             rows = [[number + 1 for number in row] for row in rows]
         if family == "gpt2" and len(shape) == 2 and "_embd" not in name and name != "output.weight":
             shape, rows = shape[::-1], [list(column) for column in zip(*rows)]
