@@ -41,7 +41,8 @@ class Machine:
         self.out = self.work / "out"
         self.out.mkdir(parents=True, exist_ok=True)
         with tarfile.open(folder / "work.tar") as archive:
-            archive.extractall(self.work, filter="data")
+            # Python 3.11.2, which Debian 12 has, knows no filters yet.
+            archive.extractall(self.work, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
         self.compiler = self.work / "bin/gaccc"
         if not (self.work / "lib").exists():  # the compiler's libraries are beside it, as the pack has them
             (self.work / "lib").symlink_to(folder / "lib")
