@@ -4,7 +4,7 @@ and all gradients.
 
     GACC_PEERS_PYTHON=venv/bin/python tests/parity/documents.py [--count 12] [--seed 0] [--device cpu]
 
-Needs a Python with PyTorch, and gaccc and gacc-exec in GACC_BIN.
+Needs a Python with PyTorch 2.4 or later, and gaccc and gacc-exec in GACC_BIN.
 """
 import argparse
 import array
@@ -16,7 +16,7 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
 import harness  # noqa: E402
 
-harness.begin_with("torch")
+harness.begin_with("torch", also=harness.NEW_TORCH, of=", of PyTorch 2.4 or later")
 import torch  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
