@@ -226,11 +226,13 @@ TEST_F(HalfWindow, SoItIsWithReluWhereNoChoiceTurnsOver) {
   for (const int32_t seed : {1, 2, 3}) check("relu", "f16", seed, Reference::f32, 3e-3);
 }
 
-// The same program in double, with whatever images come first: what compiled code adds to its own roundings.
+// The same program in double, with whatever images come first: what compiled code adds to its own roundings. Not with
+// relu: a CPU's own order of a sum, where it rounds to the other neighbour, may turn one over, and that alone moves a
+// gradient by 2e-3.
 TEST_F(HalfWindow, TheGradientIsThatOfTheSameProgramInDouble) {
   for (const int32_t seed : {1, 2, 3}) {
-    check("relu", "f16", seed, Reference::half, 5e-4);
-    check("relu", "bf16", seed, Reference::half, 5e-4);
+    check("gelu", "f16", seed, Reference::half, 5e-4);
+    check("gelu", "bf16", seed, Reference::half, 5e-4);
   }
 }
 
