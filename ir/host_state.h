@@ -7,9 +7,14 @@
 
 namespace gacc::ir {
 
-// Copies of state: those of frozen weights (host.fetch) make values, and are ops like any other.
+// Copies of state: those of weights that the step reads (host.fetch) make values, and are ops like any other.
 inline bool is_copy(const Op& op) { return op.info->lowering == Lowering::copy && op.info->results == 0; }
-// Returns true if the region fetches frozen weights from the host.
+// Returns true if the step only reads the weight, so that `host.fetch` may copy it from the host: a frozen one, or the
+// half copy of a trained one.
+inline bool is_fetched(const Buffer& buffer) {
+  return (buffer.role == BufferRole::weight && !buffer.trainable) || buffer.role == BufferRole::half;
+}
+// Returns true if the region fetches weights from the host.
 bool fetches(const Region& region);
 // Returns true if the region takes state from the host and gives it back.
 bool passes_state(const Region& region);

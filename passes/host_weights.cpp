@@ -1,5 +1,6 @@
-// Pass `host-weights`: with memory.host, frozen weights lie in the host's memory, as few bytes as it takes for the step
-// to fit memory.budget. What reads one reads a value that `host.fetch` makes of it:
+// Pass `host-weights`: with memory.host, weights that the step only reads lie in the host's memory: frozen ones, and
+// the half copies of trained ones. As few bytes go there as it takes for the step to fit memory.budget. What reads
+// one reads a value that `host.fetch` makes of it:
 //
 //     %w.in = host.fetch @w
 //     %y = matmul %x, %w.in
@@ -8,11 +9,12 @@
 // backward pass, plan-memory gives it its place, a little before it is wanted, and the pass `streams` has the copies
 // beside the kernels.
 //
-// 1. May lie there: frozen matrices that init alone writes, and that the update does not read.
+// 1. May lie there: frozen matrices that init alone writes, and that the update does not read. And half copies of
+//    matrices whose state is on the host: their pieces come in, are updated and go out with those of the state.
 // 2. Those go first whose kernels take longest for each byte. Of equals every other one goes, then every other one of
 //    the rest: so copies are spread over the step.
-// 3. How many: the fewest with which the step fits without recompute. A half and a quarter of them are weighed, too,
-//    with recompute for the rest: what the step then takes at least decides.
+// 3. How many: the fewest with which the step fits without recompute. A half of them, a quarter and none are weighed,
+//    too, with recompute for the rest: what the step then takes at least decides.
 // 4. `init` makes one in a slot, and copies it out.
 #include "passes/host_weights.h"
 
@@ -105,6 +107,56 @@ void fetch_in(const Module& module, Region& region, const Buffers& hosted, bool 
   });
 }
 
+// Returns true if the operand is a piece of state that the update has in the arena.
+bool is_slot(const Module& module, const Operand& operand) {
+  const BufferId* id = as_buffer(operand);
+  return id != nullptr && module[*id].role == BufferRole::slot;
+}
+
+// The update writes half copies that lie on the host in slots. Such a slot comes in with one of the state that the same
+// op updates, and goes out behind its kernel.
+void update_in(Module& module, const Buffers& hosted) {
+  struct Piece {
+    BufferId slot{}, home{};
+  };
+  std::map<Operand, std::vector<Piece>> beside;   // by a slot of the state
+  std::map<int32_t, std::vector<Piece>> made_by;  // by kernel
+  std::map<BufferId, int> count;
+  for (Op& op : module.update.ops) {
+    if (is_copy(op)) continue;
+    for (Operand& operand : op.operands) {
+      const BufferId* id = as_buffer(operand);
+      if (id == nullptr || !hosted.contains(storage_of(module, *id))) continue;
+      const BufferId home = *id, whole = storage_of(module, home);
+      const Operand state =
+          *std::ranges::find_if(op.operands, [&](const Operand& other) { return is_slot(module, other); });
+      const BufferId slot =
+          module.add_buffer({.name = fmt::format("{}.slot.{}", module[whole].name, count[whole]++),
+                             .role = BufferRole::slot,
+                             .of = whole,
+                             .type = module[home].type});
+      operand = slot;
+      beside[state].push_back({slot, home});
+      made_by[op.kernel].push_back({slot, home});
+    }
+  }
+  if (made_by.empty()) return;
+  const Operand flag = section_of_ops(module.update)->flag;
+  KernelsInOrder kernels(module.update);
+  const auto copy = [&](const OpInfo& info, BufferId to, BufferId from) {
+    kernels.add({{.info = &info, .operands = {to, from}, .when = flag, .origin = Origin::update}});
+  };
+  kernels.each([&](std::vector<Op>& kernel, int) {
+    const OpInfo* info = kernel.front().info;
+    const Operand first = kernel.front().operands.front();
+    const int32_t number = kernel.front().kernel;
+    kernels.add(std::move(kernel));
+    if (info == &op_host_in)
+      for (const Piece& piece : beside[first]) copy(op_host_in, piece.slot, piece.home);
+    for (const Piece& piece : made_by[number]) copy(op_host_out, piece.home, piece.slot);
+  });
+}
+
 void start_in(Module& module, const Buffers& hosted) {
   std::map<BufferId, BufferId> slots;
   KernelsInOrder kernels(module.init);
@@ -137,8 +189,9 @@ Module with_host(Module module, const Buffers& hosted, bool apart) {
   if (hosted.empty()) return module;
   for (const BufferId id : hosted) module[id].host = true;
   start_in(module, hosted);
+  update_in(module, hosted);
   for (const RegionKind kind : all_regions) {
-    if (kind == RegionKind::init) continue;
+    if (kind == RegionKind::init || kind == RegionKind::update) continue;
     fetch_in(module, module.region(kind), hosted, kind != RegionKind::step || apart);
   }
   return module;
@@ -146,12 +199,12 @@ Module with_host(Module module, const Buffers& hosted, bool apart) {
 
 class Candidates {
  public:
-  explicit Candidates(const Module& module) : module_(module) {
+  explicit Candidates(const Module& module) : module_(module), state_(section_of_ops(module.update)) {
     const std::vector<bool> bound = bound_buffers();
     for (const BufferId id : module.buffer_ids()) {
       const Buffer& buffer = module[id];
-      if (buffer.role == BufferRole::weight && !buffer.trainable && !buffer.host && !bound[index(id)] &&
-          buffer.type.shape.size() >= 2 && room_bytes(buffer) >= kLeastBytes)
+      if (is_fetched(buffer) && !buffer.host && !bound[index(id)] && buffer.type.shape.size() >= 2 &&
+          room_bytes(buffer) >= kLeastBytes)
         all_.push_back(id);
     }
   }
@@ -164,26 +217,35 @@ class Candidates {
   }
 
  private:
-  // Buffers that something else than reading and starting them does.
+  // Buffers that something else does than reading them, starting them, or making a half copy beside its state.
   std::vector<bool> bound_buffers() const {
     std::vector<bool> bound(module_.buffers.size());
     std::vector<int> started(module_.buffers.size());
     const auto bind = [&](BufferId id) { bound[index(id)] = true; };
     for (const BufferId id : module_.buffer_ids()) {
+      const Buffer& buffer = module_[id];
+      if (buffer.role == BufferRole::part) continue;  // whose uses count below
       if (storage_of(module_, id) != id) bind(id), bind(storage_of(module_, id));
-      if (module_[id].of && module_[id].role != BufferRole::slot) bind(*module_[id].of);
+      if (buffer.of && buffer.role != BufferRole::slot) bind(*buffer.of);
     }
     for (const RegionKind kind : all_regions) {
       const Region& region = module_.region(kind);
-      for (const Op& op : region.ops) {
+      for (size_t at = 0; at < region.ops.size(); ++at) {
+        const Op& op = region.ops[at];
+        const bool beside_state = kind == RegionKind::update && state_ && state_->first < at &&
+                                  at < state_->last && op.when == state_->flag;
         for (size_t i = 0; i < op.operands.size(); ++i) {
           const BufferId* id = as_buffer(op.operands[i]);
           if (id == nullptr) continue;
-          const bool starts = kind == RegionKind::init && op.info->is_written(i) && !op.info->is_read(i) &&
-                              ++started[index(*id)] == 1;
+          const BufferId home = storage_of(module_, *id);
+          const bool writes = op.info->is_written(i) && !op.info->is_read(i);
+          const bool starts = kind == RegionKind::init && writes && ++started[index(home)] == 1;
           const bool reads = kind != RegionKind::init && kind != RegionKind::update &&
                              !op.info->is_written(i) && op.info->lowering != Lowering::copy;
-          if (!starts && !reads) bind(*id);
+          const bool makes =
+              beside_state && writes && module_[home].role == BufferRole::half &&
+              std::ranges::any_of(op.operands, [&](const Operand& other) { return is_slot(module_, other); });
+          if (!starts && !reads && !makes) bind(home);
         }
         if (const BufferId* id = op.when ? as_buffer(*op.when) : nullptr) bind(*id);
       }
@@ -221,6 +283,7 @@ class Candidates {
   }
 
   const Module& module_;
+  const std::optional<StateSection> state_;  // of the update
   std::vector<BufferId> all_;
 };
 
@@ -249,8 +312,7 @@ int64_t possible_weights(const Module& fused) {
   if (*fused.settings.recompute.policy != "budget") return 0;
   int64_t bytes = 0;
   for (const Buffer& buffer : fused.buffers)
-    if (buffer.host && buffer.role == BufferRole::weight && !buffer.trainable)
-      bytes += aligned(room_bytes(buffer));
+    if (buffer.host && is_fetched(buffer)) bytes += aligned(room_bytes(buffer));
   const Candidates more(fused);
   for (const BufferId id : more.all()) bytes += aligned(room_bytes(fused[id]));
   return bytes;
@@ -285,7 +347,7 @@ bool host_weights(Module& module, const Options& options, Diag&) {
   std::optional<double> best;
   Module found = with_host(module, first(enough), false);
   std::set<size_t> counts = {enough};
-  if (options.plan_effort > 0) counts.insert({enough / 2, enough / 4});
+  if (options.plan_effort > 0) counts.insert({enough / 2, enough / 4, 0});
   for (auto count = counts.rbegin(); count != counts.rend() && counts.size() > 1; ++count) {
     Module module_with = with_host(module, first(*count), false);
     const std::optional<double> seconds = least_seconds(module_with, options, budget);

@@ -45,7 +45,8 @@ constexpr Pass kPasses[] = {
      "keeps optimizer state in the host's memory, as memory.host says, and brings it to the update in pieces",
      fused, fused, host_state},
     {"host-weights",
-     "keeps frozen weights in the host's memory, as memory.host says, and fetches them for what reads them",
+     "keeps frozen and half weights in the host's memory, as memory.host says, and fetches them for what "
+     "reads them",
      fused, fused, host_weights},
     {"recompute",
      "drops values of the forward pass and makes them again in the backward pass, as recompute.policy says",

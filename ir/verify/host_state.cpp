@@ -22,14 +22,13 @@ void verify_host_buffers(const Module& module, const Broken& broken) {
       const auto has = [&](BufferRole role) {
         return module.find_belonging(*module.find_buffer(buffer.name), role).has_value();
       };
-      const bool frozen = buffer.role == BufferRole::weight && !buffer.trainable;
       const bool parameter = buffer.role == BufferRole::weight && buffer.trainable && has(BufferRole::half) &&
                              has(BufferRole::gradient);
       const bool state =
           (buffer.role == BufferRole::moment || buffer.role == BufferRole::master || parameter) &&
           buffer.type.dtype == DType::f32;
-      if (!state && !frozen)
-        wrong("is neither a moment, nor a master, nor a frozen weight, and cannot lie on the host");
+      if (!state && !is_fetched(buffer))
+        wrong("is neither a moment, nor a master, nor a frozen or half weight, and cannot lie on the host");
     }
     if (buffer.from != 0 && !part) wrong("is no part, and begins at no element of another buffer");
     if (!slot && !part) continue;
@@ -79,11 +78,11 @@ class HostStateRules : RegionRules {
     broken("R33", at, "{}: {}", region_text(region.kind), fmt::format(format, std::forward<A>(args)...));
   }
 
-  // A frozen weight becomes a value.
+  // A frozen or half weight becomes a value.
   void fetch(const Op& op) {
     const BufferId* host = as_buffer(op.operands[0]);
-    if (host == nullptr || !is_on_host(module, *host) || module[*host].trainable)
-      return wrong(op.at, "`host.fetch` takes a frozen weight that lies on the host");
+    if (host == nullptr || !is_on_host(module, *host) || !is_fetched(module[*host]))
+      return wrong(op.at, "`host.fetch` takes a frozen or half weight that lies on the host");
     if (region.kind == RegionKind::init || region.kind == RegionKind::update)
       wrong(op.at, "`@{}` is fetched where it is not read", module[*host].name);
   }
@@ -115,6 +114,7 @@ class HostStateRules : RegionRules {
     if (storage_of(module, host) != storage_of(module, *arena.of))
       wrong(op.at, "`@{}` is a slot of `@{}`, not of `@{}`", arena.name, module[*arena.of].name,
             module[host].name);
+    if (!section_) return wrong(op.at, "`@{}` goes out, and nothing comes in", arena.name);
     if (!op.when || as_value(*op.when) == nullptr || *op.when != section_->flag)
       wrong(op.at, "all copies have one condition, a value");
     if (in) {
@@ -148,7 +148,7 @@ class HostStateRules : RegionRules {
     }
   }
 
-  // `init` makes a frozen weight in a slot: one op writes it, and none reads it.
+  // `init` makes a frozen or half weight in a slot: one op writes it, and none reads it.
   void start(const Op& op, BufferId slot) {
     if (!contains(written(op), slot) || !slots_.emplace(slot, Stage::updated).second)
       wrong(op.at, "`{}` takes `@{}`, which one op makes and the host gets", op.info->name,

@@ -1,4 +1,5 @@
-"""Frozen weights in the host's memory (memory.host): the bits, the checkpoints and the log are those without.
+"""Weights in the host's memory (memory.host), frozen ones under adapters and half copies of trained ones: the bits, the
+checkpoints and the log are those without.
 GACC_WEIGHTS is the number of random models on the CPU (2), GACC_WEIGHTS_EMULATED that in the emulator (1);
 GACC_WEIGHTS_SEED is where they begin (1)."""
 import json
@@ -14,8 +15,9 @@ from harness import expect, run, sets_of
 SEED = int(os.environ.get("GACC_WEIGHTS_SEED", "1"))
 
 
-def model_of(chance):
-    """A random model of blocks with adapters, and its settings: transformer blocks, or layers of an MLP."""
+def model_of(chance, adapted):
+    """A random model of blocks and its settings: transformer blocks, or layers of an MLP, with adapters or all of it
+    trained in half precision."""
     width = chance.choice([64, 96, 160])
     hidden, blocks, tokens = width * chance.choice([2, 3]), chance.randint(2, 5), chance.choice([8, 16])
     vocab = chance.choice([67, 128])
@@ -87,15 +89,19 @@ accumulate = 2
 [optimizer]
 type = "{chance.choice(['adamw', 'lion', 'sgd'])}"
 lr = 1e-3
-[lora]
+"""
+    settings = {"precision__compute": chance.choice(["f16", "bf16"]), "train__micro_batch": chance.choice([1, 2, 4]),
+                "train__accumulate": chance.choice([1, 2]), "train__clip_norm": 0.5}
+    if not adapted:
+        return text, settings
+    text += f"""[lora]
 match = ["layers.*"]
 rank = {chance.choice([2, 4])}
 alpha = 8
 """
-    compute = chance.choice(["f32", "f16", "bf16"])
-    return text, {"precision__compute": compute, "precision__frozen": chance.choice(["compute", "q8_0", "q4_0"]),
-                  "train__micro_batch": chance.choice([1, 2, 4]), "train__accumulate": chance.choice([1, 2]),
-                  "train__clip_norm": 0.5}
+    settings["precision__compute"] = chance.choice(["f32", "f16", "bf16"])
+    settings["precision__frozen"] = chance.choice(["compute", "q8_0", "q4_0"])
+    return text, settings
 
 
 def compiled(model, artifact, **settings):
@@ -112,9 +118,9 @@ def least_arena(model, artifact, **settings):
 
 
 class Case:
-    def __init__(self, folder, chance, device):
+    def __init__(self, folder, chance, device, adapted):
         self.folder, self.model, self.device = folder, folder / "model.toml", device
-        text, self.settings = model_of(chance)
+        text, self.settings = model_of(chance, adapted)
         self.model.write_text(text)
         micro = self.settings["train__micro_batch"]
         self.data = harness.make_data(self.model, (4 if device == "cpu" else 1) * micro + 1, folder)
@@ -173,13 +179,13 @@ class Case:
         return self.result(name)[0]
 
 
-def check(folder, variable, few, device):
+def check(folder, variable, few, device, adapted):
     hosted = 0
     for seed in range(SEED, SEED + int(os.environ.get(variable, few))):
         chance = random.Random(seed)
         inside = folder / str(seed)
         inside.mkdir()
-        case = Case(inside, chance, device)
+        case = Case(inside, chance, device, adapted)
         one = case.train("none")
         for part in case.parts[1:]:
             other = case.train(part)
@@ -195,11 +201,19 @@ def check(folder, variable, few, device):
 
 
 def test_the_bits_are_those_without(folder):
-    check(folder, "GACC_WEIGHTS", 2, "cpu")
+    check(folder, "GACC_WEIGHTS", 2, "cpu", adapted=True)
+
+
+def test_half_copies_there_leave_the_bits_as_they_are(folder):
+    check(folder, "GACC_WEIGHTS", 2, "cpu", adapted=False)
 
 
 def test_the_emulator_has_the_same_bits_as_without(folder):
-    check(folder, "GACC_WEIGHTS_EMULATED", 1, "emulate")
+    check(folder, "GACC_WEIGHTS_EMULATED", 1, "emulate", adapted=True)
+
+
+def test_the_emulator_has_the_same_bits_with_half_copies_there(folder):
+    check(folder, "GACC_WEIGHTS_EMULATED", 1, "emulate", adapted=False)
 
 
 harness.main(globals())

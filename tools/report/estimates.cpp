@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "compiler/plan/show.h"
+#include "ir/host_state.h"
 #include "ir/row_pitch.h"
 #include "ir/text/size_text.h"
 #include "runtime/ranks/lanes.h"
@@ -176,9 +177,9 @@ HostCosts host_costs(const ir::Module& module, std::optional<double> link, const
   if (link) costs.link = *link;
   for (const ir::Buffer& buffer : module.buffers) {
     using enum ir::BufferRole;
-    const bool frozen = buffer.role == weight && !buffer.trainable;
-    if (buffer.host) ++(frozen ? costs.weights : costs.tensors);
-    if (buffer.host && !frozen) costs.state_bytes += ir::aligned(ir::room_bytes(buffer));
+    const bool fetched = ir::is_fetched(buffer);
+    if (buffer.host) ++(fetched ? costs.weights : costs.tensors);
+    if (buffer.host && !fetched) costs.state_bytes += ir::aligned(ir::room_bytes(buffer));
     const bool state = buffer.role == moment || buffer.role == master ||
                        (buffer.role == weight && buffer.trainable &&
                         module.find_belonging(*module.find_buffer(buffer.name), half));
@@ -223,7 +224,7 @@ std::string host_text(const HostCosts& costs) {
   line("locked memory",
        fmt::format("{} ({} bytes)", ir::short_size_text(costs.bytes), count_text(costs.bytes)));
   if (costs.weights > 0) {
-    line("frozen weights",
+    line("weights",
          fmt::format("{} of {}; a micro-batch fetches {} in {}", ir::counted(costs.weights, "tensor"),
                      ir::short_size_text(costs.bytes - costs.state_bytes), ir::short_size_text(costs.fetched),
                      ir::counted(costs.fetches, "piece")));

@@ -46,7 +46,7 @@ void add_kernels(nlohmann::ordered_json& plan, const KernelCosts& costs);
 // each way, both ways at once.
 struct HostCosts {
   int64_t bytes = 0;                 // of the block
-  int64_t tensors = 0, weights = 0;  // of state, and frozen
+  int64_t tensors = 0, weights = 0;  // of state; fetched by the step
   int64_t state_bytes = 0;
   int64_t fetched = 0, fetches = 0;  // bytes and copies of weights for a micro-batch
   double fetch_seconds = 0, fetch_uncovered = 0;
