@@ -267,7 +267,8 @@ def test_a_loss_in_the_forward_is_told(_):
 
 # ---------------------------------------------------------------- threads and the end
 def test_threads_compile_and_pytorch_stays_as_it_was(_):
-    """Eight at once, half of which fail, while another one trains by a torch.autograd.Function of its own."""
+    """Eight at once, half of which fail, while another one trains by a torch.autograd.Function of its own, and draws
+    random numbers that are not the forward's."""
     import torch._dynamo  # noqa: F401  which puts a torch.manual_seed of its own in place of PyTorch's
     class Double(torch.autograd.Function):
         forward = staticmethod(lambda _, x: x * 2)
@@ -289,8 +290,12 @@ def test_threads_compile_and_pytorch_stays_as_it_was(_):
         except BaseException as error:  # noqa: BLE001
             failures.append(error)
 
+    drawn = []
+    np.random.seed(5)
+
     def trains():
         while not done.is_set():
+            drawn.append(np.random.rand())
             x = torch.ones(3, requires_grad=True)
             Double.apply(x).sum().backward()
             if x.grad.tolist() != [2, 2, 2] or not torch.is_grad_enabled():
@@ -306,6 +311,7 @@ def test_threads_compile_and_pytorch_stays_as_it_was(_):
     other.join()
     expect(not failures, f"{failures}")
     expect(pytorch() == before, "PyTorch has other functions than before")
+    expect(drawn == np.random.RandomState(5).rand(len(drawn)).tolist(), "the random numbers begin again")
 
 
 def test_sessions_of_globals_end_in_silence(folder):

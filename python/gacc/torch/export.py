@@ -329,9 +329,11 @@ def captured(module: torch.nn.Module, given: Mapping[str, torch.Tensor], named: 
             program, after = trace()
             if of := draws.drawn():
                 kept.restore()
-                where, file, line = draws.line(trace)
-                raise Error(f"the forward draws from `{of}`, which would be the same numbers in each step: what is "
-                            f"drawn outside of dropout is an input{where}", file=file, line=line)
+                if line := draws.line(trace):
+                    raise Error(f"the forward draws from `{of}`, which would be the same numbers in each step: what is "
+                                f"drawn outside of dropout is an input{line.text}", file=line.file, line=line.number)
+                kept.restore()
+                program, after = trace()
             check_next_call(kept, after, program, trace, lambda: unchanged_by_calls(
                 kept, lambda x: chosen(module(*x[:len(given)], **dict(zip(named, x[len(given):]))), output),
                 [*given.values(), *named.values()], [*module.parameters(), *module.buffers()]))

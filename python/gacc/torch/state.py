@@ -13,7 +13,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -234,9 +234,16 @@ def leaves(value: Any) -> list:
     return out
 
 
-def line_of(part: torch.nn.Module, attribute: str) -> tuple[str, str | None, int | None]:
-    """The first line of the class that writes or calls the attribute, outside of its __init__, as text; the file and
-    the line."""
+class Line(NamedTuple):
+    """A line of the user's as an error shows it, its file and its number; "" where none is known."""
+
+    text: str
+    file: str | None
+    number: int | None
+
+
+def line_of(part: torch.nn.Module, attribute: str) -> Line:
+    """The first line of the class that writes or calls the attribute, outside of its __init__."""
     for kind in type(part).__mro__:
         if kind.__module__.startswith("torch.nn.modules"):
             break
@@ -247,8 +254,8 @@ def line_of(part: torch.nn.Module, attribute: str) -> tuple[str, str | None, int
             for n in range(min(lines), max(lines) + 1):
                 line = linecache.getline(file, n).strip()
                 if re.search(rf"\.{re.escape(attribute)}\b\s*(\[.*\]\s*)?([-+*/%@&|^]?=[^=]|\.\w+\()", line):
-                    return f"\n  {file}:{n}: {line}", file, n
-    return "", None, None
+                    return Line(f"\n  {file}:{n}: {line}", file, n)
+    return Line("", None, None)
 
 
 class Draws:
@@ -258,26 +265,35 @@ class Draws:
         self.random, self.numpy = random.getstate(), np.random.get_state()
 
     def drawn(self) -> str | None:
-        """Returns what has been drawn from, and puts it back."""
+        """Returns what has been drawn from, by whatever thread."""
         now = np.random.get_state()
-        of = "random" if random.getstate() != self.random else "numpy.random" if any(
+        return "random" if random.getstate() != self.random else "numpy.random" if any(
             not np.array_equal(a, b) for a, b in zip(now, self.numpy)) else None
+
+    def line(self, run: Callable[[], object]) -> Line | None:
+        """Runs it again, and returns the line that draws; nothing where other threads drew. What it drew is put back."""
+        found = self.traced(run)
+        if threading.active_count() > 1 and found != self.traced(run):
+            return None  # those of other threads fall on any line
         random.setstate(self.random)
         np.random.set_state(self.numpy)
-        return of
+        return found
 
-    def line(self, run: Callable[[], object]) -> tuple[str, str | None, int | None]:
-        """Runs it again, and returns the line that draws, as text; the file and the line."""
+    @staticmethod
+    def traced(run: Callable[[], object]) -> Line:
+        """Returns the line behind which the random numbers are others than before."""
         def position() -> tuple:
             return random.getstate()[1][-1], np.random.get_state()[2]
         begin, last, found = position(), ("", 0), []
 
         def traced(frame: types.FrameType, event: str, _: Any) -> Any:
-            nonlocal last
+            nonlocal begin, last
             if frame.f_code.co_filename.startswith(FOREIGN):
                 return None
-            if not found and position() != begin:
-                found.append(last)
+            if not found and (now := position()) != begin:
+                begin = now
+                if last[1]:  # else another thread's, before the first line
+                    found.append(last)
             last = frame.f_code.co_filename, frame.f_lineno
             return traced
         before = sys.gettrace()
@@ -286,8 +302,7 @@ class Draws:
             run()
         finally:
             sys.settrace(before)
-            self.drawn()
         if not found:
-            return "", None, None
+            return Line("", None, None)
         file, line = found[0]
-        return f"\n  {file}:{line}: {linecache.getline(file, line).strip()}", file, line
+        return Line(f"\n  {file}:{line}: {linecache.getline(file, line).strip()}", file, line)
