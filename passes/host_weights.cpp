@@ -147,13 +147,12 @@ void update_in(Module& module, const Buffers& hosted) {
     kernels.add({{.info = &info, .operands = {to, from}, .when = flag, .origin = Origin::update}});
   };
   kernels.each([&](std::vector<Op>& kernel, int) {
-    const OpInfo* info = kernel.front().info;
-    const Operand first = kernel.front().operands.front();
-    const int32_t number = kernel.front().kernel;
+    const Op& op = kernel.front();
+    std::vector<Piece> in, out = made_by[op.kernel];
+    if (op.info == &op_host_in) in = beside[op.operands.front()];
     kernels.add(std::move(kernel));
-    if (info == &op_host_in)
-      for (const Piece& piece : beside[first]) copy(op_host_in, piece.slot, piece.home);
-    for (const Piece& piece : made_by[number]) copy(op_host_out, piece.home, piece.slot);
+    for (const Piece& piece : in) copy(op_host_in, piece.slot, piece.home);
+    for (const Piece& piece : out) copy(op_host_out, piece.home, piece.slot);
   });
 }
 
