@@ -14,6 +14,7 @@ import gacc  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
+from gacc import torch as lowering  # noqa: E402
 
 SIZES = dict(vocab_size=99, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
              intermediate_size=64, max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2)
@@ -120,6 +121,22 @@ def test_half_parameters_and_those_on_meta(folder):
     net.forward = lambda x: torch.nn.functional.linear(x, net.weight) + net.shift
     x = {"x": torch.zeros(2, 2)}
     raises(gacc.Error, "`shift`", "meta")(lambda: gacc.from_torch(net, x, loss="mse", optimizer="sgd"))
+
+
+def test_a_large_table_that_is_the_same_along_an_axis(_):
+    """As Qwen3.5's angles of three grids are: a text without constants counts them."""
+    class Turned(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = torch.nn.LayerNorm(16)  # which begins with ones and zeros
+
+        def forward(self, x):
+            angles = torch.arange(64.0)[:, None] * (1 / torch.arange(1.0, 17))
+            return self.norm(x) * angles.expand(3, 1, 64, 16).clone().squeeze(1)
+    x = torch.randn(2, 3, 64, 16)
+    said = ['loss.type = "mse"', 'loss.target = "y"', 'optimizer.type = "sgd"']
+    text, _ = lowering.text_of(Turned(), {"x": x}, target="y", settings=lambda names: said)
+    expect(off(gacc.Session(gacc.compile(text), "cpu").predict(x=x), Turned()(x).detach()) < 1e-6, "others")
 
 
 def test_packed_documents_are_each_alone(folder):
