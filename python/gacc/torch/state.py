@@ -271,7 +271,7 @@ class Draws:
             not np.array_equal(a, b) for a, b in zip(now, self.numpy)) else None
 
     def line(self, run: Callable[[], object]) -> Line | None:
-        """Runs it again, and returns the line that draws; nothing where other threads drew. What it drew is put back."""
+        """Runs it again, and returns the line that draws, where it is this thread's; then puts back what it drew."""
         found = self.traced(run)
         if threading.active_count() > 1 and found != self.traced(run):
             return None  # those of other threads fall on any line
