@@ -272,19 +272,22 @@ class Draws:
 
     def line(self, run: Callable[[], object]) -> Line | None:
         """Runs it again, and returns the line that draws, where it is this thread's; then puts back what it drew."""
-        found = self.traced(run)
-        if threading.active_count() > 1 and found != self.traced(run):
-            return None  # those of other threads fall on any line
+        found, count = self.traced(run)
+        for _ in range(2 if threading.active_count() > 1 else 0):
+            if (found, count) != self.traced(run):
+                return None  # other threads draw on any line, and as much as they come to
         random.setstate(self.random)
         np.random.set_state(self.numpy)
         return found
 
     @staticmethod
-    def traced(run: Callable[[], object]) -> Line:
-        """Returns the line behind which the random numbers are others than before."""
+    def traced(run: Callable[[], object]) -> tuple[Line, list[int]]:
+        """Returns the line behind which the random numbers are others than before, and how many were drawn, modulo the
+        624 words of a state."""
         def position() -> tuple:
             return random.getstate()[1][-1], np.random.get_state()[2]
-        begin, last, found = position(), ("", 0), []
+        start = begin = position()
+        last, found = ("", 0), []
 
         def traced(frame: types.FrameType, event: str, _: Any) -> Any:
             nonlocal begin, last
@@ -302,7 +305,8 @@ class Draws:
             run()
         finally:
             sys.settrace(before)
+        count = [(now - then) % 624 for now, then in zip(position(), start)]
         if not found:
-            return Line("", None, None)
+            return Line("", None, None), count
         file, line = found[0]
-        return Line(f"\n  {file}:{line}: {linecache.getline(file, line).strip()}", file, line)
+        return Line(f"\n  {file}:{line}: {linecache.getline(file, line).strip()}", file, line), count
