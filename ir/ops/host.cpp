@@ -43,8 +43,7 @@ extern const OpInfo op_host_fetch = {
     .name = "host.fetch",
     .summary =
         "a copy of a frozen or half weight from the host's memory into the arena: a value that can be "
-        "dropped "
-        "and fetched again",
+        "dropped and fetched again",
     .blocks = operand_bits({0}),
     .copies = true,
     .infer = infer_fetch,

@@ -16,7 +16,7 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
 import harness  # noqa: E402
 
-harness.begin_with("torch", also=harness.NEW_TORCH, of=", of PyTorch 2.4 or later")
+harness.begin_with("torch", **harness.NEW_TORCH)
 import torch  # noqa: E402
 from torch.nn import functional  # noqa: E402
 

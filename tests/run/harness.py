@@ -62,7 +62,8 @@ made.save(str(folder / "tokenizer.json"))
 
 
 # Of PyTorch the least that gacc.from_torch takes (python/gacc/torch/version.py): Debian 12 has an older one.
-NEW_TORCH = "import torch; assert tuple(map(int, torch.__version__.split('.')[:2])) >= (2, 4), torch.__version__"
+NEW_TORCH = {"also": "import torch; assert tuple(map(int, torch.__version__.split('.')[:2])) >= (2, 4)",
+             "of": ", of PyTorch 2.4 or later"}
 
 
 def has_modules(python, *modules, also="pass"):
@@ -97,7 +98,7 @@ def begin_package(*modules):
     """Makes `import gacc` the package of this tree, over the library in BIN, in a Python that has these modules; with
     PyTorch one that from_torch takes."""
     if "torch" in modules:
-        begin_with(*modules, also=NEW_TORCH, of=", of PyTorch 2.4 or later")
+        begin_with(*modules, **NEW_TORCH)
     else:
         begin_with(*modules)
     if sanitized():

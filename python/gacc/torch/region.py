@@ -219,13 +219,13 @@ class Region:
             counted = torch.arange(shape[0], dtype=torch.float32)[:, None]
             if torch.equal(value, counted * value[1]):
                 return self.each("mul", self.with_axes(known(counted[:, 0]), [[(shape[0], True)], []]), known(value[1]))
-        for axis, count in enumerate(shape if value.numel() > MOST_TABLE else []):
-            one = value.select(axis, 0)
-            if torch.equal(value, one.unsqueeze(axis).expand_as(value)):  # the same all along this axis
-                made = self.table(one)
-                axes = [*made.axes[:axis], [(count, False)] * (count > 1), *made.axes[axis:]]
-                return self.real(self.with_axes(made, axes))
         if value.numel() > MOST_TABLE:
+            for axis, count in enumerate(shape):
+                one = value.select(axis, 0)
+                if torch.equal(value, one.unsqueeze(axis).expand_as(value)):  # the same all along this axis
+                    made = self.table(one)
+                    axes = [*made.axes[:axis], [(count, False)] * (count > 1), *made.axes[axis:]]
+                    return self.real(self.with_axes(made, axes))
             raise Unsupported(f"it computes with a table of {value.numel()} numbers, which the text would have to hold")
         numbers = [self.repeated(literal(number, "f32"), "f32", [1]) for number in value.reshape(-1).tolist()]
         count = len(numbers)
