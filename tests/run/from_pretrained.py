@@ -14,6 +14,7 @@ import gacc  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
+from gacc import pretrained  # noqa: E402
 from gacc import torch as lowering  # noqa: E402
 
 SIZES = dict(vocab_size=99, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
@@ -137,6 +138,59 @@ def test_a_large_table_that_is_the_same_along_an_axis(_):
     said = ['loss.type = "mse"', 'loss.target = "y"', 'optimizer.type = "sgd"']
     text, _ = lowering.text_of(Turned(), {"x": x}, target="y", settings=lambda names: said)
     expect(off(gacc.Session(gacc.compile(text), "cpu").predict(x=x), Turned()(x).detach()) < 1e-6, "others")
+
+
+def test_rotary_positions_are_one_op_before_attention(folder):
+    """Halves and pairs side by side, some channels of a head, scaled ones, two thetas, layers without."""
+    yarn = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, rope_theta=100.0)
+    layers = ["sliding_attention", "full_attention", "sliding_attention"]
+    for kind, more, count in (
+            ("Llama", dict(rope_scaling=yarn), 3),
+            ("Cohere", {}, 3),
+            ("Glm4", dict(head_dim=8, partial_rotary_factor=0.5), 3),
+            ("StableLm", {}, 3),
+            ("Gemma3", dict(head_dim=8, sliding_window=8, layer_types=layers), 3),
+            ("SmolLM3", dict(no_rope_layers=[1, 0, 1]), 2)):
+        model = made(kind, folder / kind, **more)
+        text, _, settings, _ = pretrained.text_of(folder / kind, context=T)
+        expect(text.count(" = rope ") == 2 * count, f"{kind}: {text.count(' = rope ')} in step and predict")
+        run = gacc.Session(gacc.compile(text, set=settings), device="cpu", threads=1)
+        run.load(folder / kind)
+        x, _ = tokens()
+        wrong = off(run.predict(tokens=x), model(x).logits.detach())
+        expect(wrong < 1e-5, f"{kind}: the logits are {wrong:.1e} off")
+
+
+def test_what_is_no_turn_stays_as_it_is_written(_):
+    """Another sign, tables that no position's angle makes, keys that are turned otherwise than queries."""
+    class Attention(torch.nn.Module):
+        def __init__(self, kind):
+            super().__init__()
+            self.kind, self.qkv = kind, torch.nn.Linear(8, 24)
+
+        def turned(self, x, by):
+            angles = torch.arange(x.shape[2], dtype=torch.float32)[:, None] * torch.tensor([1.0, 0.25]) * by
+            cosine, sine = (torch.cat([table] * 2, -1) for table in (angles.cos(), angles.sin()))
+            a, b = x.chunk(2, -1)
+            if self.kind == "sign":
+                return x * cosine + torch.cat([b, -a], -1) * sine
+            return x * cosine + torch.cat([-b, a], -1) * (sine * sine if self.kind == "table" else sine)
+
+        def forward(self, x):
+            q, k, v = (part.unflatten(-1, (2, 4)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+            q, k = self.turned(q, 1.0), self.turned(k, 0.5 if self.kind == "keys" else 1.0)
+            y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return y.transpose(1, 2).flatten(2)
+    x = torch.randn(2, 6, 8)
+    said = ['loss.type = "mse"', 'loss.target = "y"', 'optimizer.type = "sgd"']
+    for kind, count in ("plain", 2), ("sign", 0), ("table", 0), ("keys", 0):
+        net = Attention(kind)
+        text, _ = lowering.text_of(net, {"x": x}, target="y", settings=lambda names: said)
+        expect(text.count(" = rope ") == count, f"{kind}: {text.count(' = rope ')} turns")
+        run = gacc.Session(gacc.compile(text), device="cpu", threads=1)
+        run.load(net.state_dict())
+        wrong = off(run.predict(x=x), net(x).detach())
+        expect(wrong < 1e-5, f"{kind}: {wrong:.1e} off")
 
 
 def test_packed_documents_are_each_alone(folder):

@@ -30,6 +30,7 @@ from .export import Followed, exported, refusal
 from .hollow import HALVES, has_values, in_f32, precision_of
 from .operations import COMPLEX, repeated
 from .region import OPERATIONS, Buffers, Region, alive, literal, quoted, truth, type_text
+from .rotary import Rotations
 from .state import LOCK, check_hooks, check_memory, overlap
 from .tensor import B, Tensor, Unsupported, axes_of, extents, known, whole_constant
 
@@ -81,6 +82,7 @@ class Lowering:
                 wanted.add(node)
                 waiting += node.all_input_nodes
         self.values: dict[fx.Node, Any] = {}
+        self.rotations = Rotations(self.values, torch.ops.gacc.positions.default) if buffers.written else None
         specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
         given = [n for n in graph.nodes if n.op == "placeholder" and specs[n.name].kind.name == "USER_INPUT"]
         self.unread = {name for name, n in zip(names, given) if n not in wanted}  # the output does not depend on them
@@ -227,6 +229,8 @@ class Lowering:
             out = build(region, *arguments, **named)
             if isinstance(out, Tensor):
                 out = truth(region, out) if region.boolean else out
+                if self.rotations is not None and (turned := self.rotations.of(node)):
+                    region.turned[out.operand] = self.values[turned[0]], out.axes, turned[1]
             for x in out if isinstance(out, list) else [out]:
                 if isinstance(x, Tensor):
                     x.bounds, x.sources = x.bounds or self.bounds(node), x.sources or self.sources(node)

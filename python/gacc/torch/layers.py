@@ -10,7 +10,7 @@ import torch
 
 from .operations import by_repeating, mean, pad
 from .region import OPERATIONS, Region, literal, plain_sizes, row, truth
-from .tensor import B, Tensor, Unsupported, axes_of, in_memory, known, whole_constant
+from .tensor import B, Tensor, Unsupported, axes_of, in_memory, known, merged, whole_constant
 
 aten = torch.ops.aten
 
@@ -426,9 +426,7 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
     together = (mask is None and queries == keys and v.extent(-1) == width and q.rank in (3, 4) and shared
                 and heads[1] == heads[2] and all(x.axes[0] in ([(B, True)], [(B, False)]) for x in (q, k, v)))
     if together and (shared == 1 or enable_gqa):
-        factor = scale * math.sqrt(width)
-        if abs(factor - 1) > 1e-6:
-            q = r.each("mul", q, factor)
+        (q, k), turn = before_turn(r, q, k)
         parts = []
         for x in (q, k, v):
             x = r.real(x)
@@ -436,14 +434,20 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
             count = math.prod(x.extent(i) for i in range(2, x.rank))
             parts.append(r.view(x, [(1, True), (queries, False), (count, False)]))
         qkv = r.concat(parts, 2)
-        shape = [B, queries, heads[0] * width]
+        shape, all_of = [B, queries, heads[0] * width], [B, queries, (heads[0] + 2 * heads[1]) * width]
         types = ("f32", shape), ("f32", [B, heads[0], 2, queries])
-        attributes: dict[str, Any] = dict(causal=bool(is_causal), heads=heads[0])
+        attributes: dict[str, Any] = dict(heads=heads[0])
         if shared > 1:
             attributes["kv_heads"] = heads[1]
+        operands = [r.shaped(qkv, all_of)]
+        if turn is not None:
+            given = operands + [turn.positions] * (turn.positions is not None)
+            operands = [r.emit("rope", given, ("f32", all_of), **attributes, **turn.attributes)]
+        attributes["causal"] = bool(is_causal)
+        if abs(scale * math.sqrt(width) - 1) > 1e-6:
+            attributes["scale"] = float(scale)
         if window:
             attributes["window"] = window
-        operands = [r.shaped(qkv, [B, queries, (heads[0] + 2 * heads[1]) * width])]
         if dropout_p:
             operands += r.buffers.random()
         if r.documents is not None:
@@ -475,6 +479,15 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
     if dropout_p:
         weights = dropout(r, weights, dropout_p)[0]
     return r.product(weights, v)
+
+
+def before_turn(r: Region, q: Tensor, k: Tensor) -> tuple[tuple[Tensor, Tensor], Any]:
+    """Queries and keys as they were before rotary positions, where both are turned alike, and how."""
+    turns = [r.turned.get(x.operand) for x in (q, k)]
+    if None in turns or turns[0][2] != turns[1][2] or q.rank != 4 or any(
+            list(map(merged, x.axes)) != list(map(merged, turn[1])) for x, turn in zip((q, k), turns)):
+        return (q, k), None
+    return (turns[0][0], turns[1][0]), turns[0][2]
 
 
 def blind_rows(r: Region, mask: Tensor) -> Tensor | None:

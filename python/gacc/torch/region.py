@@ -130,6 +130,8 @@ class Region:
         self.moves: dict[str, tuple[str, float, list[str]]] = {}  # how batch norms have moved a running statistic
         self.documents: tuple[str, str, int] | None = None  # their numbers and spans, and the positions of a window
         self.positions: set[str] = set()  # values that `documents` makes
+        self.permutes: dict[str, tuple[str, list[int]]] = {}  # what a value is a permutation of, and its axes
+        self.turned: dict[str, tuple[Tensor, list, Any]] = {}  # what a value is the turn of (rotary.py), its axes, how
         self.sliced: dict[str, tuple] = {}  # what a value is a slice of: operand, axis, begin, size, all
 
     # --- text
@@ -144,6 +146,11 @@ class Region:
 
     def emit(self, op: str, operands: list[str], *types: tuple[str, list], **attributes: Any) -> Any:
         """The names of the results: one, or a list of several."""
+        if op == "permute" and operands[0] in self.permutes:
+            before, axes = self.permutes[operands[0]]
+            operands, attributes = [before], {"axes": [axes[i] for i in attributes["axes"]]}
+            if attributes["axes"] == sorted(axes):
+                return before
         given = "".join(f"{', ' * (i > 0)}{key}" + ("" if value is True else f" = {attribute(value)}")
                         for i, (key, value) in enumerate((k, v) for k, v in attributes.items() if v is not False))
         key = (op, tuple(operands), given, str(types))
@@ -156,6 +163,8 @@ class Region:
         out = names[0] if len(names) == 1 else names
         if names:
             self.made[key] = out
+        if op == "permute":
+            self.permutes[names[0]] = operands[0], attributes["axes"]
         if op in ("reshape", "permute", "slice") and operands[0] in self.numbers:
             self.numbers[names[0]] = self.numbers[operands[0]]
         if op in ("equal", "not_equal", "greater") or names and types[0][0] == "i32" and (
@@ -429,6 +438,9 @@ class Region:
             else:
                 domain.append((n, who))
         shape = [n for n, _ in domain]
+        if all(all(who) for _, who in domain):  # any shape will do, and one that is there already costs no reshape
+            shape = max((t.shape for t in tensors if t.constant is None), key=len, default=shape)
+            domain = [(n, [True] * len(tensors)) for n in shape]
         texts = [[who[k] for _, who in domain] for k in range(len(tensors))]
         if shape and not any(all(has) for has in texts):
             tensors[0] = self.expanded(tensors[0], axes)
