@@ -1,6 +1,7 @@
 """Rotary positions, which modules write as x * cos + turned(x) * sin, as gacc's one op `rope` before an attention."""
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 from collections.abc import Mapping
@@ -59,14 +60,14 @@ class Rotations:
         if made_by(node, aten.add.Tensor) and not node.kwargs:
             for plain, crossed in (node.args, node.args[::-1]):
                 if made_by(plain, aten.mul.Tensor) and made_by(crossed, aten.mul.Tensor) and (
-                        each := self.sum_of(plain.args, crossed.args)):
+                        each := self.sum_of(plain.args, crossed.args)) and shape(each[0]) == shape(node):
                     self.found[node] = each
         elif made_by(node, aten.cat.default) and len(node.args[0]) == 2 and on_last(node, node.args[1:]):
             head, rest = (whole(n) for n in node.args[0])
             x, turn = self.found.get(head, (None, None))
             first, second = part(x), part(rest)
             if turn and first and second and first[0] is second[0] and first[1:] == (0, turn.rotated, 1) and (
-                    second[1:] == (turn.rotated, size(second[0]), 1)):
+                    second[1:] == (turn.rotated, shape(second[0])[-1], 1)):
                 self.found[node] = first[0], turn
         return self.found.get(node)
 
@@ -74,23 +75,25 @@ class Rotations:
         for x, cosine in (plain, plain[::-1]):
             for turned, sine in (crossed, crossed[::-1]):
                 interleaved = half_turned(turned, whole(x))
-                if interleaved is not None and (turn := self.turn(cosine, sine, interleaved, size(whole(x)))):
+                if interleaved is not None and (turn := self.turn(cosine, sine, interleaved, shape(whole(x))[-1])):
                     return whole(x), turn
         return None
 
     def turn(self, cosine: Any, sine: Any, interleaved: bool, rotated: int) -> Turn | None:
-        """The turn that the tables of cos and sin are of, by their numbers: [1, 1, T, rotated]."""
+        """The turn that the tables of cos and sin are of; None where they are of another function."""
         key = cosine, sine, interleaved, rotated
         if key not in self.turns:
-            try:
+            self.turns[key] = None
+            with contextlib.suppress(Unsupported, RuntimeError):  # their numbers are not those of one sample
                 self.turns[key] = self.by_numbers(cosine, sine, interleaved, rotated)
-            except Unsupported:
-                self.turns[key] = None
         return self.turns[key]
 
     def by_numbers(self, cosine: fx.Node, sine: fx.Node, interleaved: bool, rotated: int) -> Turn | None:
-        made, count = first_of(cosine), cosine.meta["val"].shape[-2]
-        if not made_by(made, aten.cos.default) or not isinstance(count, int) or count < 2:
+        made = first_of(cosine)
+        if not made_by(made, aten.cos.default) or not isinstance(sine, fx.Node) or len(shape(cosine)) < 2:
+            return None
+        count = shape(cosine)[-2]
+        if not isinstance(count, int) or count < 2:
             return None
         positions = self.documents(made)
         places = backwards(count)[0] if positions else torch.arange(count)
@@ -126,7 +129,7 @@ class Rotations:
             if isinstance(value, torch.SymInt):
                 self.numbers[node] = extents([value])[0][0]
             elif node.target == self.operation:
-                self.numbers[node] = backwards(node.meta["val"].shape[1])
+                self.numbers[node] = backwards(shape(node)[1])
             elif isinstance(x, Tensor) and x.constant is not None:
                 self.numbers[node] = whole_constant(x, 1).to(value.dtype)
             elif self.open(node):
@@ -149,18 +152,17 @@ def first_of(node: Any) -> Any:
     return node
 
 
-def size(node: fx.Node) -> int:
-    return node.meta["val"].shape[-1]
+def shape(node: fx.Node) -> torch.Size:
+    return node.meta["val"].shape
 
 
 def on_last(node: fx.Node, said: tuple) -> bool:
-    return (said[0] if said else 0) in (-1, node.meta["val"].dim() - 1)
+    return (said[0] if said else 0) in (-1, len(shape(node)) - 1)
 
 
 def whole(node: Any) -> Any:
     """What a node has all elements of, in the same shape."""
-    while made_by(node, *PASSED) or made_by(node, aten.slice.Tensor) and (
-            node.meta["val"].shape == node.args[0].meta["val"].shape):
+    while made_by(node, *PASSED) or made_by(node, aten.slice.Tensor) and shape(node) == shape(node.args[0]):
         node = node.args[0]
     return node
 
@@ -173,7 +175,7 @@ def part(node: Any) -> tuple[fx.Node, int, int, int] | None:
         begin, end, step = sum(sizes[:node.args[1]]), sum(sizes[:node.args[1] + 1]), 1
     elif made_by(node, aten.slice.Tensor):
         x, *dim = node.args[:2]
-        begin, end, _ = slice(*node.args[2:4]).indices(size(x))
+        begin, end, _ = slice(*node.args[2:4]).indices(shape(x)[-1])
         step = node.args[4] if len(node.args) > 4 else 1
     else:
         return None
@@ -191,7 +193,7 @@ def half_turned(node: Any, x: Any) -> bool | None:
     b, a = map(whole, node.args[0])
     if not made_by(b, aten.neg.default):
         return None
-    count = size(x)
+    count = shape(x)[-1]
     of = ((x, 0, count, 2), (x, 1, count, 2)) if interleaved else (
         (x, 0, count // 2, 1), (x, count // 2, count, 1))
     return interleaved if count % 2 == 0 and (part(a), part(b.args[0])) == of else None
