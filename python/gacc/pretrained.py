@@ -84,10 +84,26 @@ def module_of(config: Any) -> nn.Module:
     config.use_cache = False
     try:
         with torch.device("meta"):
-            return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False).eval()
+            module = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False).eval()
     except ValueError as error:
         raise Error(f"transformers {transformers.__version__} makes no causal language model of the model_type "
                     f"\"{config.model_type}\": {str(error).splitlines()[0]}") from None
+    if hasattr(config, "attn_logit_softcapping") and not module._supports_sdpa and module._supports_attention_backend:
+        transformers.AttentionInterface.register("gacc", capped_attention)
+        transformers.AttentionMaskInterface.register("gacc", transformers.masking_utils.sdpa_mask)
+        module.set_attn_implementation("gacc")
+    return module
+
+
+def capped_attention(module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                     attention_mask: torch.Tensor | None, dropout: float = 0.0, scaling: float | None = None,
+                     softcap: float | None = None, **_: Any) -> tuple[torch.Tensor, None]:
+    """An attention of transformers, [batch, heads, T, channels], whose scores may be capped by a tanh: PyTorch's has no
+    cap, and so transformers makes the matrix of probabilities."""
+    causal = attention_mask is None and query.shape[2] > 1 and getattr(module, "is_causal", True)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    y = torch.ops.gacc.capped_attention(query, key, value, attention_mask, dropout, causal, scale, softcap or 0.0)
+    return y.transpose(1, 2).contiguous(), None
 
 
 def later_positions(module: nn.Module, folder: object, target: str) -> str:

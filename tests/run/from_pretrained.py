@@ -150,10 +150,13 @@ def test_rotary_positions_are_one_op_before_attention(folder):
             ("Glm4", dict(head_dim=8, partial_rotary_factor=0.5), 3),
             ("StableLm", {}, 3),
             ("Gemma3", dict(head_dim=8, sliding_window=8, layer_types=layers), 3),
+            ("Gemma2", dict(head_dim=8, sliding_window=8, attn_logit_softcapping=5.0), 3),
             ("SmolLM3", dict(no_rope_layers=[1, 0, 1]), 2)):
         model = made(kind, folder / kind, **more)
         text, _, settings, _ = pretrained.text_of(folder / kind, context=T)
         expect(text.count(" = rope ") == 2 * count, f"{kind}: {text.count(' = rope ')} in step and predict")
+        expect(text.count(" = attention ") == 6 and "softmax" not in text, f"{kind}: not all attentions are one op")
+        expect(text.count(" offset = 1.0") == text.count(" = rms_norm ") * (kind[:5] == "Gemma"), f"{kind}: its norms")
         run = gacc.Session(gacc.compile(text, set=settings), device="cpu", threads=1)
         run.load(folder / kind)
         x, _ = tokens()

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from . import patterns  # noqa: F401, which defines operations
 from .operations import by_repeating, mean, pad
 from .region import OPERATIONS, Region, literal, plain_sizes, row, truth
 from .tensor import B, Tensor, Unsupported, axes_of, in_memory, known, merged, whole_constant
@@ -140,12 +141,19 @@ def layer_norm(r: Region, x: Tensor, over: list[int], w: Tensor | None, bias: Te
 
 
 @row(aten.rms_norm.default)
-def rms_norm(r: Region, x: Tensor, over: list[int], w: Tensor | None = None, eps: float | None = None) -> Tensor:
+def rms_norm(r: Region, x: Tensor, over: list[int], w: Tensor | None = None, eps: float | None = None,
+             offset: float = 0.0) -> Tensor:
     x = r.real(x)
     shape, count = normalized(r, x, len(over))
-    y = r.emit("rms_norm", [r.shaped(x, shape), affine(r, w, 1.0, count)], ("f32", shape),
-               ("f32", [*shape[:-1], 1]), eps=float(torch.finfo(torch.float32).eps if eps is None else eps))[0]
+    more = {"offset": offset} if offset else {}
+    y = r.emit("rms_norm", [r.shaped(x, shape), affine(r, w, 1.0, count)], ("f32", shape), ("f32", [*shape[:-1], 1]),
+               eps=float(torch.finfo(torch.float32).eps if eps is None else eps), **more)[0]
     return Tensor(x.axes, "f32", y, shape)
+
+
+@row(torch.ops.gacc.offset_rms_norm.default)
+def offset_rms_norm(r: Region, x: Tensor, w: Tensor | None, eps: float, offset: float) -> Tensor:
+    return rms_norm(r, x, [x.extent(-1)], w, eps, offset)
 
 
 @row(aten.native_group_norm.default)
@@ -410,9 +418,22 @@ OPERATIONS.update({
 
 # --- attention
 
+LIBRARY = torch.library.Library("gacc", "FRAGMENT")
+LIBRARY.define("capped_attention(Tensor q, Tensor k, Tensor v, Tensor? mask, float dropout_p, bool is_causal, "
+               "float scale, float softcap) -> Tensor")
+LIBRARY.impl("capped_attention", lambda q, k, v, *_: q.new_empty([*q.shape[:-1], v.shape[-1]]), "Meta")
+
+
+@row(torch.ops.gacc.capped_attention.default)
+def capped_attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float,
+                     is_causal: bool, scale: float, softcap: float) -> Tensor:
+    return attention(r, q, k, v, mask, dropout_p, is_causal, scale, True, softcap)
+
+
 @row(aten.scaled_dot_product_attention.default)
 def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout_p: float = 0.0,
-              is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
+              is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+              softcap: float = 0.0) -> Tensor:
     """gacc's op where it can say it: positions of one sequence, all of them or those before. It never makes the
     matrix of probabilities. Else by two products and a softmax."""
     width, queries, keys = q.extent(-1), q.extent(-2), k.extent(-2)
@@ -446,6 +467,8 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
         attributes["causal"] = bool(is_causal)
         if abs(scale * math.sqrt(width) - 1) > 1e-6:
             attributes["scale"] = float(scale)
+        if softcap:
+            attributes["softcap"] = float(softcap)
         if window:
             attributes["window"] = window
         if dropout_p:
@@ -463,6 +486,8 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
         k, v = (grouped(r, x, shared) for x in (k, v))
     turn = [*range(k.rank - 2), k.rank - 1, k.rank - 2]
     scores = r.product(r.each("mul", q, scale), r.permute(k, turn))
+    if softcap:
+        scores = r.each("mul", r.each("tanh", r.each("mul", scores, 1 / softcap)), softcap)
     if is_causal:
         seen = torch.ones(queries, keys, dtype=torch.bool).tril()
         mask = known(seen.triu(1 - window) if window else seen)

@@ -7,6 +7,8 @@ import torch
 from torch import fx
 
 aten = torch.ops.aten
+LIBRARY = torch.library.Library("gacc", "FRAGMENT")
+LIBRARY.define("offset_rms_norm(Tensor x, Tensor? weight, float eps, float offset) -> Tensor")  # * (offset + weight)
 PASSED = {aten._to_copy.default, aten.clone.default, aten.alias.default}  # of f32, which stay as they are
 
 
@@ -45,8 +47,19 @@ def root_mean_square(node: Any, x: Any) -> float | None:
     return float(root.args[1]) if last and is_square(source(mean.args[0]), x) else None
 
 
+def weight_of(product: fx.Node, count: int) -> tuple[fx.Node | None, float]:
+    """The factor that is a parameter of so many numbers, or such a parameter and a number."""
+    for each in product.args:
+        factor, offset = source(each), 0.0
+        if made_by(factor, aten.add.Tensor, aten.add.Scalar) and isinstance(factor.args[1], (int, float)):
+            factor, offset = source(factor.args[0]), float(factor.args[1])
+        if isinstance(factor, fx.Node) and factor.op == "placeholder" and list(factor.meta["val"].shape) == [count]:
+            return factor, offset
+    return None, 0.0
+
+
 def norms(graph: fx.Graph) -> None:
-    """x / sqrt(mean(x^2) + eps), also times a vector that is a parameter, as one operation."""
+    """x / sqrt(mean(x^2) + eps), also times a vector that is a parameter or 1 + a parameter, as one operation."""
     for node in list(graph.nodes):
         if not made_by(node, aten.mul.Tensor) or len(node.args) < 2:
             continue
@@ -55,17 +68,15 @@ def norms(graph: fx.Graph) -> None:
             if not isinstance(x, fx.Node) or not isinstance(other, fx.Node) or (
                     eps := root_mean_square(other, x)) is None:
                 continue
-            end, weight = node, None
+            end, weight, offset = node, None, 0.0
             users = list(node.users)
             while len(users) == 1 and made_by(users[0], *PASSED):
                 users = list(users[0].users)
             if len(users) == 1 and made_by(users[0], aten.mul.Tensor):
-                factor = next((source(each) for each in users[0].args if isinstance(each, fx.Node)
-                               and source(each).op == "placeholder"), None)
-                if factor is not None and list(factor.meta["val"].shape) == [x.meta["val"].shape[-1]]:
-                    end, weight = users[0], factor
+                weight, offset = weight_of(users[0], x.meta["val"].shape[-1])
+                end = node if weight is None else users[0]
             with graph.inserting_before(end):
-                norm = graph.call_function(aten.rms_norm.default, (x, [x.meta["val"].shape[-1]], weight, eps))
+                norm = graph.call_function(torch.ops.gacc.offset_rms_norm.default, (x, weight, eps, offset))
             norm.meta = dict(end.meta)
             end.replace_all_uses_with(norm)
             break
