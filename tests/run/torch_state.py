@@ -314,6 +314,19 @@ def test_threads_compile_and_pytorch_stays_as_it_was(_):
     expect(drawn == np.random.RandomState(5).rand(len(drawn)).tolist(), "the random numbers begin again")
 
 
+def test_what_another_thread_draws_once_is_not_the_forwards(_):
+    drawn = []
+
+    def forward(self, x):
+        if not drawn:
+            other = threading.Thread(target=lambda: drawn.append(np.random.rand()))
+            other.start()
+            other.join()
+        return x * 2
+    compiled(One(forward))
+    expect(len(drawn) == 1, f"{drawn}")
+
+
 def test_sessions_of_globals_end_in_silence(folder):
     script = folder / "script.py"
     script.write_text(

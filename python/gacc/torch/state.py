@@ -273,6 +273,8 @@ class Draws:
     def line(self, run: Callable[[], object]) -> Line | None:
         """Runs it again, and returns the line that draws, where it is this thread's; then puts back what it drew."""
         found, count = self.traced(run)
+        if not any(count):
+            return None  # another thread has drawn, the first time
         for _ in range(2 if threading.active_count() > 1 else 0):
             if (found, count) != self.traced(run):
                 return None  # other threads draw on any line, and as much as they come to
