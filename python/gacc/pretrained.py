@@ -88,7 +88,8 @@ def module_of(config: Any) -> nn.Module:
     except ValueError as error:
         raise Error(f"transformers {transformers.__version__} makes no causal language model of the model_type "
                     f"\"{config.model_type}\": {str(error).splitlines()[0]}") from None
-    if hasattr(config, "attn_logit_softcapping") and not module._supports_sdpa and module._supports_attention_backend:
+    may = hasattr(transformers, "AttentionMaskInterface") and getattr(module, "_supports_attention_backend", False)
+    if may and hasattr(config, "attn_logit_softcapping") and not module._supports_sdpa:
         transformers.AttentionInterface.register("gacc", capped_attention)
         transformers.AttentionMaskInterface.register("gacc", transformers.masking_utils.sdpa_mask)
         module.set_attn_implementation("gacc")
