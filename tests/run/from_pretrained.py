@@ -177,6 +177,10 @@ def test_what_is_no_turn_stays_as_it_is_written(_):
             a, b = x.chunk(2, -1)
             if self.kind == "sign":
                 return x * cosine + torch.cat([b, -a], -1) * sine
+            if self.kind == "rounded":
+                a, b = x.to(torch.int32).float().chunk(2, -1)
+            if self.kind == "no position":
+                cosine, sine = (table(torch.full((), 0.5)).expand(1, 4) for table in (torch.cos, torch.sin))
             return x * cosine + torch.cat([-b, a], -1) * (sine * sine if self.kind == "table" else sine)
 
         def forward(self, x):
@@ -186,7 +190,7 @@ def test_what_is_no_turn_stays_as_it_is_written(_):
             return y.transpose(1, 2).flatten(2)
     x = torch.randn(2, 6, 8)
     said = ['loss.type = "mse"', 'loss.target = "y"', 'optimizer.type = "sgd"']
-    for kind, count in ("plain", 2), ("sign", 0), ("table", 0), ("keys", 0):
+    for kind, count in ("plain", 2), ("sign", 0), ("table", 0), ("keys", 0), ("rounded", 0), ("no position", 0):
         net = Attention(kind)
         text, _ = lowering.text_of(net, {"x": x}, target="y", settings=lambda names: said)
         expect(text.count(" = rope ") == count, f"{kind}: {text.count(' = rope ')} turns")
@@ -196,8 +200,45 @@ def test_what_is_no_turn_stays_as_it_is_written(_):
         expect(wrong < 1e-5, f"{kind}: {wrong:.1e} off")
 
 
+def test_what_is_nearly_a_norm_is_computed_as_written(_):
+    """A sum with alpha, a weight that is rounded, a buffer of whole numbers; a norm of a constant is known."""
+    def norm(x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)
+    cases = {
+        "offset": lambda net, x: norm(x) * (net.w + 1),
+        "alpha": lambda net, x: norm(x) * torch.add(net.w, 1.0, alpha=2.0),
+        "alpha of eps": lambda net, x: net.w * x * torch.rsqrt(
+            torch.add(x.pow(2).mean(-1, keepdim=True), 0.25, alpha=2.0)),
+        "rounded weight": lambda net, x: norm(x) * (net.w.to(torch.int32).float() + 1),
+        "rounded input": lambda net, x: net.w * x * torch.rsqrt(
+            x.to(torch.int32).float().pow(2).mean(-1, keepdim=True) + 1e-5),
+        "whole numbers": lambda net, x: norm(x) * (net.i + 0.5),
+        "constant": lambda net, x: x * net.w + norm(net.m)[:1, :8]}
+
+    class Net(torch.nn.Module):
+        def __init__(self, function):
+            super().__init__()
+            self.function, self.w = function, torch.nn.Parameter(torch.linspace(-3, 4, 8))
+            self.register_buffer("i", torch.arange(1, 9))
+            self.register_buffer("m", torch.randn(70, 32))
+
+        def forward(self, x):
+            return self.function(self, x) + self.w
+    x = 2 * torch.randn(2, 6, 8)
+    said = ['loss.type = "mse"', 'loss.target = "y"', 'optimizer.type = "sgd"']
+    for kind, function in cases.items():
+        net = Net(function)
+        text, _ = lowering.text_of(net, {"x": x}, target="y", settings=lambda names: said)
+        expect((" = rms_norm " in text) == (kind not in ("alpha of eps", "rounded input", "constant")), text)
+        run = gacc.Session(gacc.compile(text), device="cpu", threads=1)
+        run.load({"w": net.w})
+        wrong = off(run.predict(x=x), net(x).detach())
+        expect(wrong < 1e-5, f"{kind}: {wrong:.1e} off")
+
+
 def test_packed_documents_are_each_alone(folder):
-    for kind, more in (("Llama", {}), ("Gemma2", dict(head_dim=8, sliding_window=8)), ("Phi", {}), ("GPTNeoX", {})):
+    for kind, more in (("Llama", {}), ("Gemma2", dict(head_dim=8, sliding_window=8)), ("Phi", {}), ("GPTNeoX", {}),
+                       ("Qwen3", dict(head_dim=T)), ("Olmo2", dict(hidden_size=T))):  # as many channels as positions
         model = made(kind, folder / kind, **more)
         step = gacc.from_pretrained(folder / kind, context=T, pack=True, **PLAIN)
         run = gacc.Session(step, device="cpu", threads=1)

@@ -270,6 +270,8 @@ def test_operations(_):
         + F.layer_norm(x.view(-1, 4, 3), (4, 3)),
         "mask": lambda x: F.scaled_dot_product_attention(*[x.view(-1, 1, 6, 2)] * 3,
                                                          attn_mask=torch.ones(6, 6).tril().bool()),
+        "scales": lambda x: sum(F.scaled_dot_product_attention(*[x.view(-1, 1, 6, 2)] * 3, scale=scale)
+                                for scale in (0.0, -0.5, 1e-50, 2.0)),
         "zeros behind": lambda x: F.pad(x.view(-1, 3, 4), (0, 0, 0, 2, 0, 0)),  # none beside the samples
         "causal": lambda x: F.scaled_dot_product_attention(*[x.view(-1, 1, 6, 2)] * 3, is_causal=True)
         + F.scaled_dot_product_attention(

@@ -30,7 +30,7 @@ from .export import Followed, exported, refusal
 from .hollow import HALVES, has_values, in_f32, precision_of
 from .operations import COMPLEX, repeated
 from .region import OPERATIONS, Buffers, Region, alive, literal, quoted, truth, type_text
-from .rotary import Rotations
+from .rotary import Rotations, Turned
 from .state import LOCK, check_hooks, check_memory, overlap
 from .tensor import B, Tensor, Unsupported, axes_of, extents, known, whole_constant
 
@@ -230,7 +230,7 @@ class Lowering:
             if isinstance(out, Tensor):
                 out = truth(region, out) if region.boolean else out
                 if self.rotations is not None and (turned := self.rotations.of(node)):
-                    region.turned[out.operand] = self.values[turned[0]], out.axes, turned[1]
+                    region.turned[out.operand] = Turned(self.values[turned[0]], out.axes, turned[1])
             for x in out if isinstance(out, list) else [out]:
                 if isinstance(x, Tensor):
                     x.bounds, x.sources = x.bounds or self.bounds(node), x.sources or self.sources(node)
@@ -244,10 +244,10 @@ class Lowering:
     def folded(self, node: fx.Node) -> Any:
         """Returns the result where it is known without parameters and data, else None."""
         given = [self.values[n] for n in node.all_input_nodes]
-        if self.buffers.written and node.target in (aten.cos.default, aten.sin.default):
-            return None  # tables of rotary positions are made where they are read
         if node.target in NOT_FOLDED or any(not isinstance(x, Tensor) or x.constant is None for x in given):
             return None
+        if self.buffers.written and node.target in (aten.cos.default, aten.sin.default) and given[0].constant.any():
+            return None  # tables of rotary positions are made where they are read
         batched = any(x.batched() for x in given)
 
         def computed(samples: int) -> Any:

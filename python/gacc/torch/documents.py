@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import operator
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +13,9 @@ from torch import fx
 
 from .layers import HIDDEN
 from .operations import OPERATIONS
+from .patterns import PASSED
 from .region import Region, row
+from .rotary import VIEWS
 from .tensor import B, Tensor, Unsupported, axes_of
 
 aten = torch.ops.aten
@@ -25,6 +29,10 @@ ALONG = {aten.cumsum.default, aten.cumprod.default, aten.logcumsumexp.default, a
          aten.slice.Tensor, aten.slice_scatter.default, aten.select_scatter.default, aten.sum.dim_IntList,
          aten.mean.dim, aten.amax.default, aten.index.Tensor, aten.sort.default, aten.topk.default}
 PRODUCTS = {aten.bmm.default, aten.mm.default}
+MAKES_FEATURES = {aten.linear.default, aten.embedding.default}
+KEEPS_AXES = {*PASSED, aten.native_dropout.default, aten.expand.default, aten.slice.Tensor, aten.cat.default,
+              aten.split_with_sizes.default, aten.native_layer_norm.default, aten.rms_norm.default,
+              torch.ops.gacc.offset_rms_norm.default}
 
 
 @row(torch.ops.gacc.positions.default)
@@ -76,17 +84,49 @@ def check(node: fx.Node, values: dict[fx.Node, Any], count: int) -> None:
     if node.target in ALONG and given and isinstance(node.args[0], fx.Node):
         shape = node.args[0].meta["val"].shape
         if node.target in (aten.index.Tensor, aten.constant_pad_nd.default):
-            dims = [d for d in range(1, len(shape)) if shape[d] == count and changes(node, d)]
+            dims = list(range(1, len(shape)))
         else:
             said = node.args[1] if len(node.args) > 1 else -1
             dims = [d % len(shape) for d in (said if isinstance(said, (list, tuple)) else [said])]
-        if any(shape[d] == count and changes(node, d) for d in dims) and len(shape) > 1:
+        if len(shape) > 1 and any(
+                shape[d] == count and changes(node, d) and not of_features(node.args[0], d) for d in dims):
             raise Unsupported("it works along the positions, across the borders of documents: such a model is trained "
                               "without --pack")
-    if node.target in PRODUCTS and len(given) == 2 and node.args[0].meta["val"].shape[-1] == count and not any(
+    if node.target in PRODUCTS and len(given) == 2 and node.args[0].meta["val"].shape[-1] == count and not of_features(
+            node.args[0], -1) and not any(
             isinstance(n.target, torch._ops.OpOverload) and "softmax" in n.target.name() for n in behind(node.args[0])):
         raise Unsupported("a product over the positions, which is no attention by a softmax, mixes documents: such a "
                           "model is trained without --pack")
+
+
+def of_features(node: fx.Node, dim: int) -> bool:
+    """Returns whether an axis is of the features that a linear layer or an embedding makes, where the positions happen
+    to be as many."""
+    while isinstance(node, fx.Node) and node.op == "call_function" and node.all_input_nodes:
+        shape = node.meta["val"].shape if isinstance(node.meta["val"], torch.Tensor) else ()
+        source, dim = node.all_input_nodes[0], dim % len(shape) if shape else dim
+        if node.target in MAKES_FEATURES:
+            return dim == len(shape) - 1
+        if node.target is aten.permute.default:
+            dim = node.args[1][dim]
+        elif node.target is aten.unsqueeze.default:
+            dim -= dim > node.args[1] % len(shape)
+        elif node.target in VIEWS:
+            before = source.meta["val"].shape
+            at = [j for j in range(1, len(before)) if math.prod(before[j:]) == math.prod(shape[dim:])
+                  and before[j] == shape[dim]]
+            if not at and not any(math.prod(shape[k:]) == before[-1] for k in range(1, dim + 1)):
+                return False
+            dim = at[0] if at else len(before) - 1
+        elif node.target is not operator.getitem and torch.Tag.pointwise not in node.target.tags and (
+                node.target not in KEEPS_AXES):
+            return False
+        else:
+            same = [n for n in node.all_input_nodes if isinstance(n.meta["val"], (tuple, list)) or
+                    len(n.meta["val"].shape) == len(shape) or not shape]
+            source = same[0] if same else source
+        node = source
+    return False
 
 
 def changes(node: fx.Node, dim: int) -> bool:

@@ -447,7 +447,11 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
     together = (mask is None and queries == keys and v.extent(-1) == width and q.rank in (3, 4) and shared
                 and heads[1] == heads[2] and all(x.axes[0] in ([(B, True)], [(B, False)]) for x in (q, k, v)))
     if together and (shared == 1 or enable_gqa):
-        (q, k), turn = before_turn(r, q, k)
+        q, k, turn = before_turn(r, q, k)
+        factor = scale * math.sqrt(width)
+        by_op = 1e-30 < scale < 1e30  # a scale that the op takes; 0 stands for its own
+        if not by_op:
+            q = r.each("mul", q, factor)
         parts = []
         for x in (q, k, v):
             x = r.real(x)
@@ -465,10 +469,10 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
             given = operands + [turn.positions] * (turn.positions is not None)
             operands = [r.emit("rope", given, ("f32", all_of), **attributes, **turn.attributes)]
         attributes["causal"] = bool(is_causal)
-        if abs(scale * math.sqrt(width) - 1) > 1e-6:
+        if by_op and abs(factor - 1) > 1e-6:
             attributes["scale"] = float(scale)
         if softcap:
-            attributes["softcap"] = float(softcap)
+            attributes["softcap"] = float(abs(softcap))
         if window:
             attributes["window"] = window
         if dropout_p:
@@ -484,8 +488,8 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
         return r.permute(r.view(out, [(1, True), (queries, False), (heads[0], False), (width, False)]), [0, 2, 1, 3])
     if enable_gqa and shared > 1:
         k, v = (grouped(r, x, shared) for x in (k, v))
-    turn = [*range(k.rank - 2), k.rank - 1, k.rank - 2]
-    scores = r.product(r.each("mul", q, scale), r.permute(k, turn))
+    swapped = [*range(k.rank - 2), k.rank - 1, k.rank - 2]
+    scores = r.product(r.each("mul", q, scale), r.permute(k, swapped))
     if softcap:
         scores = r.each("mul", r.each("tanh", r.each("mul", scores, 1 / softcap)), softcap)
     if is_causal:
@@ -506,13 +510,13 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
     return r.product(weights, v)
 
 
-def before_turn(r: Region, q: Tensor, k: Tensor) -> tuple[tuple[Tensor, Tensor], Any]:
+def before_turn(r: Region, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Any]:
     """Queries and keys as they were before rotary positions, where both are turned alike, and how."""
-    turns = [r.turned.get(x.operand) for x in (q, k)]
-    if None in turns or turns[0][2] != turns[1][2] or q.rank != 4 or any(
-            list(map(merged, x.axes)) != list(map(merged, turn[1])) for x, turn in zip((q, k), turns)):
-        return (q, k), None
-    return (turns[0][0], turns[1][0]), turns[0][2]
+    turned = [r.turned.get(x.operand) for x in (q, k)]
+    if None in turned or turned[0].turn != turned[1].turn or q.rank != 4 or any(
+            list(map(merged, x.axes)) != list(map(merged, each.axes)) for x, each in zip((q, k), turned)):
+        return q, k, None
+    return turned[0].before, turned[1].before, turned[0].turn
 
 
 def blind_rows(r: Region, mask: Tensor) -> Tensor | None:

@@ -131,7 +131,7 @@ class Region:
         self.documents: tuple[str, str, int] | None = None  # their numbers and spans, and the positions of a window
         self.positions: set[str] = set()  # values that `documents` makes
         self.permutes: dict[str, tuple[str, list[int]]] = {}  # what a value is a permutation of, and its axes
-        self.turned: dict[str, tuple[Tensor, list, Any]] = {}  # what a value is the turn of (rotary.py), its axes, how
+        self.turned: dict[str, Any] = {}  # what a value is the turn of: rotary.Turned
         self.sliced: dict[str, tuple] = {}  # what a value is a slice of: operand, axis, begin, size, all
 
     # --- text

@@ -6,20 +6,22 @@ import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
-from .patterns import PASSED, made_by
+from .patterns import made_by, passes
 from .tensor import Tensor, Unsupported, extents, whole_constant
 
 aten = torch.ops.aten
 VIEWS = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
-# What keeps apart the numbers that are made of one position and those of another.
+# What tables of angles are made by. Whether positions stay apart is seen by the tables' numbers.
 OF_ONE_POSITION = {*VIEWS, aten.mul.Tensor, aten._to_copy.default, aten.clone.default, aten.alias.default,
                    aten.unsqueeze.default, aten.expand.default, aten.permute.default, aten.cat.default,
                    aten.stack.default, aten.slice.Tensor, aten.bmm.default, aten.cos.default, aten.sin.default}
+
+NO_TURN = (Unsupported, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,13 @@ class Turn:
                 "scales": list(self.frequencies), **more}
 
 
+class Turned(NamedTuple):
+    """A value that is the turn of another."""
+    before: Tensor
+    axes: list
+    turn: Turn
+
+
 class Rotations:
     """The turned values of a graph: what each is the turn of, by its node."""
 
@@ -57,6 +66,11 @@ class Rotations:
 
     def of(self, node: fx.Node) -> tuple[fx.Node, Turn] | None:
         """What is turned, and how, where the node is such a sum, or one with the channels behind it."""
+        with contextlib.suppress(*NO_TURN):
+            self.find(node)
+        return self.found.get(node)
+
+    def find(self, node: fx.Node) -> None:
         if made_by(node, aten.add.Tensor) and not node.kwargs:
             for plain, crossed in (node.args, node.args[::-1]):
                 if made_by(plain, aten.mul.Tensor) and made_by(crossed, aten.mul.Tensor) and (
@@ -69,7 +83,6 @@ class Rotations:
             if turn and first and second and first[0] is second[0] and first[1:] == (0, turn.rotated, 1) and (
                     second[1:] == (turn.rotated, shape(second[0])[-1], 1)):
                 self.found[node] = first[0], turn
-        return self.found.get(node)
 
     def sum_of(self, plain: tuple, crossed: tuple) -> tuple[fx.Node, Turn] | None:
         for x, cosine in (plain, plain[::-1]):
@@ -84,8 +97,7 @@ class Rotations:
         key = cosine, sine, interleaved, rotated
         if key not in self.turns:
             self.turns[key] = None
-            with contextlib.suppress(Unsupported, RuntimeError):  # their numbers are not those of one sample
-                self.turns[key] = self.by_numbers(cosine, sine, interleaved, rotated)
+            self.turns[key] = self.by_numbers(cosine, sine, interleaved, rotated)
         return self.turns[key]
 
     def by_numbers(self, cosine: fx.Node, sine: fx.Node, interleaved: bool, rotated: int) -> Turn | None:
@@ -141,7 +153,7 @@ class Rotations:
 
 
 def backwards(count: int) -> torch.Tensor:
-    """Positions of one sample that are not those which a window has by itself."""
+    """Positions of one sample: another order than a window's own, so that tables of these are no tables of those."""
     return torch.arange(count).flip(0)[None]
 
 
@@ -162,7 +174,7 @@ def on_last(node: fx.Node, said: tuple) -> bool:
 
 def whole(node: Any) -> Any:
     """What a node has all elements of, in the same shape."""
-    while made_by(node, *PASSED) or made_by(node, aten.slice.Tensor) and shape(node) == shape(node.args[0]):
+    while passes(node) or made_by(node, aten.slice.Tensor) and shape(node) == shape(node.args[0]):
         node = node.args[0]
     return node
 
