@@ -164,6 +164,14 @@ def test_rotary_positions_are_one_op_before_attention(folder):
         expect(wrong < 1e-5, f"{kind}: the logits are {wrong:.1e} off")
 
 
+def test_a_window_of_one_token(folder):
+    model = made("Llama", folder / "base")
+    run = gacc.Session(gacc.from_pretrained(folder / "base", context=1, **PLAIN), device="cpu", threads=1)
+    run.load(folder / "base")
+    x = tokens()[0][:, :1].contiguous()
+    expect(off(run.predict(tokens=x), model(x).logits.detach()) < 1e-5, "other logits")
+
+
 def test_what_is_no_turn_stays_as_it_is_written(_):
     """Another sign, tables that no position's angle makes, keys that are turned otherwise than queries."""
     class Attention(torch.nn.Module):

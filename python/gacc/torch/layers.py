@@ -546,7 +546,7 @@ def said_shorter(mask: Tensor | None, is_causal: bool, queries: int, keys: int) 
     seen = mask.constant != 0 if mask.dtype == "i32" else mask.constant == 0
     if mask.dtype == "f32" and (mask.constant[~seen] > HIDDEN).any():
         return mask, is_causal, 0
-    seen = seen.expand(queries, keys) if seen.numel() == 1 else seen.reshape(queries, keys)
+    seen = seen.reshape(()).expand(queries, keys) if seen.numel() == 1 else seen.reshape(queries, keys)
     if seen.all():
         return None, is_causal, 0
     window = int(seen[-1].sum())
