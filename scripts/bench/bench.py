@@ -58,6 +58,12 @@ def logged(artifact, data, *options, **more):
     return harness.read_log(log)
 
 
+def random_tokens(path, count, vocabulary):
+    """Writes so many tokens of two bytes."""
+    chance = random.Random(1)
+    path.write_bytes(b"".join(chance.randrange(vocabulary).to_bytes(2, "little") for _ in range(count)))
+
+
 def update_seconds(events):
     return [event["seconds"] for event in events if event["event"] == "update"]
 

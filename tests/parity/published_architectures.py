@@ -9,7 +9,6 @@ adapter. Needs torch, transformers, peft, and gaccc and gacc-exec in GACC_BIN.
 """
 import argparse
 import copy
-import os
 import pathlib
 import random
 import sys
@@ -82,10 +81,9 @@ def by_pytorch(net, tokens, following):
         optimizer.step()
 
 
-def trained(step, weights, tokens, following):
+def trained(step, base, tokens, following):
     run = gacc.Session(step, device="cpu", threads=1)
-    for each in weights:
-        run.load(each)
+    run.load(base)
     for x, y in zip(tokens, following):
         for one, other in zip(x, y):
             run.step(tokens=one, next=other)
@@ -121,7 +119,7 @@ def check(kind, seed, folder):
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     net = copy.deepcopy(model)
     by_pytorch(net, tokens, following)
-    after = trained(step, [base], tokens, following).parameters()
+    after = trained(step, base, tokens, following).parameters()
     said["all weights"] = worst_move(after, before, {name: p.detach() for name, p in net.named_parameters()})
 
     packed = gacc.Session(gacc.from_pretrained(base, pack=True, **how), device="cpu", threads=1)
@@ -146,7 +144,7 @@ def check(kind, seed, folder):
     tuned = peft.PeftModel.from_pretrained(copy.deepcopy(model), folder / "first", is_trainable=True)
     start = {name: p.detach().clone() for name, p in tuned.named_parameters() if p.requires_grad}
     by_pytorch(tuned, tokens, following)
-    run = trained(lora, [base], tokens, following)
+    run = trained(lora, base, tokens, following)
     run.save_adapter(folder / "adapter")
     ours = peft.PeftModel.from_pretrained(copy.deepcopy(model), folder / "adapter").eval()
     wanted = {name: p.detach() for name, p in tuned.named_parameters() if p.requires_grad}
@@ -201,5 +199,4 @@ def main():
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     main()

@@ -29,6 +29,7 @@ from .composed import COMPOSED
 from .export import Followed, exported, refusal
 from .hollow import HALVES, has_values, in_f32, precision_of
 from .operations import COMPLEX, repeated
+from .patterns import VIEWS
 from .region import OPERATIONS, Buffers, Region, alive, literal, quoted, truth, type_text
 from .rotary import Rotations, Turned
 from .state import LOCK, check_hooks, check_memory, overlap
@@ -46,10 +47,10 @@ SIZED = {aten.arange.start_step, aten.slice.Tensor, aten.slice_scatter.default,
 # Operations of whole numbers that are largest, and least, where each operand is all at one of its ends.
 BOUNDED = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.cumsum.default, aten._to_copy.default}
 # Those that give elements of their operands, in another order.
-MOVES = {aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default, aten.squeeze.dims,
-         aten.squeeze.dim, aten.permute.default, aten.expand.default, aten.clone.default, aten.alias.default,
-         aten.slice.Tensor, aten.select.int, aten.cat.default, aten.repeat.default, aten.gather.default,
-         aten.index.Tensor, aten.split_with_sizes.default, aten.where.self}
+MOVES = {*VIEWS, aten.unsqueeze.default, aten.squeeze.dims, aten.squeeze.dim, aten.permute.default,
+         aten.expand.default, aten.clone.default, aten.alias.default, aten.slice.Tensor, aten.select.int,
+         aten.cat.default, aten.repeat.default, aten.gather.default, aten.index.Tensor, aten.split_with_sizes.default,
+         aten.where.self}
 BITWISE = {aten.bitwise_not.default, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_xor.Tensor}
 TYPES = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32", torch.bool: "i32"}
 

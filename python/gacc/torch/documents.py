@@ -13,9 +13,8 @@ from torch import fx
 
 from .layers import HIDDEN
 from .operations import OPERATIONS
-from .patterns import PASSED
+from .patterns import PASSED, VIEWS
 from .region import Region, row
-from .rotary import VIEWS
 from .tensor import B, Tensor, Unsupported, axes_of
 
 aten = torch.ops.aten
@@ -102,30 +101,30 @@ def check(node: fx.Node, values: dict[fx.Node, Any], count: int) -> None:
 def of_features(node: fx.Node, dim: int) -> bool:
     """Returns whether an axis is of the features that a linear layer or an embedding makes, where the positions happen
     to be as many."""
-    while isinstance(node, fx.Node) and node.op == "call_function" and node.all_input_nodes:
-        shape = node.meta["val"].shape if isinstance(node.meta["val"], torch.Tensor) else ()
-        source, dim = node.all_input_nodes[0], dim % len(shape) if shape else dim
+    while isinstance(node, fx.Node) and node.op == "call_function":
+        shape = node.meta["val"].shape
+        dim %= len(shape)
+        if node.target is operator.getitem:
+            node = node.args[0]
         if node.target in MAKES_FEATURES:
             return dim == len(shape) - 1
         if node.target is aten.permute.default:
-            dim = node.args[1][dim]
+            dim, node = node.args[1][dim], node.args[0]
         elif node.target is aten.unsqueeze.default:
-            dim -= dim > node.args[1] % len(shape)
+            dim, node = dim - (dim > node.args[1] % len(shape)), node.args[0]
         elif node.target in VIEWS:
-            before = source.meta["val"].shape
-            at = [j for j in range(1, len(before)) if math.prod(before[j:]) == math.prod(shape[dim:])
-                  and before[j] == shape[dim]]
-            if not at and not any(math.prod(shape[k:]) == before[-1] for k in range(1, dim + 1)):
+            node = node.args[0]
+            before = node.meta["val"].shape
+            same = [j for j in range(1, len(before)) if before[j] == shape[dim]
+                    and math.prod(before[j:]) == math.prod(shape[dim:])]
+            if not same and not any(math.prod(shape[k:]) == before[-1] for k in range(1, dim + 1)):
                 return False
-            dim = at[0] if at else len(before) - 1
-        elif node.target is not operator.getitem and torch.Tag.pointwise not in node.target.tags and (
-                node.target not in KEEPS_AXES):
-            return False
+            dim = same[0] if same else len(before) - 1
+        elif torch.Tag.pointwise in node.target.tags or node.target in KEEPS_AXES:
+            node = next((n for n in node.all_input_nodes if isinstance(x := n.meta["val"], torch.Tensor)
+                         and x.dim() == len(shape)), None)
         else:
-            same = [n for n in node.all_input_nodes if isinstance(n.meta["val"], (tuple, list)) or
-                    len(n.meta["val"].shape) == len(shape) or not shape]
-            source = same[0] if same else source
-        node = source
+            return False
     return False
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from . import patterns  # noqa: F401, which defines operations
 from .operations import by_repeating, mean, pad
 from .region import OPERATIONS, Region, literal, plain_sizes, row, truth
 from .tensor import B, Tensor, Unsupported, axes_of, in_memory, known, merged, whole_constant
 
 aten = torch.ops.aten
+LIBRARY = torch.library.Library("gacc", "FRAGMENT")
+LIBRARY.define("offset_rms_norm(Tensor x, Tensor weight, float eps, float offset) -> Tensor")  # * (offset + weight)
 
 HIDDEN = -3e38  # of a mask that is added: what lies below leaves no share of a softmax to what it is added to
 
@@ -145,14 +146,13 @@ def rms_norm(r: Region, x: Tensor, over: list[int], w: Tensor | None = None, eps
              offset: float = 0.0) -> Tensor:
     x = r.real(x)
     shape, count = normalized(r, x, len(over))
-    more = {"offset": offset} if offset else {}
     y = r.emit("rms_norm", [r.shaped(x, shape), affine(r, w, 1.0, count)], ("f32", shape), ("f32", [*shape[:-1], 1]),
-               eps=float(torch.finfo(torch.float32).eps if eps is None else eps), **more)[0]
+               eps=float(torch.finfo(torch.float32).eps if eps is None else eps), offset=offset or False)[0]
     return Tensor(x.axes, "f32", y, shape)
 
 
 @row(torch.ops.gacc.offset_rms_norm.default)
-def offset_rms_norm(r: Region, x: Tensor, w: Tensor | None, eps: float, offset: float) -> Tensor:
+def offset_rms_norm(r: Region, x: Tensor, w: Tensor, eps: float, offset: float) -> Tensor:
     return rms_norm(r, x, [x.extent(-1)], w, eps, offset)
 
 
@@ -418,7 +418,6 @@ OPERATIONS.update({
 
 # --- attention
 
-LIBRARY = torch.library.Library("gacc", "FRAGMENT")
 LIBRARY.define("capped_attention(Tensor q, Tensor k, Tensor v, Tensor? mask, float dropout_p, bool is_causal, "
                "float scale, float softcap) -> Tensor")
 LIBRARY.impl("capped_attention", lambda q, k, v, *_: q.new_empty([*q.shape[:-1], v.shape[-1]]), "Meta")

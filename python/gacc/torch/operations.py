@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from .patterns import VIEWS
 from .region import OPERATIONS, Region, dropped, row, truth
 from .tensor import B, SAMPLES, Tensor, Unsupported, extents, known
 
@@ -80,8 +81,8 @@ OPERATIONS.update({
     aten.full.default: lambda r, size, value, **_: filled(r, value),
     aten.scalar_tensor.default: lambda r, value, **_: filled(r, value),
     # shapes
-    **dict.fromkeys((aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default,
-                     aten.squeeze.dims, aten.squeeze.dim), lambda r, x, how: r.view(x, r.sizes)),
+    **dict.fromkeys((*VIEWS, aten.unsqueeze.default, aten.squeeze.dims, aten.squeeze.dim),
+                    lambda r, x, how: r.view(x, r.sizes)),
     aten.permute.default: lambda r, x, order: r.permute(x, [i % x.rank for i in order]),
     aten.stack.default: lambda r, tensors, dim=0: stacked(r, tensors, dim % (tensors[0].rank + 1)),
     aten.cat.default: lambda r, tensors, dim=0: r.concat(tensors, dim),

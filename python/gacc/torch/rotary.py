@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from .patterns import made_by, passes
+from .patterns import VIEWS, made_by, passes
 from .tensor import Tensor, Unsupported, extents, whole_constant
 
 aten = torch.ops.aten
-VIEWS = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
 # What tables of angles are made by. Whether positions stay apart is seen by the tables' numbers.
 OF_ONE_POSITION = {*VIEWS, aten.mul.Tensor, aten._to_copy.default, aten.clone.default, aten.alias.default,
                    aten.unsqueeze.default, aten.expand.default, aten.permute.default, aten.cat.default,
@@ -42,9 +41,8 @@ class Turn:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        more = {} if self.magnitude == 1 else {"magnitude": self.magnitude}
         return {"theta": 1.0, "rotated": self.rotated, "interleaved": self.interleaved,
-                "scales": list(self.frequencies), **more}
+                "scales": list(self.frequencies), "magnitude": self.magnitude if self.magnitude != 1 else False}
 
 
 class Turned(NamedTuple):
@@ -96,7 +94,7 @@ class Rotations:
         """The turn that the tables of cos and sin are of; None where they are of another function."""
         key = cosine, sine, interleaved, rotated
         if key not in self.turns:
-            self.turns[key] = None
+            self.turns[key] = None  # where what follows fails
             self.turns[key] = self.by_numbers(cosine, sine, interleaved, rotated)
         return self.turns[key]
 
