@@ -143,6 +143,24 @@ void attention_work(const Asked& a) {
   a.work.cached = a.work.transferred();
 }
 
+// A thread walks the positions of its sample with some channels of a lane's state; the team's other threads wait for
+// its sums at every position.
+void delta_rule_work(const Asked& a) {
+  const DeltaRuleShape shape = a.body.shape.as<DeltaRuleShape>();
+  if (a.op.op.info == &ir::op_delta_rule_grad_decay) return moves(a, 1, 12);
+  const double products = ir::cost(a.op).flops / 2.0;
+  const int64_t team = std::max<int64_t>(shape.team, 1), share = Team::share(shape.channels(), team);
+  const double threads = a.work.blocks * a.work.threads;
+  a.work.flops = 2 * products;
+  a.work.nearby = 4 * products;
+  a.work.loads.add(16, a.work.moved);
+  a.work.instructions = 1.5 * products + 60 * threads * shape.length;
+  a.work.rounds = shape.length;
+  a.work.serial_loads = 3.0 * shape.length * ceil_divide(share, 4);
+  a.work.chain = 20 + 3 * share;
+  a.work.registers = 64;
+}
+
 // A thread looks at all positions of its sample, which its warp shares.
 void documents_work(const Asked& a) {
   const double positions = a.elements(a.op.operand(0).shape), met = a.op.operand(0).shape[1];
@@ -193,14 +211,21 @@ struct Family {
   const ir::OpInfo* forward;
   void (*work)(const Asked& asked);
 };
-constexpr Family kFamilies[] = {
-    {&ir::op_attention, attention_work}, {&ir::op_attention_dropout, attention_work},
-    {&ir::op_documents, documents_work}, {&ir::op_documents_lengths, documents_work},
-    {&ir::op_rope, rope_work},           {&ir::op_max_pool2d, pool_work},
-    {&ir::op_avg_pool2d, pool_work},     {&ir::op_conv2d, conv_work},
-    {&ir::op_permute, move_work},        {&ir::op_concat, move_work},
-    {&ir::op_slice, move_work},          {&ir::op_dequantize, dequantize_work},
-    {&ir::op_embedding, embedding_work}, {&ir::op_batch_matmul, batch_product_work}};
+constexpr Family kFamilies[] = {{&ir::op_attention, attention_work},
+                                {&ir::op_attention_dropout, attention_work},
+                                {&ir::op_delta_rule, delta_rule_work},
+                                {&ir::op_documents, documents_work},
+                                {&ir::op_documents_lengths, documents_work},
+                                {&ir::op_rope, rope_work},
+                                {&ir::op_max_pool2d, pool_work},
+                                {&ir::op_avg_pool2d, pool_work},
+                                {&ir::op_conv2d, conv_work},
+                                {&ir::op_permute, move_work},
+                                {&ir::op_concat, move_work},
+                                {&ir::op_slice, move_work},
+                                {&ir::op_dequantize, dequantize_work},
+                                {&ir::op_embedding, embedding_work},
+                                {&ir::op_batch_matmul, batch_product_work}};
 
 }  // namespace
 

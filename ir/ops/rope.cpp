@@ -45,7 +45,7 @@ void expect_positions(const OpView& op) {
     refuse(op, Kind::shape_mismatch, {0, 1}, "positions must be {}", type_text(wanted));
 }
 
-void reference(EvalView& view) {
+void rope_reference(EvalView& view) {
   const Heads h = heads_of(view.op);
   const int64_t length = view.op.operand(0).shape[1], rotated = view.op.integer("rotated");
   const bool interleaved = view.op.flag("interleaved");
@@ -112,7 +112,7 @@ extern const OpInfo op_rope{
           operands.front() = *g.d_result();
           g.add(0, g.b.make("rope", g.d_name(0), std::move(operands), std::move(attrs)));
         },
-    .reference = reference,
+    .reference = rope_reference,
     .precision = Precision::half,
 };
 

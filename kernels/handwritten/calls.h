@@ -10,6 +10,21 @@ Specialisation describe_attention(const ir::OpView& op, Purpose purpose);
 // The same by tensor cores: half types (bf16 from capability 80 on), heads of 16, 32, ... 128 channels.
 std::optional<Specialisation> describe_attention_mma(const ir::OpView& op, const GpuTarget& gpu);
 
+// delta_rule: DeltaRuleShape.
+Specialisation describe_delta_rule(const ir::OpView& op, Purpose purpose);
+Specialisation describe_delta_decay(const ir::OpView& op, Purpose purpose);
+struct DeltaRuleShape {
+  int64_t length, heads, key_heads;  // T, H, G
+  int64_t keys, values;              // channels of a head, K and V
+  int64_t chunk;                     // positions from one kept state to the next
+  int64_t by_keys;                   // 1: a lane has a row of the state [K,V], 0: a column
+  int64_t team = 0;                  // GPU: threads that share a lane (attention_call.h); 0 on the host
+  int64_t lanes() const { return by_keys != 0 ? keys : values; }
+  int64_t channels() const { return by_keys != 0 ? values : keys; }  // of a lane's row or column
+  int64_t group() const { return heads / key_heads; }
+  int64_t chunks() const { return ceil_divide(length, chunk); }
+};
+
 // documents: positions in them, and how far they reach; DocumentsShape.
 Specialisation describe_documents(const ir::OpView& op, Purpose purpose);
 Specialisation describe_document_spans(const ir::OpView& op, Purpose purpose);

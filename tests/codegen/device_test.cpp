@@ -75,6 +75,53 @@ TEST(Device, AttentionAtTheEdges) {
   check_eval(attention_module({3, 1, 515, true, false}, 1), {1}, 2e-5);
 }
 
+// Lanes that are teams of threads, ragged chunks, heads that share keys, and more channels than are written out. Keys are
+// short and the state is forgotten, so that nothing grows from position to position; beta is 1, so that what is lacking is
+// what is written.
+TEST(Device, DeltaRuleAtTheEdges) {
+  struct Case {
+    int64_t length, heads, key_heads, keys, values, chunk;
+  };
+  for (const Case& c : {Case{70, 2, 1, 40, 24, 64}, Case{5, 3, 3, 4, 33, 2}, Case{6, 1, 1, 130, 3, 4},
+                        Case{1, 2, 2, 18, 1, 64}, Case{3, 2, 2, 3, 515, 64}}) {
+    SCOPED_TRACE(fmt::format("T = {}, {} heads of {} x {}", c.length, c.heads, c.keys, c.values));
+    const std::string each = fmt::format("f32[B,{},{}]", c.length, c.heads),
+                      shared = fmt::format("f32[B,{},{}]", c.length, c.key_heads * c.keys),
+                      keys = fmt::format("f32[B,{},{}]", c.length, c.heads * c.keys),
+                      values = fmt::format("f32[B,{},{}]", c.length, c.heads * c.values),
+                      attributes = fmt::format("{{chunk = {}, heads = {}, key_heads = {}}}", c.chunk, c.heads,
+                                               c.key_heads);
+    const int64_t chunks = ceil_divide(c.length, c.chunk);
+    const std::string text = fmt::format(
+        "eval(%q0 : {shared}, %k0 : {shared}, %v0 : {values}, %d0 : {each}, %b0 : {each}, %g0 : {values}) "
+        "{{\n"
+        "  %q = mul %q0, {scale} : {shared}\n"
+        "  %k = mul %k0, {scale} : {shared}\n"
+        "  %v = mul %v0, {small} : {values}\n"
+        "  %g = mul %g0, {small} : {values}\n"
+        "  %d = neg %d0 : {each}\n"
+        "  %b1 = mul %b0, 0.0 : {each}\n"
+        "  %b = add %b1, 1.0 : {each}\n"
+        "  %x, %r = delta_rule %q, %k, %v, %d, %b : {values}, {values} {attributes}\n"
+        "  %w = delta_rule.grad.written %q, %k, %d, %b, %g : {values} {attributes}\n"
+        "  %dq, %before, %ended, %states = delta_rule.grad.queries %q, %k, %d, %r, %w, %g, %b "
+        ": {keys}, {keys}, {keys}, {states} {attributes}\n"
+        "  %dk, %terms, %p = delta_rule.grad.keys %q, %k, %d, %r, %w, %g, %b, %before, %ended, %states "
+        ": {keys}, {keys}, {products} {attributes}\n"
+        "}}",
+        fmt::arg("shared", shared), fmt::arg("values", values), fmt::arg("each", each),
+        fmt::arg("keys", keys), fmt::arg("attributes", attributes),
+        fmt::arg("scale", 1 / std::sqrt(static_cast<double>(c.keys))),
+        fmt::arg("small", 1 / std::sqrt(static_cast<double>(c.values))),
+        fmt::arg("states", fmt::format("f32[B,{},{},{}]", chunks, c.heads * c.keys, c.values)),
+        fmt::arg("products", fmt::format("f32[B,{},{},{}]", chunks, c.heads, c.keys)));
+    Module module = ir::parse_module(text);
+    module.settings.train.micro_batch = int64_t{2};
+    check_eval(module, {1, 2}, 1e-6, On::both, /*positive=*/true);
+    if (HasFailure()) return;
+  }
+}
+
 // Large numbers, in each quadrant and by their gradients; a power of two keeps the argument exact.
 TEST(Device, Waves) {
   const Module module = group_module(R"(eval(%x : f32[B,C], %y : f32[B,C]) {

@@ -178,7 +178,7 @@ class Attention {
           } else {
             low_ = first_ = b_.CreateAdd(begin, at.column);
           }
-          arrays_.emplace(t_, lanes_, s_.channels, s_.team, member);
+          arrays_.emplace(t_, lanes_, s_.channels, s_.team, member, t_.body.slots[0].dtype);
           t_.branch(b_.CreateICmpULT(low_, t_.index(s_.length)), [&] {
             positions_ = b_.CreateAdd(everywhere(t_.word(first_)), t_.iota(b_.getInt32Ty(), lanes_));
             // On a GPU the words are read where they are needed: all that follows from them would be moved

@@ -10,6 +10,13 @@ namespace gacc::codegen {
 void emit_attention(Target& t);
 void emit_attention_gradient(Target& t);
 
+// delta_rule: DeltaRuleShape.
+void emit_delta_rule(Target& t);
+void emit_delta_written(Target& t);
+void emit_delta_queries(Target& t);
+void emit_delta_keys(Target& t);
+void emit_delta_decay(Target& t);
+
 // documents: DocumentsShape.
 void emit_documents(Target& t);
 void emit_document_spans(Target& t);

@@ -4,13 +4,14 @@
 
 namespace gacc::codegen {
 
-LaneArrays::LaneArrays(Target& t, unsigned lanes, int64_t channels, int64_t team, Value* member)
+LaneArrays::LaneArrays(Target& t, unsigned lanes, int64_t channels, int64_t team, Value* member,
+                       ir::DType rows)
     : t_(t),
       b_(t.b),
       lanes_(lanes),
       channels_(channels),
       team_(team),
-      pairs_(team == 0 && channels % 2 == 0 && t.body.slots[0].dtype == ir::DType::bf16),
+      pairs_(team == 0 && channels % 2 == 0 && rows == ir::DType::bf16),
       own_(team == 0 ? channels : Team::share(channels, team)),
       mine_(team == 0 ? nullptr : b_.CreateMul(member, t.index(chunk()))),
       type_(Math::with_lanes(t.b.getFloatTy(), lanes)) {}
@@ -119,6 +120,16 @@ std::vector<Values> LaneArrays::dots(const std::vector<Dot>& sets) {
     next += count;
   }
   return results;
+}
+
+Value* LaneArrays::dot(Array a, Array b) {
+  const Target::Carried sum = over_chunks({real(0)}, [&](const Chunk& at, const Target::Carried& carried) {
+    Value* now = carried[0];
+    for (unsigned i = 0; i < chunk(); ++i)
+      now = t_.math.fma(get(a, element(at, i)), get(b, element(at, i)), now);
+    return Target::Carried{at.there == nullptr ? now : b_.CreateSelect(at.there, now, carried[0])};
+  });
+  return dealt(sum)[0];
 }
 
 void LaneArrays::add(const std::vector<Sum>& sets) {

@@ -18,8 +18,9 @@ namespace gacc::codegen {
 
 class LaneArrays {
  public:
-  // `team`: 0 on the host. `member`: which of its team's threads this is, of index type.
-  LaneArrays(Target& t, unsigned lanes, int64_t channels, int64_t team, Value* member);
+  // `team`: 0 on the host. `member`: which of its team's threads this is, of index type. `rows`: the dtype of all slots
+  // that rows are of; f32 where they differ.
+  LaneArrays(Target& t, unsigned lanes, int64_t channels, int64_t team, Value* member, ir::DType rows);
 
   // One lane value for each channel; what it holds at first is undefined.
   using Array = llvm::AllocaInst*;
@@ -60,6 +61,8 @@ class LaneArrays {
     std::vector<Row> rows;
   };
   std::vector<Values> dots(const std::vector<Dot>& sets);
+  // Returns the sum over channels of the products of two arrays.
+  Value* dot(Array a, Array b);
   // The number, among `count` rows, of the one that result i is of.
   Value* row_of(size_t i, size_t count);
   // Over all `count` rows from the lane's own: the largest, the sum.
