@@ -139,10 +139,25 @@ std::string split_text(const std::optional<Split>& split) {
                      split->groups > 1 ? fmt::format(", {} times", split->groups) : "");
 }
 
+// Returns the rows of an entry of the first axis.
+static int64_t rows_of_entry(const std::vector<int64_t>& shape) {
+  if (shape.size() < 3) return 1;
+  return std::reduce(shape.begin() + 1, shape.end() - 1, int64_t{1}, std::multiplies());
+}
+
 // Returns [rows, columns] of a parameter of two axes or more.
 static std::vector<int64_t> as_rows(const std::vector<int64_t>& shape) {
   if (shape.size() < 3) return shape;
-  return {std::reduce(shape.begin(), shape.end() - 1, int64_t{1}, std::multiplies()), shape.back()};
+  return {shape.front() * rows_of_entry(shape), shape.back()};
+}
+
+// Returns the shape of a tensor that has so many rows of a parameter: a matrix where they are of one entry of its first
+// axis, as those of one expert are; else the parameter's, with fewer entries.
+static std::vector<int64_t> shape_of_rows(std::vector<int64_t> shape, int64_t rows) {
+  const int64_t entry = rows_of_entry(shape);
+  if (shape.size() > 2 && (rows <= entry || rows % entry != 0)) return {rows, shape.back()};
+  shape.front() = rows / entry;
+  return shape;
 }
 
 std::vector<int64_t> joined_shape(const WeightSource& source, const PublishedName& as) {
@@ -153,10 +168,12 @@ std::vector<int64_t> joined_shape(const WeightSource& source, const PublishedNam
     return shape;
   }
   const std::vector<int64_t>& parts = as.parts;
-  std::vector<int64_t> shape;
   const bool rows = parts.size() > 1 && source.buffer->shape.size() > 2;
+  std::vector<int64_t> shape;
   for (size_t i = 0; i < source.tensors.size(); ++i) {
-    const std::vector<int64_t> part = transposed_if(source.tensors[i]->shape, source.transpose);
+    std::vector<int64_t> part = transposed_if(source.tensors[i]->shape, source.transpose);
+    if (rows && (part == shape_of_rows(source.buffer->shape, parts[i]) || part.size() == 2))
+      part = as_rows(part);
     if (rows && part.size() != 2) return {};
     if (!parts.empty() && !part.empty() && part.front() != parts[i]) return {};
     if (i == 0)
@@ -608,6 +625,7 @@ Status to_published(const Plan& plan, const Weights& loaded, std::vector<NamedTe
       result.push_back({as.tensors.front(), std::move(tensor.shape), std::move(tensor.data)});
       continue;
     }
+    const std::vector<int64_t> own = tensor.shape;
     if (as.parts.size() > 1) tensor.shape = as_rows(tensor.shape);
     const int64_t row = static_cast<int64_t>(tensor.data.size()) / tensor.shape.front();
     std::vector<int64_t> parts = as.parts.empty() ? loaded.parts_of(tensor.name) : as.parts;
@@ -626,6 +644,8 @@ Status to_published(const Plan& plan, const Weights& loaded, std::vector<NamedTe
             as.tensors[i], shape_text(shape), tensor.name, shape_text(result[place->second].shape));
       const std::vector<RowRun> runs = runs_of(as, i, split ? tensor.shape.front() : parts[i]);
       put_rows(from, runs, as.transpose, result[place->second]);
+      if (own.size() > 2 && as.parts.size() > 1 && !split)
+        result[place->second].shape = shape_of_rows(own, parts[i]);
       for (const RowRun& run : runs) from += run.count * row;
     }
   }
