@@ -23,7 +23,7 @@ T = 16
 PLAIN = dict(train={"micro_batch": 2}, optimizer={"type": "sgd", "lr": 1.0})
 
 
-TEXT_CONFIG = {"Gemma3": "Gemma3TextConfig"}  # where KIND + Config is that of another module
+TEXT_CONFIG = {kind: kind + "TextConfig" for kind in ("Gemma3", "Qwen3_5")}  # KIND + Config is that of another module
 
 
 def made(kind, folder, **more):
@@ -169,6 +169,57 @@ def test_rotary_positions_are_one_op_before_attention(folder):
         x, _ = tokens()
         wrong = off(run.predict(tokens=x), model(x).logits.detach())
         expect(wrong < 1e-5, f"{kind}: the logits are {wrong:.1e} off")
+
+
+def test_a_delta_rule_is_one_op(folder):
+    """Whose heads share keys, over more than one of transformers' chunks of 64. Rotary positions of images are those of
+    texts. transformers' own sums are as far from double as these bounds."""
+    length = 70
+    sizes = dict(linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=12,
+                 num_hidden_layers=4, head_dim=8, initializer_range=0.1, max_position_embeddings=length)
+    for kind in ("Qwen3_5", "OlmoHybrid"):
+        model = made(kind, folder / kind, **sizes)
+        text = pretrained.text_of(folder / kind, context=length)[0]
+        counts = [text.count(f" = {op} ") for op in ("delta_rule", "attention", "rope", "cumsum", "exp")]
+        expect(counts == [6, 2, 2, 0, 6], f"{kind}: {counts} in step and predict")
+        run = gacc.Session(gacc.from_pretrained(folder / kind, context=length, **PLAIN), device="cpu", threads=1)
+        run.load(folder / kind)
+        x, y = (torch.randint(3, 99, (2, length)) for _ in range(2))
+        logits = model(x).logits
+        wrong = off(run.predict(tokens=x), logits.detach())
+        expect(wrong < 1e-4, f"{kind}: the logits are {wrong:.1e} off")
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten()).backward()
+        run.step(tokens=x, next=y)
+        run.update()
+        after = run.parameters()
+        for name, p in model.named_parameters():
+            wrong = off(after[name] - p.detach(), -p.grad)
+            expect(wrong < 2e-3, f"{kind}: {name} moved otherwise ({wrong:.1e})")
+        run.save(f"{folder / kind}.saved/")  # OLMo's convolutions are three tensors of a file each
+        saved = type(model).from_pretrained(f"{folder / kind}.saved").state_dict()
+        differs = [name for name, value in saved.items() if not torch.equal(value, torch.as_tensor(after[name]))]
+        expect(not differs, f"{kind}: the saved folder has other numbers of {differs}")
+        raises(gacc.Error, "document before", "--pack")(
+            lambda: gacc.from_pretrained(folder / kind, context=length, pack=True, **PLAIN))
+
+
+def test_what_is_called_a_delta_rule_and_is_none(folder):
+    """The function of transformers is tried: where it computes something else, it is followed."""
+    from transformers.models.qwen3_5 import modeling_qwen3_5 as file
+    model = made("Qwen3_5", folder / "base", linear_num_value_heads=2, linear_num_key_heads=2, linear_key_head_dim=8,
+                 linear_value_head_dim=8, num_hidden_layers=2, layer_types=["linear_attention", "full_attention"],
+                 head_dim=8)
+    kept = file.torch_chunk_gated_delta_rule
+    file.torch_chunk_gated_delta_rule = lambda query, key, value, g, beta, **_: (value * g[..., None] * 2, None)
+    try:
+        text, _, settings, _ = pretrained.text_of(folder / "base", context=T)
+        run = gacc.Session(gacc.compile(text, set=settings), device="cpu", threads=1)
+        run.load(folder / "base")
+        x, _ = tokens()
+        expect("delta_rule" not in text.replace("= reshape", ""), "it was taken for one")
+        expect(off(run.predict(tokens=x), model(x, use_cache=False).logits.detach()) < 1e-5, "other logits")
+    finally:
+        file.torch_chunk_gated_delta_rule = kept
 
 
 def test_a_window_of_one_token(folder):

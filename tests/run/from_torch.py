@@ -254,6 +254,10 @@ def test_operations(_):
         + x.view(-1, 3, 4).amin(1),
         "written": lambda x: torch.slice_scatter(x, x[:, :3] * 2, 1, 4, 7)
         + torch.slice_scatter(x, x[:, :3], 1, 9) * torch.slice_scatter(x, x[:, 3:5], 1, 0, 2),
+        "written in steps": lambda x: sum(
+            torch.slice_scatter(x, 2 * x[:, :n], 1, begin, end, step) for n, begin, end, step in (
+                (4, 1, 12, 3), (6, 0, 12, 2), (1, 5, 6, 7), (2, -4, -1, 2)))
+        + torch.slice_scatter(x.view(-1, 3, 4), a[None, :2].expand(len(x), 2, 4), 1, 0, 3, 2).flatten(1),
         "ones": lambda x: torch.cat([x[:, :1], torch.zeros(x.shape[0], 2), torch.ones_like(x[:, :1])], 1),
         "images": lambda x: F.interpolate(F.avg_pool2d(F.pad(x.view(-1, 1, 3, 4), (1, 1, 1, 0), value=0.5), 2, 2),
                                           scale_factor=2, mode="bilinear"),

@@ -75,6 +75,9 @@ OPERATIONS[aten._softmax.default] = softmax
 
 def check(node: fx.Node, values: dict[fx.Node, Any], count: int) -> None:
     """Refuses what carries something from one position of a sample to another otherwise than attention does."""
+    if node.target is torch.ops.gacc.delta_rule.default:
+        raise Unsupported("a delta rule carries its state into the next document: such a model is trained without "
+                          "--pack")
     if node.target is aten.convolution.default:
         raise Unsupported("a convolution over the positions reaches into the document before: such a model is trained "
                           "without --pack")
@@ -85,7 +88,8 @@ def check(node: fx.Node, values: dict[fx.Node, Any], count: int) -> None:
         if node.target in (aten.index.Tensor, aten.constant_pad_nd.default):
             dims = list(range(1, len(shape)))
         else:
-            said = node.args[1] if len(node.args) > 1 else -1
+            behind_part = node.target in (aten.slice_scatter.default, aten.select_scatter.default)
+            said, = node.args[1 + behind_part:2 + behind_part] or (-1,)
             dims = [d % len(shape) for d in (said if isinstance(said, (list, tuple)) else [said])]
         if len(shape) > 1 and any(
                 shape[d] == count and changes(node, d) and not of_features(node.args[0], d) for d in dims):

@@ -32,6 +32,7 @@ from .experts import by_products
 from .functions import by_elements, with_slope
 from .layers import attention, instance_norm, rms_norm
 from .patterns import norms
+from .recurrences import delta_rules
 from .region import OPERATIONS, Region
 from .repeats import Repeats, written_out
 from .state import Draws, Kept, for_this_thread, line_of, renamed, replaced
@@ -324,7 +325,7 @@ def captured(module: torch.nn.Module, given: Mapping[str, torch.Tensor], named: 
     def trace() -> tuple[torch.export.ExportedProgram, Kept]:
         return traced(module, given, named, output, trains, alike)
     try:
-        with torch.no_grad(), quiet(), whole_layers(), by_products(), renamed(module) as names:
+        with torch.no_grad(), quiet(), whole_layers(), by_products(), delta_rules(module), renamed(module) as names:
             draws = Draws()
             program, after = trace()
             if of := draws.drawn():

@@ -277,10 +277,13 @@ def slice_scatter(r: Region, x: Tensor, part: Tensor, dim: int = 0, begin: int |
     places = range(x.extent(dim))[begin:end:step]
     if not places:
         return x
-    if step != 1:
-        return written(r, x, part, dim, places)
-    before, after = [(0, places.start)], [(places.stop, x.extent(dim) - places.stop)]
-    pieces = [[r.slice(x, dim, at, n) for at, n in each if n] for each in (before, after)]
+    dim, end = dim % x.rank, min(places.start + step * len(places), x.extent(dim))
+    if step > 1:  # repeats each element `step` times, and keeps the first of these among x's own
+        count = end - places.start
+        wide = by_repeating(part, [axis + [(step, False)] * (i == dim) for i, axis in enumerate(part.axes)])
+        chosen = known(torch.arange(count).remainder(step).eq(0).view(count, *[1] * (x.rank - 1 - dim)))
+        part = r.select(truth(r, chosen), r.slice(wide, dim, 0, count), r.slice(x, dim, places.start, count), x.dtype)
+    pieces = [[r.slice(x, dim, at, n)] if n else [] for at, n in ((0, places.start), (end, x.extent(dim) - end))]
     return r.concat([*pieces[0], part, *pieces[1]], dim)
 
 

@@ -17,8 +17,9 @@ from .tensor import Tensor, Unsupported, extents, whole_constant
 aten = torch.ops.aten
 # What tables of angles are made by. Whether positions stay apart is seen by the tables' numbers.
 OF_ONE_POSITION = {*VIEWS, aten.mul.Tensor, aten._to_copy.default, aten.clone.default, aten.alias.default,
-                   aten.unsqueeze.default, aten.expand.default, aten.permute.default, aten.cat.default,
-                   aten.stack.default, aten.slice.Tensor, aten.bmm.default, aten.cos.default, aten.sin.default}
+                   aten.copy.default, aten.unsqueeze.default, aten.expand.default, aten.permute.default,
+                   aten.cat.default, aten.stack.default, aten.slice.Tensor, aten.slice_scatter.default,
+                   aten.select.int, aten.select_scatter.default, aten.bmm.default, aten.cos.default, aten.sin.default}
 
 NO_TURN = (Unsupported, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError)
 
@@ -59,7 +60,7 @@ class Rotations:
         """`positions`: the operation that makes those of documents."""
         self.values, self.operation = values, positions
         self.found: dict[fx.Node, tuple[fx.Node, Turn]] = {}
-        self.numbers: dict[fx.Node, Any] = {}  # of one sample, whose documents' positions are `backwards`
+        self.numbers: dict[fx.Node, Any] = {}  # of one sample, whose documents' positions are `scattered`
         self.turns: dict[tuple, Turn | None] = {}
 
     def of(self, node: fx.Node) -> tuple[fx.Node, Turn] | None:
@@ -106,11 +107,12 @@ class Rotations:
         if not isinstance(count, int) or count < 2:
             return None
         positions = self.documents(made)
-        places = backwards(count)[0] if positions else torch.arange(count)
+        places = scattered(count)[0] if positions else torch.arange(count)
         angles = self.of_one_sample(made.args[0])
         angles, *tables = (x.reshape(-1, x.shape[-1]) for x in (angles, *map(self.of_one_sample, (cosine, sine))))
-        if any(list(table.shape) != [count, rotated] for table in tables) or len(angles) != count:
+        if any(list(table.shape) != [count, rotated] for table in tables) or len(angles) % count:
             return None
+        angles = angles[:count]  # of the first of several grids, as images have; tables are compared whole
         magnitude = float(tables[0][places == 0][0, 0])
         for frequencies in (angles[places == 1][0, :rotated // 2], angles[places == 1][0, ::2]):
             turn = Turn(tuple(frequencies.tolist()), magnitude, interleaved, positions)
@@ -139,7 +141,7 @@ class Rotations:
             if isinstance(value, torch.SymInt):
                 self.numbers[node] = extents([value])[0][0]
             elif node.target == self.operation:
-                self.numbers[node] = backwards(shape(node)[1])
+                self.numbers[node] = scattered(shape(node)[1])
             elif isinstance(x, Tensor) and x.constant is not None:
                 self.numbers[node] = whole_constant(x, 1).to(value.dtype)
             elif self.open(node):
@@ -150,15 +152,18 @@ class Rotations:
         return self.numbers[node]
 
 
-def backwards(count: int) -> torch.Tensor:
-    """Positions of one sample: another order than a window's own, so that tables of these are no tables of those."""
-    return torch.arange(count).flip(0)[None]
+def scattered(count: int) -> torch.Tensor:
+    """Positions of one sample in an order that no table has by itself, so that tables of these are no tables of a
+    window's own."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(count))
+    return (order if (order.diff() != 1).any() else order.flip(0))[None]
 
 
 def first_of(node: Any) -> Any:
     """The cos, or sin, that a table is made of."""
     while isinstance(node, fx.Node) and node.target in OF_ONE_POSITION - {aten.cos.default, aten.sin.default}:
-        node = node.args[0][0] if isinstance(node.args[0], (list, tuple)) else node.args[0]
+        node = node.args[node.target is aten.copy.default]
+        node = node[0] if isinstance(node, (list, tuple)) else node
     return node
 
 
