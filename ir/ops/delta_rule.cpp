@@ -24,7 +24,7 @@ namespace gacc::ir {
 
 namespace {
 
-// What an operand or a result has for each position of a sample: one number a head, or the channels of its heads.
+// The shape of an operand or a result: one number a head for each position, the channels of its heads, ...
 enum class Part : uint8_t {
   numbers,      // [B,T,H]
   shared_keys,  // [B,T,G K]
@@ -93,13 +93,15 @@ void expect_head_channels(const OpView& op, size_t operand, int64_t heads) {
 Types infer_delta_rule(const OpView& op) {
   const DeltaForm& form = delta_form(op);
   const int64_t heads = op.integer("heads"), key_heads = op.integer("key_heads");
-  if (heads < 1 || key_heads < 0 || (key_heads > 0 && heads % key_heads != 0))
+  if (heads < 1) refuse(op, Kind::out_of_range, "heads is {}, not at least 1", heads);
+  if (key_heads < 0 || (key_heads > 0 && heads % key_heads != 0))
     refuse(op, Kind::out_of_range, "{} heads of values do not divide into {} of keys", heads, key_heads);
   if (op.integer("chunk") < 1)
     refuse(op, Kind::out_of_range, "chunk is {}, not at least 1", op.integer("chunk"));
   expect_float(op, 0);
-  expect_head_channels(op, form.keys.value_or(0), key_heads > 0 && form.keys ? key_heads : heads);
-  expect_head_channels(op, form.values.value_or(0), heads);
+  const int64_t first_heads = form.operands.front() == Part::shared_keys && key_heads > 0 ? key_heads : heads;
+  for (const size_t i : {size_t{0}, form.keys.value_or(0)}) expect_head_channels(op, i, first_heads);
+  expect_head_channels(op, form.values.value_or(0), form.values ? heads : first_heads);
   const DeltaRule s = delta_rule_of(op);
   for (size_t i = 0; i < form.operands.size(); ++i) {
     const Shape wanted = part_shape(form.operands[i], s);
@@ -332,7 +334,7 @@ DeltaRule delta_rule_of(const OpView& op) {
   DeltaRule s{.length = op.operand(0).shape[1],
               .heads = op.integer("heads"),
               .key_heads = key_heads > 0 ? key_heads : op.integer("heads"),
-              .chunk = op.integer("chunk")};
+              .chunk = std::min(op.integer("chunk"), op.operand(0).shape[1])};
   if (form.keys) s.keys = op.operand(*form.keys).shape[2] / s.key_heads;
   if (form.values) s.values = op.operand(*form.values).shape[2] / s.heads;
   return s;
@@ -342,12 +344,9 @@ extern const OpInfo op_delta_rule{
     .name = "delta_rule",
     .summary =
         "the gated delta rule: a matrix of state for each head, S = exp(decay) S + k (beta r)' with r = v - "
-        "exp(decay) "
-        "S' k, read by out = S' q, from position to position; operands: q and k [B,T,key_heads K], v "
-        "[B,T,heads V], "
-        "decay and beta [B,T,heads]; results: out and r [B,T,heads V]. key_heads 0 are as many as heads; "
-        "fewer are "
-        "shared by neighbouring heads. The gradient keeps S every `chunk` positions",
+        "exp(decay) S' k, read by out = S' q, from position to position; operands: q and k [B,T,key_heads K], "
+        "v [B,T,heads V], decay and beta [B,T,heads]; results: out and r [B,T,heads V]. key_heads 0 are as "
+        "many as heads; fewer are shared by neighbouring heads. The gradient keeps S every `chunk` positions",
     .operands = 5,
     .results = 2,
     .attrs = kDeltaAttrs,
@@ -413,8 +412,7 @@ extern const OpInfo op_delta_rule_grad_decay{
     .name = "delta_rule.grad.decay",
     .summary =
         "d_decay of `delta_rule` [B,T,heads]: the sum from each position to its chunk's end of the terms "
-        "[B,T,heads], "
-        "and the following chunk's [B,chunks,heads]; operands: the terms, the chunks'",
+        "[B,T,heads], and the following chunk's [B,chunks,heads]; operands: the terms, the chunks'",
     .operands = 2,
     .attrs = kDeltaAttrs,
     .infer = infer_delta_rule,

@@ -75,9 +75,9 @@ TEST(Device, AttentionAtTheEdges) {
   check_eval(attention_module({3, 1, 515, true, false}, 1), {1}, 2e-5);
 }
 
-// Lanes that are teams of threads, ragged chunks, heads that share keys, and more channels than are written out. Keys are
-// short and the state is forgotten, so that nothing grows from position to position; beta is 1, so that what is lacking is
-// what is written.
+// Lanes that are teams of threads, ragged chunks, heads that share keys, and more channels than are written out. Keys
+// are short and the state is forgotten, so that nothing grows from position to position; beta is 1, so that what is
+// lacking is what is written.
 TEST(Device, DeltaRuleAtTheEdges) {
   struct Case {
     int64_t length, heads, key_heads, keys, values, chunk;

@@ -1,7 +1,7 @@
 // Kernels of the gated delta rule (ir/ops/delta_rule.cpp has the formulas). A head's state is a matrix [K, V]. A lane
-// has one of its columns or one of its rows, in an array of its own, and walks the positions of its sample one after the
-// other; keys, queries and what is written pass by as rows that all lanes share. On a GPU a lane is a team of threads
-// (lane_arrays.h). All arithmetic is f32, and its order follows from the sizes alone.
+// has one of its columns or one of its rows, in an array of its own, and walks the positions of its sample one after
+// the other; keys, queries and what is written pass by as rows that all lanes share. On a GPU a lane is a team of
+// threads (lane_arrays.h). All arithmetic is f32, and its order follows from the sizes alone.
 #include <optional>
 
 #include "codegen/emit/handwritten/emitters.h"

@@ -125,8 +125,10 @@ std::vector<Values> LaneArrays::dots(const std::vector<Dot>& sets) {
 Value* LaneArrays::dot(Array a, Array b) {
   const Target::Carried sum = over_chunks({real(0)}, [&](const Chunk& at, const Target::Carried& carried) {
     Value* now = carried[0];
-    for (unsigned i = 0; i < chunk(); ++i)
-      now = t_.math.fma(get(a, element(at, i)), get(b, element(at, i)), now);
+    for (unsigned i = 0; i < chunk(); ++i) {
+      Value *of_a = get(a, element(at, i)), *of_b = get(b, element(at, i));
+      now = t_.math.fma(of_a, of_b, now);
+    }
     return Target::Carried{at.there == nullptr ? now : b_.CreateSelect(at.there, now, carried[0])};
   });
   return dealt(sum)[0];
