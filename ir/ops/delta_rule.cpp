@@ -344,7 +344,8 @@ extern const OpInfo op_delta_rule{
     .name = "delta_rule",
     .summary =
         "the gated delta rule: a matrix of state for each head, S = exp(decay) S + k (beta r)' with r = v - "
-        "exp(decay) S' k, read by out = S' q, from position to position; operands: q and k [B,T,key_heads K], "
+        "exp(decay) S' k, read by out = S' q, from position to position; operands: q and k [B,T,key_heads "
+        "K], "
         "v [B,T,heads V], decay and beta [B,T,heads]; results: out and r [B,T,heads V]. key_heads 0 are as "
         "many as heads; fewer are shared by neighbouring heads. The gradient keeps S every `chunk` positions",
     .operands = 5,

@@ -96,6 +96,22 @@ TEST(Refusals, ShapesAndProducts) {
             "`matmul.acc`: `@w` is f32[5,4]; the product is [4,4] [shape-mismatch]");
 }
 
+TEST(Refusals, DeltaRules) {
+  EXPECT_EQ(refusal("%y, %r2 = delta_rule 1.0, %t, %t, %t, %t : f32[B,2,4], f32[B,2,4]"),
+            "`delta_rule`: `1.0` is a number; it must be [B,T,C] [shape-mismatch]");
+  EXPECT_EQ(refusal("%y, %r2 = delta_rule %x, %t, %t, %t, %t : f32[B,2,4], f32[B,2,4]"),
+            "`delta_rule`: `%x` is f32[B,4]; it must be [B,T,C] [shape-mismatch]");
+  EXPECT_EQ(refusal("%y, %r2 = delta_rule %t, %t, %t, %t, %t : f32[B,2,4], f32[B,2,4] {heads = 3}"),
+            "`delta_rule`: `%t` is f32[B,2,4]; 4 channels do not divide into 3 heads [shape-mismatch]");
+  EXPECT_EQ(
+      refusal("%y, %r2 = delta_rule %t, %t, %t, %t, %t : f32[B,2,4], f32[B,2,4] {heads = 4, key_heads = 3}"),
+      "`delta_rule`: 4 heads of values do not divide into 3 of keys [out-of-range]");
+  EXPECT_EQ(refusal("%y, %r2 = delta_rule %t, %t, %t, %t, %t : f32[B,2,4], f32[B,2,4] {heads = 2}"),
+            "`delta_rule`: `%t` is f32[B,2,4]; it must be f32[B,2,2] [shape-mismatch]");
+  EXPECT_EQ(refusal("%y = delta_rule.grad.decay %t, %t : f32[B,2,4] {chunk = 0, heads = 4}"),
+            "`delta_rule.grad.decay`: chunk is 0, not at least 1 [out-of-range]");
+}
+
 TEST(Refusals, LossesAndNorms) {
   EXPECT_EQ(refusal("%y, %m, %l, %c = cross_entropy %x, %v : f32[B,1], f32[B,1], f32[B,1], i32[B,1]"),
             "`cross_entropy`: `%x` is f32[B,4], `%v` is i32[B]; the target must be [B,1] [shape-mismatch]");
