@@ -35,6 +35,7 @@ enum class Part : uint8_t {
   sums,         // [B,chunks,H]
 };
 
+// What an op of the family takes and gives.
 struct DeltaForm {
   const OpInfo* op;
   std::vector<Part> operands, results;

@@ -104,5 +104,5 @@ def delta_rules(module: torch.nn.Module) -> Iterator[None]:
     files = {kind.__module__ for part in module.modules() for kind in type(part).__mro__} & sys.modules.keys()
     functions = [(file, vars(file)[NAME]) for file in map(sys.modules.get, files) if NAME in vars(file)]
     with replaced(*((file, NAME, for_this_thread(in_place_of(function, torch.ops.gacc.delta_rule), function))
-                    for file, function in functions if is_delta_rule(function))):
+                    for file, function in functions if is_delta_rule(inspect.unwrap(function)))):
         yield
