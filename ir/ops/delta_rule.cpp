@@ -35,7 +35,7 @@ enum class Part : uint8_t {
   sums,         // [B,chunks,H]
 };
 
-// What an op of the family takes and gives.
+// The operands and results of an op of the family.
 struct DeltaForm {
   const OpInfo* op;
   std::vector<Part> operands, results;

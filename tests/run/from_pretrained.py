@@ -312,6 +312,39 @@ def test_packed_documents_are_each_alone(folder):
     raises(gacc.Error, "--pack")(lambda: gacc.from_pretrained(folder / "mamba", context=T, pack=True, **PLAIN))
 
 
+class Mixer(torch.nn.Module):
+    """Tokens by documents' positions, an attention, and what `mixes` makes of its output [batch, T, width]."""
+
+    def __init__(self, width, mixes):
+        super().__init__()
+        self.table, self.places = torch.nn.Embedding(9, width), torch.nn.Embedding(T, width)
+        self.inside, self.outside = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, 9)
+        self.square, self.layer, self.mixes = torch.nn.Parameter(torch.randn(T, T)), torch.nn.Linear(T, T), mixes
+
+    def forward(self, tokens, documents):
+        x = self.table(tokens) + self.places(torch.ops.gacc.positions(documents))
+        parts = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in self.inside(x).chunk(3, -1))
+        y = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+        return self.outside(self.mixes(self, y.transpose(1, 2).flatten(2)))
+
+
+def test_a_product_over_the_positions_is_no_way_between_documents(_):
+    """Also where there are as many features, whose products are none."""
+    x = torch.zeros(2, T, dtype=torch.int64)
+    said = ['loss.type = "cross_entropy"']
+    ways = {"layer": lambda net, x: net.layer(x.mT).mT,
+            "parameter": lambda net, x: net.square.tril() @ x,
+            "constant": lambda net, x: torch.ones(T, T).tril() @ x,
+            "einsum": lambda net, x: torch.einsum("btc,ts->bsc", x, net.square)}
+    for width in (T, 24):
+        def lowered(mixes):
+            return lowering.text_of(Mixer(width, mixes), {"tokens": x, "documents": x}, target="next", classes=True,
+                                    settings=lambda names: said)
+        lowered(lambda net, x: x * 2)
+        for mixes in ways.values():
+            raises(gacc.Error, "a product over the positions", "--pack")(lambda: lowered(mixes))
+
+
 def test_blocks_that_are_alike_are_followed_once(_):
     from gacc.torch import export
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES | dict(num_hidden_layers=5))).eval()

@@ -14,6 +14,7 @@ from torch import fx
 from .layers import HIDDEN
 from .operations import OPERATIONS
 from .patterns import PASSED, VIEWS
+from .recurrences import delta_rule  # noqa: F401  defines the operation
 from .region import Region, row
 from .tensor import B, Tensor, Unsupported, axes_of
 
@@ -27,8 +28,12 @@ ALONG = {aten.cumsum.default, aten.cumprod.default, aten.logcumsumexp.default, a
          aten.flip.default, aten.roll.default, aten.unfold.default, aten.index_select.default, aten.select.int,
          aten.slice.Tensor, aten.slice_scatter.default, aten.select_scatter.default, aten.sum.dim_IntList,
          aten.mean.dim, aten.amax.default, aten.index.Tensor, aten.sort.default, aten.topk.default}
-PRODUCTS = {aten.bmm.default, aten.mm.default}
+PRODUCTS = {aten.bmm.default, aten.mm.default, aten.linear.default}
 MAKES_FEATURES = {aten.linear.default, aten.embedding.default}
+# The argument that has an operation's axes, and the one that has its last axis.
+TAKES_AXES = {aten.linear.default: (0, 0), aten.embedding.default: (1, 1), torch.ops.gacc.positions.default: (0, 0),
+              aten.mm.default: (0, 1), aten.bmm.default: (0, 1), torch.ops.gacc.delta_rule.default: (2, 2),
+              aten.scaled_dot_product_attention.default: (0, 2), torch.ops.gacc.capped_attention.default: (0, 2)}
 KEEPS_AXES = {*PASSED, aten.native_dropout.default, aten.expand.default, aten.slice.Tensor, aten.cat.default,
               aten.split_with_sizes.default, aten.native_layer_norm.default, aten.rms_norm.default,
               torch.ops.gacc.offset_rms_norm.default}
@@ -92,27 +97,41 @@ def check(node: fx.Node, values: dict[fx.Node, Any], count: int) -> None:
             said, = node.args[1 + behind_part:2 + behind_part] or (-1,)
             dims = [d % len(shape) for d in (said if isinstance(said, (list, tuple)) else [said])]
         if len(shape) > 1 and any(
-                shape[d] == count and changes(node, d) and not of_features(node.args[0], d) for d in dims):
+                shape[d] == count and changes(node, d) and axis_of(node.args[0], d) != "features" for d in dims):
             raise Unsupported("it works along the positions, across the borders of documents: such a model is trained "
                               "without --pack")
-    if node.target in PRODUCTS and len(given) == 2 and node.args[0].meta["val"].shape[-1] == count and not of_features(
-            node.args[0], -1) and not any(
-            isinstance(n.target, torch._ops.OpOverload) and "softmax" in n.target.name() for n in behind(node.args[0])):
+    if node.target in PRODUCTS and given and mixes(node, given, count):
         raise Unsupported("a product over the positions, which is no attention by a softmax, mixes documents: such a "
                           "model is trained without --pack")
 
 
-def of_features(node: fx.Node, dim: int) -> bool:
-    """Returns whether an axis is of the features that a linear layer or an embedding makes, where the positions happen
-    to be as many."""
-    while isinstance(node, fx.Node) and node.op == "call_function":
+def mixes(node: fx.Node, given: list[fx.Node], count: int) -> bool:
+    """Returns whether a product sums over the positions: of two values, as attention does, or of one and a matrix."""
+    left, right = node.args[:2]
+    if len(given) == 2:
+        by_softmax = any(isinstance(n.target, torch._ops.OpOverload) and "softmax" in n.target.name()
+                         for n in behind(left))
+        return left.meta["val"].shape[-1] == count and axis_of(left, -1) != "features" and not by_softmax
+    x, dim = (left, -1) if left is given[0] else (right, -2)
+    return 1 < count == x.meta["val"].shape[dim] and axis_of(x, dim) == "positions"
+
+
+def axis_of(node: Any, dim: int) -> str | None:
+    """What an axis is of: of the "features" that a layer makes, also where the positions happen to be as many, or of
+    the "positions" of an input. None: it is not known."""
+    while isinstance(node, fx.Node):
         shape = node.meta["val"].shape
         dim %= len(shape)
+        if node.op == "placeholder":
+            return "positions" if dim == 1 and isinstance(shape[0], torch.SymInt) else None
         if node.target is operator.getitem:
             node = node.args[0]
-        if node.target in MAKES_FEATURES:
-            return dim == len(shape) - 1
-        if node.target is aten.permute.default:
+        last = dim == len(shape) - 1
+        if node.target in MAKES_FEATURES and last:
+            return "features"
+        if node.target in TAKES_AXES:
+            node = node.args[TAKES_AXES[node.target][last]]
+        elif node.target is aten.permute.default:
             dim, node = node.args[1][dim], node.args[0]
         elif node.target is aten.unsqueeze.default:
             dim, node = dim - (dim > node.args[1] % len(shape)), node.args[0]
@@ -122,14 +141,15 @@ def of_features(node: fx.Node, dim: int) -> bool:
             same = [j for j in range(1, len(before)) if before[j] == shape[dim]
                     and math.prod(before[j:]) == math.prod(shape[dim:])]
             if not same and not any(math.prod(shape[k:]) == before[-1] for k in range(1, dim + 1)):
-                return False
+                return None
             dim = same[0] if same else len(before) - 1
-        elif torch.Tag.pointwise in node.target.tags or node.target in KEEPS_AXES:
+        elif node.op == "call_function" and (
+                torch.Tag.pointwise in node.target.tags or node.target in KEEPS_AXES):
             node = next((n for n in node.all_input_nodes if isinstance(x := n.meta["val"], torch.Tensor)
                          and x.dim() == len(shape)), None)
         else:
-            return False
-    return False
+            return None
+    return None
 
 
 def changes(node: fx.Node, dim: int) -> bool:
