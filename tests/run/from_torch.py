@@ -276,6 +276,9 @@ def test_operations(_):
                                                          attn_mask=torch.ones(6, 6).tril().bool()),
         "scales": lambda x: sum(F.scaled_dot_product_attention(*[x.view(-1, 1, 6, 2)] * 3, scale=scale)
                                 for scale in (0.0, -0.5, 1e-50, 2.0)),
+        "values of another width": lambda x: torch.cat([F.scaled_dot_product_attention(
+            *[x.view(-1, 1, 4, 3)[..., -n:] for n in (q, q, v)], is_causal=True) for q, v in ((2, 1), (1, 3))], -1)
+        + F.scaled_dot_product_attention(*[x.view(-1, 6, 2)] * 2, x.view(-1, 6, 2)[..., :1]).sum(1)[:, None, None],
         "zeros behind": lambda x: F.pad(x.view(-1, 3, 4), (0, 0, 0, 2, 0, 0)),  # none beside the samples
         "causal": lambda x: F.scaled_dot_product_attention(*[x.view(-1, 1, 6, 2)] * 3, is_causal=True)
         + F.scaled_dot_product_attention(

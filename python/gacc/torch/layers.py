@@ -443,10 +443,12 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
         (k, v), enable_gqa = few, True
     heads = [x.extent(1) if x.rank == 4 else 1 for x in (q, k, v)]
     shared = heads[0] // heads[1] if heads[1] and heads[0] % heads[1] == 0 else 0
-    together = (mask is None and queries == keys and v.extent(-1) == width and q.rank in (3, 4) and shared
-                and heads[1] == heads[2] and all(x.axes[0] in ([(B, True)], [(B, False)]) for x in (q, k, v)))
+    together = (mask is None and queries == keys and q.rank in (3, 4) and shared and heads[1] == heads[2]
+                and all(x.axes[0] in ([(B, True)], [(B, False)]) for x in (q, k, v)))
     if together and (shared == 1 or enable_gqa):
         q, k, turn = before_turn(r, q, k)
+        channels, width = v.extent(-1), max(width, v.extent(-1))
+        q, k, v = (pad(r, x, [0, width - x.extent(-1)], 0.0) for x in (q, k, v))  # zeros add nothing to a score
         factor = scale * math.sqrt(width)
         by_op = 1e-30 < scale < 1e30  # a scale that the op takes; 0 stands for its own
         if not by_op:
@@ -482,9 +484,10 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
             attributes.update(p=float(dropout_p), stream=r.stream())
         y = r.emit("attention.dropout" if dropout_p else "attention", operands, *types, **attributes)[0]
         out = Tensor([[(B, True)], *axes_of(shape[1:])], "f32", y, shape)
-        if q.rank == 3:
-            return out
-        return r.permute(r.view(out, [(1, True), (queries, False), (heads[0], False), (width, False)]), [0, 2, 1, 3])
+        if q.rank == 4:
+            out = r.view(out, [(1, True), (queries, False), (heads[0], False), (width, False)])
+        out = r.slice(out, -1, 0, channels)
+        return out if q.rank == 3 else r.permute(out, [0, 2, 1, 3])
     if enable_gqa and shared > 1:
         k, v = (grouped(r, x, shared) for x in (k, v))
     swapped = [*range(k.rank - 2), k.rank - 1, k.rank - 2]
