@@ -48,6 +48,40 @@ p = 0.3
 type = "linear"
 features = 11
 """
+# Heads of values that share those of keys, over more than one chunk of positions.
+DELTA_RULE = """
+module @delta phase(model) {
+  set loss.type = "cross_entropy"
+  set loss.target = "next"
+  set optimizer.type = "adamw"
+  set inputs.tokens.range = 11
+  param @table : f32[11,32]
+  param @inside : f32[136,32]
+  param @outside : f32[11,64]
+  state @seed.low : i32[] given
+  state @seed.high : i32[] given
+  init {
+    random.normal @table, @seed.low, @seed.high {std = 0.5, stream = 1}
+    random.normal @inside, @seed.low, @seed.high {std = 0.2, stream = 2}
+    random.normal @outside, @seed.low, @seed.high {std = 0.2, stream = 3}
+  }
+  step(%tokens : i32[B,70], %next : i32[B,70]) {
+    %x = embedding %tokens, @table : f32[B,70,32]
+    %all = matmul %x, @inside : f32[B,70,136] {tb}
+    %q = slice %all : f32[B,70,32] {axis = 1, from = 0, size = 32}
+    %k = slice %all : f32[B,70,32] {axis = 1, from = 32, size = 32}
+    %v = slice %all : f32[B,70,64] {axis = 1, from = 64, size = 64}
+    %decay = slice %all : f32[B,70,4] {axis = 1, from = 128, size = 4}
+    %beta = slice %all : f32[B,70,4] {axis = 1, from = 132, size = 4}
+    %share = sigmoid %beta : f32[B,70,4]
+    %soft = bce_with_logits %decay, 0.0 : f32[B,70,4]
+    %forget = neg %soft : f32[B,70,4]
+    %read, %lacking = delta_rule %q, %k, %v, %forget, %share : f32[B,70,64], f32[B,70,64] {heads = 4, key_heads = 2}
+    %out = matmul %read, @outside : f32[B,70,11] {tb}
+    yield output %out
+  }
+}
+"""
 SMALL_MLP = {"layers.fc1.features": 64, "layers.fc2.features": 48, "layers.fc3.features": 16}
 SMALL_GPT = {"layers.h.repeat": 1, "layers.tok.features": 64, "layers.h.layers.mix.layers.attn.heads": 2,
              "layers.h.layers.mlp.layers.up.features": 128, "layers.h.layers.mlp.layers.down.features": 64}
@@ -86,6 +120,7 @@ CASES = (
     Case("llama", "llama_hf", {**train(4, 2), **SMALL_LLAMA, **CALM,
                                "layers.layers.layers.mix.layers.attn.window": 8}, 11),
     Case("dropout", DROPOUT, {**train(4, 2), **CALM}, 11),
+    Case("delta_rule", DELTA_RULE, {**train(4, 2), **CALM}, 11),
     Case("k1", "shakespeare_gpt", {**train(32, 1), **TINY_GPT, **CALM}, 64, precisions=("f32", "f16"), modes=("graph",),
          small=("f16",)),
     Case("k4", "shakespeare_gpt", {**train(8, 4), **TINY_GPT, **CALM}, 64, precisions=("f32", "f16"), modes=("graph",),
