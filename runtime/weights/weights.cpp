@@ -172,8 +172,7 @@ std::vector<int64_t> joined_shape(const WeightSource& source, const PublishedNam
   std::vector<int64_t> shape;
   for (size_t i = 0; i < source.tensors.size(); ++i) {
     std::vector<int64_t> part = transposed_if(source.tensors[i]->shape, source.transpose);
-    if (rows && (part == shape_of_rows(source.buffer->shape, parts[i]) || part.size() == 2))
-      part = as_rows(part);
+    if (rows && part == shape_of_rows(source.buffer->shape, parts[i])) part = as_rows(part);
     if (rows && part.size() != 2) return {};
     if (!parts.empty() && !part.empty() && part.front() != parts[i]) return {};
     if (i == 0)

@@ -14,7 +14,6 @@ from torch import fx
 from .layers import HIDDEN
 from .operations import OPERATIONS
 from .patterns import PASSED, VIEWS
-from .recurrences import delta_rule  # noqa: F401  defines the operation
 from .region import Region, row
 from .tensor import B, Tensor, Unsupported, axes_of
 
@@ -32,7 +31,7 @@ PRODUCTS = {aten.bmm.default, aten.mm.default, aten.linear.default}
 MAKES_FEATURES = {aten.linear.default, aten.embedding.default}
 # The argument that has an operation's axes, and the one that has its last axis.
 TAKES_AXES = {aten.linear.default: (0, 0), aten.embedding.default: (1, 1), torch.ops.gacc.positions.default: (0, 0),
-              aten.mm.default: (0, 1), aten.bmm.default: (0, 1), torch.ops.gacc.delta_rule.default: (2, 2),
+              aten.mm.default: (0, 1), aten.bmm.default: (0, 1),
               aten.scaled_dot_product_attention.default: (0, 2), torch.ops.gacc.capped_attention.default: (0, 2)}
 KEEPS_AXES = {*PASSED, aten.native_dropout.default, aten.expand.default, aten.slice.Tensor, aten.cat.default,
               aten.split_with_sizes.default, aten.native_layer_norm.default, aten.rms_norm.default,
