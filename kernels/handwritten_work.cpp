@@ -120,6 +120,7 @@ void attention_work(const Asked& a) {
                            .causal = shape.causal != 0,
                            .gradient = gradient,
                            .fetched = shape.tile > 0 ? shape.fetched(gradient) : 0,
+                           .warp_rows = shape.tile > 0 ? shape.warp_rows : 0,
                            .window = shape.window,
                            .document = ir::estimated_document(a.op)};
   a.work.loads.add(16, a.work.moved);

@@ -44,9 +44,10 @@ struct ProductWork {
 struct AttentionWork {
   int64_t heads = 0, length = 0, channels = 0;  // heads: of all samples
   bool causal = false, gradient = false;
-  double fetched = 0;    // bytes of shared memory for each element of the scores
-  int64_t window = 0;    // positions that a query sees; 0: no limit
-  int64_t document = 0;  // positions of each; 0: all are of one
+  double fetched = 0;     // bytes of shared memory for each element of the scores
+  int64_t warp_rows = 0;  // of a block that a warp has
+  int64_t window = 0;     // positions that a query sees; 0: no limit
+  int64_t document = 0;   // positions of each; 0: all are of one
 };
 
 struct Work {

@@ -1,9 +1,11 @@
-// Abilities of a GPU, for estimates: one card stands for each target. Every figure is somebody's measurement,
-// a data sheet's or a guess, and machine.cpp says which; nothing here was measured with gacc.
+// Abilities of a GPU, for estimates: one card stands for each target. Every figure is a measurement, a data
+// sheet's or a guess, and machine.cpp says which.
 // docs/gpu.md has the formulas that use them.
 #pragma once
 #include <cstdint>
 #include <string_view>
+
+#include "kernels/gpu_target.h"
 
 namespace gacc::kernels {
 
@@ -40,11 +42,13 @@ struct Machine {
   static constexpr double kStarted = 0.92;      // blocks that the whole GPU starts a clock
   static constexpr double kBlockCycles = 400;   // from a block's end to its successor's first load
   static constexpr double kTile = 1e-6;         // prologue and epilogue of a product's tile
+  static constexpr double kLibraryTile = 2e-6;  // ... of the library's
 
   double f32() const { return 2.0 * static_cast<double>(lanes * sms) * clock; }  // FLOP/s
 };
 
 // Returns the machine of a target as gaccc --target names it; for one that is not in the table the nearest before it.
 const Machine& machine(std::string_view target);
+const Machine& machine(const GpuTarget& target);
 
 }  // namespace gacc::kernels

@@ -1,6 +1,7 @@
 // GPT-2 124M in f16, 16 windows of 1024 tokens, on an H100: the model's estimate of each kind of launch
 // against another program's, which was told by hand what each launch does (from its machine code), and has
-// the same formulas. So this test sees wrong bytes, chains and instruction counts.
+// the same formulas. So this test sees wrong bytes, chains and instruction counts. Nothing is estimated to take less
+// than its floor.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -20,25 +21,25 @@ struct Row {
   double microseconds;
 };
 // One launch, with its gap.
-constexpr Row kRows[] = {{"product 16384x2304x768", 89.43},
-                         {"product 16384x768x768", 31.73},
-                         {"product 16384x3072x768", 118.51},
-                         {"product 16384x768x3072", 109.86},
-                         {"product 16384x768x2304", 83.70},
-                         {"product 2304x768x16384", 100.87},
-                         {"product 768x768x16384", 39.34},
-                         {"product 3072x768x16384", 136.57},
-                         {"product 768x3072x16384", 136.57},
-                         {"product 2048x50257x768", 237.33},
-                         {"product 2048x768x50257", 236.21},
-                         {"product 50257x768x2048", 248.82},
-                         {"attention", 95.66},
+constexpr Row kRows[] = {{"product 16384x2304x768", 102.72},
+                         {"product 16384x768x768", 37.16},
+                         {"product 16384x3072x768", 135.71},
+                         {"product 16384x768x3072", 118.82},
+                         {"product 16384x768x2304", 91.53},
+                         {"product 2304x768x16384", 108.25},
+                         {"product 768x768x16384", 44.20},
+                         {"product 3072x768x16384", 146.08},
+                         {"product 768x3072x16384", 146.08},
+                         {"product 2048x50257x768", 273.29},
+                         {"product 2048x768x50257", 254.12},
+                         {"product 50257x768x2048", 284.60},
+                         {"attention", 138.70},
                          {"attention_grad", 375.31},
-                         {"add_gelu_tanh", 82.49},
+                         {"add_gelu_tanh", 98.88},
                          {"add_add_row_sum_mul", 41.09},
                          {"sub_mul_mul_row_sum", 36.14},
                          {"add", 52.71},
-                         {"cast_cast_mul_row_sum", 19.17}};
+                         {"cast_cast_mul_row_sum", 22.22}};
 
 TEST(Gpt2Cost, AgreesLaunchByLaunch) {
   const ScheduledModel model = schedule_model(
@@ -51,6 +52,7 @@ TEST(Gpt2Cost, AgreesLaunchByLaunch) {
     sum += 1e6 * launch.seconds;
     ++count;
   }
+  for (const LaunchCost& launch : cost.launches) EXPECT_GE(launch.seconds, launch.floor) << launch.name;
   for (const Row& row : kRows) {
     const auto [sum, count] = found[row.name];
     ASSERT_GT(count, 0) << row.name << " is not launched any more: take its row out";

@@ -36,14 +36,14 @@ TEST(LaunchCost, ProductsOfTheLibrary) {
     int64_t m, n, k, leading;
     double c_bytes, sm_90, sm_80, sm_75, sm_100;
   };
-  constexpr Row kRows[] = {{16384, 2304, 768, 16, 2, 88.476, 241.73, 1860.522, 43.326},
-                           {16384, 768, 3072, 16, 2, 108.906, 338.467, 2533.996, 55.775},
-                           {768, 768, 16384, 16, 8, 38.385, 85.706, 690.314, 16.948},
-                           {2048, 50257, 768, 2, 2, 371.243, 784.816, 7189.046, 195.914},
-                           {2048, 768, 50257, 2, 2, 372.582, 829.933, 7417.441, 177.773},
-                           {50257, 768, 2048, 2, 8, 367.301, 775.08, 7276.599, 180.818},
-                           {128, 128, 8192, 16, 2, 4.824, 8.698, 25.509, 3.415},
-                           {8192, 8192, 8192, 16, 2, 1488.924, 4224.275, 34949.749, 660.908}};
+  constexpr Row kRows[] = {{16384, 2304, 768, 16, 2, 101.766, 261.446, 1928.113, 52.981},
+                           {16384, 768, 3072, 16, 2, 117.867, 352.967, 2589.775, 61.157},
+                           {768, 768, 16384, 16, 8, 43.253, 93.987, 719.63, 20.168},
+                           {2048, 50257, 768, 2, 2, 404.54, 836.224, 7348.079, 221.394},
+                           {2048, 768, 50257, 2, 2, 386.775, 853.482, 7502.687, 184.081},
+                           {50257, 768, 2048, 2, 8, 402.06, 843.914, 7540.253, 199.556},
+                           {128, 128, 8192, 16, 2, 6.965, 11.072, 30.06, 5.459},
+                           {8192, 8192, 8192, 16, 2, 1510.535, 4252.9, 35037.647, 677.413}};
   for (const Row& row : kRows) {
     const ProductWork work{
         .m = row.m, .n = row.n, .k = row.k, .leading = row.leading, .c_bytes = row.c_bytes};
@@ -59,10 +59,10 @@ TEST(LaunchCost, ProductsOfTheArtifact) {
     int64_t m, n, k, tile;
     double c_bytes, sm_90, sm_80;
   };
-  constexpr Row kRows[] = {{16384, 2304, 768, 128, 2, 152.757, 332.386},
-                           {768, 768, 16384, 64, 8, 140.694, 306.047},
+  constexpr Row kRows[] = {{16384, 2304, 768, 128, 2, 156.087, 339.648},
+                           {768, 768, 16384, 64, 8, 141.789, 308.435},
                            // 64 multiprocessors have a tile, 2 * 32 * 32 * 512 FLOPs, at half of their rate.
-                           {256, 256, 512, 32, 2, 3.333, 5.169}};
+                           {256, 256, 512, 32, 2, 3.343, 5.195}};
   for (const Row& row : kRows) {
     const ProductWork work{
         .m = row.m, .n = row.n, .k = row.k, .c_bytes = row.c_bytes, .tile_m = row.tile, .tile_n = row.tile};
@@ -77,7 +77,7 @@ TEST(LaunchCost, AFewTilesHaveAFewMultiprocessors) {
     const ProductWork work{.m = m, .n = 32, .k = 4096, .tile_m = 32, .tile_n = 32, .slices = slices};
     return seconds_of(machine("sm_90"), work, Engine::own);
   };
-  EXPECT_NEAR(seconds(64 * 32, 1) / seconds(32, 1), 1, 0.02);
+  EXPECT_NEAR(seconds(64 * 32, 1) / seconds(32, 1), 1, 0.05);  // its bytes
   EXPECT_NEAR(seconds(256 * 32, 1) / seconds(128 * 32, 1), 1.9, 0.1);
   EXPECT_NEAR((seconds(32, 1) - Machine::kTile) / (seconds(32, 4) - Machine::kTile), 2, 1e-2);
 }
@@ -88,6 +88,10 @@ TEST(LaunchCost, Attention) {
   for (const auto& [target, microseconds] :
        {std::pair("sm_90", 113.32), {"sm_80", 227.67}, {"sm_89", 224.395}, {"sm_100", 96.681}})
     expect_close(seconds_of(machine(target), work, Engine::library), microseconds, target);
+  // Of 32 rows all adds up: 192 heads * 1024 * 1024 * 17 / 32 scores, each 256 / (989e12 / 2.31e11 * 0.62) +
+  // 10 / 128 + 1 / 16 + 8 / 128 cycles of 132 multiprocessors at 1.75 GHz.
+  work.warp_rows = 32, work.fetched = 8;
+  expect_close(seconds_of(machine("sm_90"), work, Engine::library), 138.702, "warps of 32 rows");
   work.gradient = true, work.fetched = 56;
   for (const auto& [target, microseconds] :
        {std::pair("sm_90", 421.087), {"sm_80", 742.67}, {"sm_89", 968.634}, {"sm_100", 347.398}})
@@ -150,10 +154,10 @@ TEST(LaunchCost, Kernels) {
   };
   constexpr const char* kTargets[] = {"sm_90", "sm_80", "sm_86", "sm_89", "sm_75", "sm_100", "sm_120"};
   const Row rows[] = {
-      {"column sum", column_sum(), {8096.553, 9341.353, 7759.141, 5793.611, 8836.787, 9257.381, 6369.679}},
-      {"stream", stream(), {51.764, 111.054, 181.893, 164.555, 607.594, 25.3, 94.885}},
-      {"cached", cached(), {375.087, 716.835, 892.583, 672.192, 2639.697, 346.4, 430.166}},
-      {"crowded", crowded(), {156.604, 377.731, 267.089, 223.129, 1029.473, 151.183, 131.27}}};
+      {"column sum", column_sum(), {8106.36, 9356.127, 7777.811, 5808.86, 8938.763, 9265.121, 6378.64}},
+      {"stream", stream(), {56.973, 117.321, 191.003, 167.843, 628.903, 30.794, 98.018}},
+      {"cached", cached(), {433.22, 829.002, 1060.998, 736.319, 3053.087, 380.139, 503.501}},
+      {"crowded", crowded(), {176.346, 405.507, 315.163, 243.937, 1224.065, 165.909, 148.2}}};
   for (const Row& row : rows) {
     for (size_t i = 0; i < std::size(kTargets); ++i)
       expect_close(joined(terms(machine(kTargets[i]), row.work)), row.microseconds[i],
@@ -196,7 +200,7 @@ TEST(LaunchCost, TheFloorIsTheCeilingOfTheMachine) {
   EXPECT_DOUBLE_EQ(estimate(h100, work, Engine::library).floor, 1e-3);
   work.product = {.m = 8192, .n = 8192, .k = 8192};
   const double flops = 2.0 * 8192 * 8192 * 8192;
-  EXPECT_DOUBLE_EQ(estimate(h100, work, Engine::library).floor, flops / 700e12);
+  EXPECT_DOUBLE_EQ(estimate(h100, work, Engine::library).floor, flops / 794e12);
   EXPECT_DOUBLE_EQ(estimate(h100, work, Engine::own).floor, flops / 420e12);
 }
 
