@@ -96,6 +96,7 @@ void run_launch(Launch& launch) {
   std::vector<Block> resident(static_cast<size_t>(launch.cooperative ? blocks : 1));
   if (!launch.clocks.restart(static_cast<int>(resident.size()), launch.warps()))
     for (auto& region : launch.memory.regions()) region->clear_accesses();
+  launch.counts.longest_of_blocks.resize(static_cast<size_t>(blocks));
   int64_t next = 0;
   uint64_t warps = 0;
   for (Block& block : resident) {
@@ -119,8 +120,9 @@ void run_launch(Launch& launch) {
       }
       block.release_barriers();
       if (!block.done()) continue;
-      for (const Warp& warp : block.warps)
-        launch.counts.longest_warp = std::max(launch.counts.longest_warp, warp.executed);
+      uint64_t& longest = launch.counts.longest_of_blocks[static_cast<size_t>(block.index)];
+      for (const Warp& warp : block.warps) longest = std::max(longest, warp.executed);
+      launch.counts.longest_warp = std::max(launch.counts.longest_warp, longest);
       if (next < blocks)
         block.start(static_cast<int>(next++));
       else

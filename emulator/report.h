@@ -20,6 +20,7 @@ struct Dim3 {
 struct LaunchCounts {
   uint64_t instructions = 0, longest_warp = 0, barriers = 0;
   uint64_t loads = 0, loaded_bytes = 0, copies = 0, copied_bytes = 0, stores = 0, stored_bytes = 0;
+  std::vector<uint64_t> longest_of_blocks{};  // longest_warp of each block
 };
 
 enum class Defect : uint8_t {

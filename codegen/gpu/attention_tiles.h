@@ -24,13 +24,22 @@ class AttentionTiles : protected BlockCode {
 
   // --- where we are
 
+  // Blocks of a head differ in their work, so a grid that ended with all blocks of one head would end late. Rows of the
+  // domain are heads of keys, some together (AttentionShape::together); of these first the blocks that have the most
+  // work, of all heads, then the next ones.
   void begin(Value* row, bool gradient) {
     part_ = b.CreateURem(row, t_.index(s_.rows()));
     Value* rest = b.CreateUDiv(row, t_.index(s_.rows()));
-    block_ = word_of(b.CreateURem(rest, t_.index(s_.blocks())));
-    rest = b.CreateUDiv(rest, t_.index(s_.blocks()));
-    head_ = kv_head_ = b.CreateZExtOrTrunc(b.CreateURem(rest, t_.index(s_.kv_heads)), b.getInt64Ty());
-    sample_ = b.CreateZExtOrTrunc(b.CreateUDiv(rest, t_.index(s_.kv_heads)), b.getInt64Ty());
+    Value* heads =
+        b.CreateUDiv(t_.row_count(), t_.index(s_.rows() * s_.blocks()));  // of keys, of all samples
+    Value* first = b.CreateUDiv(rest, t_.index(s_.together * s_.blocks()));
+    rest = b.CreateURem(rest, t_.index(s_.together * s_.blocks()));
+    first = b.CreateMul(first, t_.index(s_.together));
+    Value* count = t_.smaller(t_.index(s_.together), b.CreateSub(heads, first));
+    block_ = word_of(b.CreateUDiv(rest, count));
+    Value* head = b.CreateAdd(first, b.CreateURem(rest, count));
+    head_ = kv_head_ = b.CreateZExtOrTrunc(b.CreateURem(head, t_.index(s_.kv_heads)), b.getInt64Ty());
+    sample_ = b.CreateZExtOrTrunc(b.CreateUDiv(head, t_.index(s_.kv_heads)), b.getInt64Ty());
     if (s_.group() > 1) {
       first_head_ = b.CreateMul(kv_head_, wide(s_.group()));
       head_ = b.CreateAdd(first_head_, b.CreateZExtOrTrunc(part_, b.getInt64Ty()));
@@ -261,6 +270,15 @@ class AttentionTiles : protected BlockCode {
   void send_tile(const Rows& rows, Value* position, Value* to, int64_t count) {
     const int64_t chunks = s_.channels / 8, all = count * chunks, threads = s_.threads();
     Value *row = b.CreateUDiv(thread_, word(chunks)), *chunk = b.CreateURem(thread_, word(chunks));
+    if (s_.length % count == 0 && all % threads == 0 && threads % chunks == 0) {
+      // All positions are there: one address, and offsets.
+      Value* bytes = b.CreateShl(chunk, 4);
+      Value* from = offset(row_of(rows, b.CreateAdd(position, row)), wide(bytes));
+      to = b.CreateAdd(b.CreateAdd(to, b.CreateMul(row, word(row_bytes_))), bytes);
+      for (int64_t first = 0; first < count; first += threads / chunks)
+        cores_.copy(add(to, first * row_bytes_), offset(from, wide(first * rows.stride)), b.getTrue());
+      return;
+    }
     for (int64_t first = 0; first < all; first += threads) {
       Value *mine = b.CreateAdd(row, word(first / chunks)), *along = chunk;
       if (threads % chunks != 0) {

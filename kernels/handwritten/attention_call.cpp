@@ -5,6 +5,7 @@
 #include "ir/ops/heads.h"
 #include "kernels/gemm.h"
 #include "kernels/handwritten/calls.h"
+#include "kernels/machine.h"
 
 namespace gacc::kernels {
 
@@ -98,6 +99,9 @@ std::optional<Specialisation> describe_attention_mma(const ir::OpView& op, const
     if (shape.parts > 1) shape.tile = 32;
   }
   while (shape.tile > 16 && shape.tile / 2 >= shape.length) shape.tile /= 2;
+  // Their keys and values, in 2 bytes, leave room in the second-level cache for what else passes it.
+  const double cached = machine(gpu).l2_bytes / 3;
+  shape.together = std::max<int64_t>(1, static_cast<int64_t>(cached / (4.0 * shape.channels * shape.length)));
   Specialisation made = specialisation_of(op, Purpose::device, shape);
   made.call.items = made.call.extents[0];
   made.call.per_block = 1;

@@ -1,6 +1,9 @@
 // Attention on a GPU: its PTX in the emulator against the double reference, without one report. By tensor
 // cores, at the edges of tiles and blocks, and that a missing barrier or a lax wait is noticed; by teams of
 // threads, at the edges of teams, warps and steps.
+#include <queue>
+
+#include "kernels/handwritten/attention_call.h"
 #include "tests/codegen/attention_cases.h"
 #include "tests/codegen/emulated.h"
 #include "tests/codegen/half_modules.h"
@@ -289,6 +292,86 @@ INSTANTIATE_TEST_SUITE_P(
         TeamCase{{35, 1, 8, true, false, 0, 0, Documents::one}, 1, "sm_75"},
         // More channels than are kept in registers.
         TeamCase{{3, 1, 514, true, true}, 1, "sm_80"}));
+
+// The grid of attention by tensor cores: GPT-2's heads and length, narrower heads.
+struct Grid {
+  Grid(const char* target, int64_t batch) : batch(batch) {
+    module = to_half(attention_module({1024, 12, 16, true, false}, batch), DType::f16).value();
+    Diag diag;
+    code = emit_nvptx(module, target, diag);
+  }
+  // Runs samples [first, first + count); `data` has all of them. Returns what the gradient is.
+  std::vector<uint32_t> run(const Data& data, int64_t first, int64_t count) {
+    Data some = data;
+    for (auto& [_, tensor] : some.inputs) {
+      const auto each = static_cast<std::ptrdiff_t>(tensor.data.size()) / batch;
+      tensor.data = {tensor.data.begin() + first * each, tensor.data.begin() + (first + count) * each};
+      tensor.shape[0] = count;
+    }
+    Machine machine(module, code->program, RegionKind::eval, count);
+    machine.set(some.inputs, some.state);
+    Emulated gpu(*code);
+    gpu.run(module, machine, count);
+    for (const emulator::Report& report : gpu.emulator.reports()) ADD_FAILURE() << report.render();
+    for (const Body& body : code->program.functions)
+      if (body.by_tiles) longest_of_blocks.push_back(gpu.longest_of_blocks.at(body.name));
+    const std::vector<uint32_t> guarded = machine.words("%d");
+    const auto guard = (std::ssize(guarded) - count * 1024 * 3 * 12 * 16 / 2) / 2;
+    return {guarded.begin() + guard, guarded.end() - guard};
+  }
+
+  const int64_t batch;
+  ir::Module module;
+  std::optional<DeviceCode> code;
+  std::vector<std::vector<uint64_t>> longest_of_blocks;  // of the forward kernel, then of the gradient's
+};
+
+// Blocks of 21 heads take turns on a T4, so 36 heads are a group and a part of one.
+TEST(AttentionGrid, GroupsOfHeadsChangeNoBit) {
+  Grid grid("sm_75", 3);
+  ASSERT_TRUE(grid.code);
+  ASSERT_EQ(grid.code->program.functions.front().shape.as<AttentionShape>().together, 21);
+  std::mt19937 random(5);
+  const Data data = random_data(grid.module, 3, random);
+  std::vector<uint32_t> alone;
+  for (int64_t sample = 0; sample < 3; ++sample) {
+    const std::vector<uint32_t> one = grid.run(data, sample, 1);
+    alone.insert(alone.end(), one.begin(), one.end());
+  }
+  EXPECT_EQ(grid.run(data, 0, 3), alone);
+}
+
+// Gives each block, in order, to the slot that is free first, for as many clocks as its longest warp has instructions.
+// Returns the time of the last one's end over what it would be if all slots ended together.
+double makespan_over_ideal(const std::vector<uint64_t>& blocks, size_t slots) {
+  std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> free(std::greater<>{},
+                                                                            std::vector<uint64_t>(slots));
+  uint64_t end = 0, sum = 0;
+  for (const uint64_t block : blocks) {
+    const uint64_t begin = free.top();
+    free.pop();
+    free.push(begin + block);
+    end = std::max(end, begin + block);
+    sum += block;
+  }
+  return static_cast<double>(end) * static_cast<double>(slots) / static_cast<double>(sum);
+}
+
+// On an H100 four blocks of 64 threads are on each of 132 multiprocessors. With heads outermost the last head's 16
+// blocks begin when the others have ended.
+TEST(AttentionGrid, EndsEvenly) {
+  constexpr size_t kSlots = 132 * 4;
+  Grid grid("sm_90a", 16);
+  ASSERT_TRUE(grid.code);
+  std::mt19937 random(5);
+  grid.run(random_data(grid.module, 16, random), 0, 16);
+  ASSERT_EQ(grid.longest_of_blocks.size(), 2);
+  for (const std::vector<uint64_t>& blocks : grid.longest_of_blocks) {
+    const double ratio = makespan_over_ideal(blocks, kSlots);
+    RecordProperty("makespan over ideal", std::to_string(ratio));
+    EXPECT_LE(ratio, 1.04);
+  }
+}
 
 TEST_P(TeamAttention, AtTheEdges) {
   const TeamCase& c = GetParam();

@@ -48,6 +48,7 @@ struct Emulated {
       ASSERT_TRUE(run.ok()) << run.text();
       loads.emplace_back(code.program.functions[function].name, emulator.last().loads);
       executed[code.program.functions[function].name] += emulator.executed() - before;
+      longest_of_blocks[code.program.functions[function].name] = emulator.last().longest_of_blocks;
       for (size_t i = 0; i < call.operands.size(); ++i) {
         if (slots[i].written && !broken) {
           ASSERT_TRUE(emulator.read(arguments[i], operands[i], bytes.at(operands[i])));
@@ -59,8 +60,9 @@ struct Emulated {
   }
 
   const DeviceCode& code;
-  std::map<std::string, uint64_t> executed;  // warp instructions so far, by kernel
-  bool broken = false;                       // the text was damaged: results are not looked at
+  std::map<std::string, uint64_t> executed;                        // warp instructions so far, by kernel
+  std::map<std::string, std::vector<uint64_t>> longest_of_blocks;  // of its last launch, by kernel
+  bool broken = false;  // the text was damaged: results are not looked at
   emulator::Emulator emulator;
   std::unique_ptr<emulator::LoadedModule> loaded;
 };
