@@ -32,6 +32,7 @@ constexpr double kIteration = 4;  // a turn of a loop: the index of its elements
 constexpr double kExchange = 10;  // a reduction over a warp: five exchanges, each with an operation
 constexpr double kRow = 20;       // a row, in each thread: its address, first column, lanes onto one sum
 // Iterations of a loop that ptxas unrolls, and loads together. A store in the loop keeps the next loads behind it.
+// Vectors of a row that is kept in registers have no loop: their loads come together, or four at a time before stores.
 constexpr double kUnrolled = 4;
 
 // The work of a body at every element of one of its stages.
@@ -55,6 +56,10 @@ class FormulaWork {
     // Threads with work: of a grid that is larger than its items the rest ends at once.
     threads_ = static_cast<double>(call_.items.at(batch_) * call_.block) / call_.per_block;
     const double iterations = std::max(1.0, divided_up(elements_, threads_ * body_.vector));
+    held_ = std::min<double>(body_.held, iterations);
+    for (const Slot& slot : body_.slots)
+      if (slot.read && slot.access == Access::element)
+        work_.registers += body_.held * body_.vector * ir::dtype_bytes(slot.dtype) / 4;
     std::set<int32_t> before;
     const int stages = body_.form == KernelForm::rowwise ? body_.stages : 1;
     for (int number = 0; number < stages; ++number) add(stage(number), iterations, before);
@@ -114,9 +119,12 @@ class FormulaWork {
     return along(slot) ? std::min<int64_t>(16, body_.vector * one) : one;
   }
 
-  // A stage goes over all elements, in `iterations` of its threads.
+  // A stage goes over all elements, in `iterations` of its threads. Of a row in registers it loads only what no stage
+  // before has loaded, or what is not held.
   void add(const Stage& stage, double iterations, std::set<int32_t>& before) {
+    const double others = iterations - held_;
     double loaded = 0, accesses = 0, again = 0, conversions = 0;  // of an iteration of a thread
+    bool loads_held = false;
     for (const int32_t i : stage.slots) {
       const Slot& slot = body_.slots[i];
       const int64_t one = ir::dtype_bytes(slot.dtype);
@@ -125,10 +133,12 @@ class FormulaWork {
         loaded += here;
         conversions += ir::is_narrow(slot.dtype) ? 1 : 0;
       }
-      // A row's own value is loaded before the loop over its elements.
-      if (along(slot) || body_.form != KernelForm::rowwise) accesses += std::ceil(here / 16);
       const bool fresh = before.insert(i).second;
-      const double moved = fresh || slot.access == Access::element ? bytes_[i] : 0;
+      const double share = fresh || !along(slot) ? 1 : others / iterations;
+      // A row's own value is loaded before the loop over its elements.
+      if (along(slot) || body_.form != KernelForm::rowwise) accesses += share * std::ceil(here / 16);
+      loads_held = loads_held || (fresh && along(slot) && held_ > 0);
+      const double moved = fresh ? bytes_[i] : slot.access == Access::element ? share * bytes_[i] : 0;
       work_.loads.add(width(slot), moved);
       if (!fresh) again += moved;
     }
@@ -151,9 +161,12 @@ class FormulaWork {
     // Column sums read several rows before they store anything.
     const bool ahead = stage.stored.empty() || body_.form == KernelForm::column_reduce;
     const double together = loop && ahead ? std::min(kUnrolled, iterations) : 1;
-    const double waits = accesses > 0 ? divided_up(iterations, together) : 0;
-    if (loaded * together > best_) {
-      best_ = work_.flight = loaded * together;
+    double waits = accesses > 0 ? divided_up(others, together) : 0;
+    const double held_together = !loads_held ? 0 : ahead ? held_ : std::min(kUnrolled, held_);
+    if (loads_held) waits += divided_up(held_, held_together);
+    const double at_once = std::max(others > 0 ? together : 0, held_together);
+    if (loaded * at_once > best_) {
+      best_ = work_.flight = loaded * at_once;
       work_.chain = each * (body_.form == KernelForm::column_reduce ? together : 1) + kIteration;
     }
     work_.rounds += waits;
@@ -174,6 +187,7 @@ class FormulaWork {
   Work& work_;
   std::set<int32_t> stored_;
   double elements_ = 0, threads_ = 0, best_ = 0;
+  double held_ = 0;  // of a thread's iterations, those whose vectors it keeps
 };
 
 ProductWork product_work(const ir::Module& module, const ir::Region& region, const ir::Kernel& product,

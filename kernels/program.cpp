@@ -85,7 +85,8 @@ class Key {
 std::string body_key(const Body& body) {
   Key key;
   key.add(body.form, body.flat, body.stages, body.vector, body.gaps, body.wide_index, body.team, body.block,
-          body.side, body.extents, body.chunk, body.rows_of_sample, body.samples);
+          body.held, body.held_as_stored, body.holds_all, body.side, body.extents, body.chunk,
+          body.rows_of_sample, body.samples);
   key.add(std::bit_cast<uintptr_t>(body.op), body.by_tiles, body.op != nullptr ? body.cost : 0);
   key.each(body.shape.key());
   key.each(body.slots, [&](const Slot& slot) {

@@ -81,6 +81,11 @@ struct Body {
   bool gaps = false;
   int64_t team = 0;  // device, rowwise: neighbouring threads that share a row: 1, 2, 4, .. 32, or the block's
   int64_t block = 0;  // device: threads of a block
+  // Device, rowwise: vectors of its row, the first ones, that a thread keeps in registers from stage to stage. Each has
+  // code of its own; a loop has the others.
+  int64_t held = 0;
+  bool held_as_stored = false;  // in registers of their own types: there is no room for all of them as f32
+  bool holds_all = false;       // there are no others
   // Device, column_reduce: threads of a block that stand side by side, `vector` columns each; the others have
   // other rows of the same columns.
   int64_t side = 0;

@@ -17,6 +17,8 @@ namespace {
 constexpr int64_t kWarpRow = 128, kBlockRow = 1024, kLongRow = 8192;
 // Threads of a block that has a long row, and of one that rows share.
 constexpr int64_t kLongRowThreads = 1024, kShortRowsThreads = 128;
+// Registers of a multiprocessor, those of a thread that its part of a row may take, and those that it needs besides.
+constexpr int64_t kAllRegisters = 65536, kMostHeld = 64, kOtherRegisters = 50;
 // Elements of 2 and of 4 bytes in an access of 16 bytes, the widest.
 constexpr int kEight = 8, kFour = 4;
 // Operations (Body::cost) of an element from which on a thread has 4 elements at once, and then 1: all of them are in
@@ -303,6 +305,7 @@ class BodyBuilder {
         body_.team =
             columns.factor > kBlockRow ? call_.block : team_of(ceil_divide(columns.factor, body_.vector));
         call_.per_block = call_.block / body_.team;
+        hold_row(columns.factor);
         if (call_.per_block == 1)
           body_.shared = reduction_bytes(call_.block, reductions(Lowering::row_reduce));
         break;
@@ -342,6 +345,23 @@ class BodyBuilder {
         body_.shared = reduction_bytes(call_.block, reductions(Lowering::total_reduce));
     }
     body_.gaps = columns.factor % body_.vector != 0;
+  }
+
+  // Keeps a row in registers, or as many of its vectors as there is room for: a stage does not load again what the one
+  // before has loaded.
+  void hold_row(int64_t columns) {
+    int64_t bytes = 0, elements = 0;  // of a vector
+    for (const Slot& slot : body_.slots) {
+      if (!slot.read || slot.access != Access::element) continue;
+      if (ir::is_blocks(slot.dtype)) return;
+      elements += body_.vector, bytes += body_.vector * ir::dtype_bytes(slot.dtype);
+    }
+    if (elements == 0) return;
+    const int64_t whole = columns / (body_.team * body_.vector);
+    const int64_t room = std::min(kAllRegisters / call_.block - kOtherRegisters, kMostHeld);
+    body_.held = std::min(whole, 4 * room / bytes);
+    body_.held_as_stored = body_.held * elements > room && body_.vector % 2 == 0;
+    body_.holds_all = body_.held * body_.team * body_.vector == columns;
   }
 
   // Returns true if a row's last vector may reach into the gap behind it: every operand that has an element for each

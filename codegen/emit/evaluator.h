@@ -29,6 +29,7 @@ class Evaluator {
   void begin_row(Value* row) {
     row_ = row;
     row_values_.clear();
+    held_.clear();
     base_.assign(body_.slots.size(), nullptr);
     row_base_ = body_.flat ? nullptr : b_.CreateMul(row, t_.column_count());
     const auto extent = [&](int32_t i) { return t_.extents[i]; };
@@ -44,6 +45,13 @@ class Evaluator {
         if (slot.read) keep(i, repeated);
       }
     }
+  }
+
+  // A stage of a row in registers: halves stay halves from one to the next where they would not fit otherwise.
+  void begin_stage() {
+    if (body_.held_as_stored)
+      for (auto& [at, bits] : held_)
+        if (ir::dtype_bytes(body_.slots[at.first].dtype) == 2) bits = t_.anew(bits);
   }
 
   void begin_point(const Point& point) {
@@ -110,15 +118,18 @@ class Evaluator {
     if (slot.access == Access::row) return base_[s];
     if (slot.access == Access::scalar) return t_.index(0);
     Value* base = base_.empty() ? nullptr : base_[s];
-    return base == nullptr ? point_.column : b_.CreateAdd(base, point_.column);
+    return base == nullptr ? point_.column : b_.CreateNSWAdd(base, point_.column);
   }
 
   Value* slot(int32_t s) {
     const Access access = body_.slots[s].access;
     if (access == Access::scalar || access == Access::row) return kept_.at(s);
     Value*& loaded = slots_[s];
-    if (loaded == nullptr) loaded = t_.load(s, index(s), point_);
-    return loaded;
+    if (loaded != nullptr) return loaded;
+    if (point_.turn < 0) return loaded = t_.load(s, index(s), point_);
+    Value*& bits = held_[{s, point_.turn}];
+    if (bits == nullptr) bits = t_.load_bits(s, index(s), point_);
+    return loaded = t_.widen(s, bits);
   }
 
   // All results of a pointwise op. One of half type is rounded here, whether it is stored or not: what is
@@ -281,7 +292,8 @@ class Evaluator {
   const Body& body_;
   llvm::IRBuilder<>& b_;
   Math& math_;
-  std::map<int32_t, Value*> kept_, slots_;  // loaded: for the function or row, for the point
+  std::map<int32_t, Value*> kept_, slots_;          // loaded: for the function or row, for the point
+  std::map<std::pair<int32_t, int>, Value*> held_;  // (slot, turn) -> what a row in registers has there
   std::map<std::pair<int32_t, int32_t>, Value*> row_values_;  // (member, result) -> a value of the row
   std::map<int32_t, std::vector<Value*>> members_;            // results at the point
   std::vector<Value*> base_;                                  // where the row begins in each slot; null: at 0

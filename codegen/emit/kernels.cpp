@@ -164,8 +164,14 @@ class KernelEmitter {
         row_values(row, number);
         const Stage s = stage(number);
         if (s.stores.empty() && s.reduces.empty()) continue;
-        const Target::Terms sums = t_.reduce(row, t_.index(0), t_.column_count(), s.reductions,
-                                             [&](const Point& p) { return visit(s, p); });
+        e_.begin_stage();
+        std::vector<Evaluator::Pending> pending;
+        const Target::Terms sums =
+            t_.reduce(row, t_.index(0), t_.column_count(), s.reductions, [&](const Point& p) {
+              const Target::Terms terms = look(s, p, pending);
+              if (ends_group(p)) e_.flush(pending), pending.clear();
+              return terms;
+            });
         for (size_t i = 0; i < s.reduces.size(); ++i) {
           const Member& reduction = member(s.reduces[i]);
           e_.set_row_value(s.reduces[i], 0, t_.round(sums[i], reduction.types[0]));
@@ -173,6 +179,13 @@ class KernelEmitter {
         }
       }
     });
+  }
+
+  // Says whether the stores of a stage follow this point. Those of vectors in registers wait for some more of these:
+  // nothing tells ptxas that it may load past a store.
+  bool ends_group(const Point& p) const {
+    constexpr int kTogether = 4;
+    return p.turn < 0 || (p.turn + 1) % kTogether == 0 || p.turn + 1 == body_.held;
   }
 
   // The ops of a stage with one result a row.

@@ -116,13 +116,31 @@ std::vector<Value*> Target::load_pair(int32_t slot, Value* index, unsigned lanes
 Value* Target::load(int32_t slot, Value* index, const Point& point) {
   const ir::DType dtype = body.slots[slot].dtype;
   if (ir::is_blocks(dtype)) return load_numbers(*this, slot, index, point.lanes);
+  return widen(slot, load_bits(slot, index, point));
+}
+
+Value* Target::widen(int32_t slot, Value* bits) {
+  const ir::DType dtype = body.slots[slot].dtype;
+  return is_narrow(dtype) ? half.widen(bits, dtype) : bits;
+}
+
+Value* Target::anew(Value* lanes) {
+  Type* type = lanes->getType();
+  const unsigned words = Math::lanes(lanes) / 2;
+  Value* all = b.CreateBitCast(lanes, Math::with_lanes(b.getInt32Ty(), words));
+  if (words == 1) return b.CreateBitCast(instructions->opaque(b, all), type);
+  for (uint64_t i = 0; i < words; ++i)
+    all = b.CreateInsertElement(all, instructions->opaque(b, b.CreateExtractElement(all, i)), i);
+  return b.CreateBitCast(all, type);
+}
+
+Value* Target::load_bits(int32_t slot, Value* index, const Point& point) {
+  const ir::DType dtype = body.slots[slot].dtype;
   Type* type = Math::with_lanes(memory_type(dtype), point.lanes);
   Value* address = b.CreateInBoundsGEP(memory_type(dtype), operands[slot], index);
   const llvm::Align align = alignment(point, dtype);
-  Value* value = point.mask == nullptr ? static_cast<Value*>(b.CreateAlignedLoad(type, address, align))
-                                       : b.CreateMaskedLoad(type, address, align, point.mask,
-                                                            llvm::Constant::getNullValue(type));
-  return is_narrow(dtype) ? half.widen(value, dtype) : value;
+  if (point.mask == nullptr) return b.CreateAlignedLoad(type, address, align);
+  return b.CreateMaskedLoad(type, address, align, point.mask, llvm::Constant::getNullValue(type));
 }
 
 Point Target::spread(const Point& point, unsigned count) {

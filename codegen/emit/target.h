@@ -23,6 +23,7 @@ struct Point {
   Value* column = nullptr;  // of the first lane
   Value* mask = nullptr;    // which lanes exist; null: all
   unsigned lanes = 1;
+  int turn = -1;  // the number of the thread's vector, of those that it keeps in registers (Body::held)
 };
 
 struct Reduction {
@@ -95,6 +96,12 @@ class Target {
   // one block.
   Value* load(int32_t slot, Value* index, const Point& point);                   // lanes side by side
   Value* load_one(int32_t slot, Value* index) { return load(slot, index, {}); }  // a scalar
+  // The same in two steps: lanes as they lie in memory, and these as values in registers.
+  Value* load_bits(int32_t slot, Value* index, const Point& point);
+  Value* widen(int32_t slot, Value* bits);
+  // Returns the same lanes of half types, an even number, as if they had been loaded again: what is computed with
+  // them is computed again, too, instead of waiting in registers of 32 bits.
+  Value* anew(Value* lanes);
   // Host, bf16: the neighbours at index and index + 1, each in all lanes.
   std::vector<Value*> load_pair(int32_t slot, Value* index, unsigned lanes);
   // `count` elements of every lane, all side by side: element j of a lane is at index + lane * count + j.

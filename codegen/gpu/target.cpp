@@ -153,6 +153,13 @@ class NvptxTarget final : public Target {
       point.column = column;
       accumulate(reductions, on_point(point), point, carried);
     };
+    for (int64_t turn = 0; turn < body.held; ++turn) {
+      point.turn = static_cast<int>(turn);
+      visit(first, accumulators);
+      first = b.CreateNSWAdd(first, step);  // so that all have one address, and an offset
+    }
+    point.turn = -1;
+    if (body.holds_all) return accumulators;
     if (!body.gaps) {
       return loop(first, high, step, accumulators, [&](Value* column, Carried carried) {
         visit(column, carried);
@@ -177,15 +184,13 @@ class NvptxTarget final : public Target {
     });
   }
 
-  // A butterfly inside each warp; then, for a block, over the warps' results in shared memory, in a fixed
-  // order. Neighbouring reductions use different words, so one barrier each is enough: who writes words again
-  // has passed the barrier of the reduction between, which nobody reaches before having read them. This holds
-  // because no reduction stands in a loop; where a merged kernel repeats the whole, a barrier follows each
-  // turn.
+  // A butterfly inside each warp; then, for a block, each warp does the same with all warps' results, from shared
+  // memory. Neighbouring reductions use different words, so one barrier each is enough: who writes words again has
+  // passed the barrier of the reduction between, which nobody reaches before having read them. This holds because no
+  // reduction stands in a loop; where a merged kernel repeats the whole, a barrier follows each turn.
   Value* across_threads(ir::Combine how, Value* value) override {
     const unsigned lanes = std::min(group_, kWarp);
-    for (unsigned distance = lanes / 2; distance > 0; distance /= 2)
-      value = math.combine(how, value, gpu::exchange(b, value, distance, lanes));
+    value = butterfly(how, value, lanes, lanes);
     const unsigned warps = group_ / kWarp;
     if (warps <= 1) return value;
     llvm::GlobalVariable* shared = scratch(warps);
@@ -196,14 +201,15 @@ class NvptxTarget final : public Target {
       b.CreateAlignedStore(b.CreateBitCast(value, word), place(b.CreateLShr(thread_, 5)), llvm::Align(4));
     });
     gpu::barrier(b);
-    std::vector<Value*> results;
-    for (unsigned warp = 0; warp < warps; ++warp) {
-      Value* bits = b.CreateAlignedLoad(word, place(b.getInt32(warp)), llvm::Align(4));
-      results.push_back(b.CreateBitCast(bits, value->getType()));
-    }
-    for (unsigned gap = warps / 2; gap > 0; gap /= 2)
-      for (unsigned i = 0; i < gap; ++i) results[i] = math.combine(how, results[i], results[i + gap]);
-    return results[0];
+    Value* bits = b.CreateAlignedLoad(word, place(b.CreateAnd(lane, b.getInt32(warps - 1))), llvm::Align(4));
+    return butterfly(how, b.CreateBitCast(bits, value->getType()), warps);
+  }
+
+  // Combines the values of `count` neighbours among the `team` threads that run together; each of them gets the result.
+  Value* butterfly(ir::Combine how, Value* value, unsigned count, unsigned team = kWarp) {
+    for (unsigned distance = count / 2; distance > 0; distance /= 2)
+      value = math.combine(how, value, gpu::exchange(b, value, distance, team));
+    return value;
   }
 
   bool emit_by_tiles() override {

@@ -68,6 +68,18 @@ TEST_P(HalfGroup, AtTheEdges) {
   }
 }
 
+// Rows whose vectors all, or some, stay in a thread's registers from stage to stage: as f32, and of 16,400 columns as
+// halves, with a rest for the loop.
+TEST(HalfRows, StayInRegisters) {
+  for (const char* columns : {"768", "8192", "16400", "33000"}) {
+    SCOPED_TRACE(std::string("C = ") + columns);
+    const auto* softmax = std::ranges::find(kGroups, std::string_view("softmax"), &Group::name);
+    const auto module = to_half(group_module(softmax->text, columns, "1"), DType::f16);
+    ASSERT_TRUE(module);
+    check_eval(*module, {2}, 4 * tolerance(DType::f16), On::both, /*positive=*/true);
+  }
+}
+
 // A result is rounded where it is made, whether it goes to memory or stays in a register.
 TEST_P(HalfGroup, FusingChangesNoBit) {
   for (const DType dtype : {DType::f16, DType::bf16}) {

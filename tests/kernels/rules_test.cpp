@@ -28,7 +28,6 @@ constexpr Exception kExceptions[] = {
     {"C6", "attention", "f32 has no tensor cores here: it is made of multiply-adds"},
     {"C1", "rope", "a thread turns pairs in all heads: one sample of 512 positions has 64 blocks"},
     {"C4", "add_add_cast_square", "a row of one sample and its norm, read 4 halves at a time"},
-    {"C3", "square_row_sum_mul", "512 rows of one sample"},
     {"C4", "add_add_sub_mul", "rows, 4 halves at a time: the last layer norm's gradient"},
     {"C4", "mul_add_add_add", "the same, of a root mean square"},
     {"C4", "add_mul_mul_mul", "the same"},
