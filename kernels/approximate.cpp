@@ -62,11 +62,15 @@ std::vector<int32_t> approximate_nodes(const ir::OpView& op, const ir::ScalarPro
       op.op.operands, [&](const Operand& operand) { return of_half(op.module, op.region, operand, half); });
   const bool functions = any || std::ranges::all_of(types, ir::is_narrow);
   std::vector<int32_t> approximate;
+  std::vector<bool> from_function(nodes.size());  // made from what is approximate: has its error already
   for (size_t n = 0; n < nodes.size(); ++n) {
-    const ScalarOp what = nodes[n].op;
-    const bool function = what == ScalarOp::exp || what == ScalarOp::tanh || what == ScalarOp::erf;
-    if ((function && functions) || (what == ScalarOp::div && hidden[n]))
-      approximate.push_back(static_cast<int32_t>(n));
+    const ir::ScalarNode& node = nodes[n];
+    const bool function = node.op == ScalarOp::exp || node.op == ScalarOp::tanh || node.op == ScalarOp::erf;
+    from_function[n] = (function && functions) || std::ranges::any_of(node.args, [&](int32_t arg) {
+                         return arg >= 0 && from_function[arg];
+                       });
+    const bool division = node.op == ScalarOp::div && (hidden[n] || from_function[node.args[1]]);
+    if ((function && functions) || division) approximate.push_back(static_cast<int32_t>(n));
   }
   return approximate;
 }

@@ -15,8 +15,8 @@ namespace gacc::kernels {
 std::vector<bool> half_values(const ir::Module& module, const ir::Region& region);
 
 // Returns the numbers of the nodes to approximate in an op's formula with results of `types`: exponentials,
-// tangents and error functions of half precision, and divisions that only products and choices stand between
-// and results of half type. `half`: half_values of the region.
+// tangents and error functions of half precision, divisions by what is made from these (a logistic function's), and
+// divisions that only products and choices stand between and results of half type. `half`: half_values of the region.
 std::vector<int32_t> approximate_nodes(const ir::OpView& op, const ir::ScalarProgram& formula,
                                        const std::vector<ir::DType>& types, const std::vector<bool>& half);
 
