@@ -143,11 +143,30 @@ Status DataReader::read_named(Parse parse) {
 
 namespace {
 
+// Returns the index from which on a value may be unfit for f32. It looks at some values at once, since each epoch reads
+// again, and checks, what is on disk.
+template <class T>
+size_t first_doubtful(std::span<const T> values) {
+  // A double rounds to a finite f32 below the middle between the largest one and 2^128.
+  constexpr T kEnd =
+      std::is_same_v<T, double> ? static_cast<T>(0x1.ffffffp127) : std::numeric_limits<T>::infinity();
+  constexpr size_t kTogether = 64;
+  size_t first = 0;
+  for (; first + kTogether <= values.size(); first += kTogether) {
+    int fit = 1;
+    for (size_t i = 0; i < kTogether; ++i) fit &= static_cast<int>(std::abs(values[first + i]) < kEnd);
+    if (fit == 0) break;
+  }
+  return first;
+}
+
 template <class T>
 Status check(const PlanInput& input, std::span<const T> values, const Place& place) {
   using I32 = std::numeric_limits<int32_t>;
   if (input.dtype == DType::f32) {
-    for (size_t i = 0; std::is_floating_point_v<T> && i < values.size(); ++i)
+    size_t doubtful = values.size();
+    if constexpr (std::is_floating_point_v<T>) doubtful = first_doubtful(values);
+    for (size_t i = doubtful; i < values.size(); ++i)
       if (const std::string_view why = unfit_for_f32(static_cast<double>(values[i])); !why.empty())
         return Status::error("{}: {} {}, and the input {} takes finite f32", place(static_cast<int64_t>(i)),
                              values[i], why, in_quotes(input.name));

@@ -43,8 +43,10 @@ Status FileBytes::read(size_t first, std::span<std::byte> to) const {
     const ssize_t got = pread(fd_, to.data(), to.size(), static_cast<off_t>(first));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return cannot_read(path_, errno);
-    if (Status status = unchanged(); got == 0 && !status) return status;
-    if (got == 0) return Status::error("{}: ends at byte {}", path_, first);
+    if (got == 0) {
+      GACC_TRY(unchanged());
+      return Status::error("{}: ends at byte {}", path_, first);
+    }
     first += static_cast<size_t>(got);
     to = to.subspan(static_cast<size_t>(got));
   }

@@ -90,7 +90,7 @@ Status Dataset::gather(size_t input, const PlanInput& plan, std::span<const int6
                        std::span<std::byte> destination) const {
   const Column& column = columns[input];
   std::span<const std::byte> samples = bytes(input);
-  std::vector<std::byte> read;
+  static thread_local std::vector<std::byte> read;  // of column after column: no new pages for each batch
   std::vector<int64_t> in_order;
   if (column.on_disk()) {
     GACC_TRY(read_samples(column, plan, order, read));

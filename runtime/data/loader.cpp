@@ -1,5 +1,5 @@
-// The loader thread. The consumer holds batch delivered_ - 1, so the thread may fill a batch of index made_
-// as long as made_ <= delivered_: that is one batch ahead, in the slot that the consumer does not hold.
+// The loader thread. The consumer holds batch delivered_ - 1, and the thread fills the others. When all are full it
+// sleeps until half of them are taken.
 #include "runtime/data/loader.h"
 
 #include <algorithm>
@@ -11,16 +11,23 @@
 namespace gacc {
 
 constexpr int64_t kElementBytes = 4;  // f32 and i32
+// Bytes of all buffers, unless two need more, and the most buffers.
+constexpr int64_t kBufferBytes = 8 << 20, kMostSlots = 8;
 
 Loader::Loader(const Dataset& dataset, const Plan& plan, Device& device)
     : dataset_(dataset), plan_(plan), device_(device) {
-  for (size_t slot = 0; slot < 2; ++slot) {
-    for (const PlanInput& input : plan.inputs)
-      buffers_[slot].emplace_back(
-          static_cast<size_t>(plan.micro_batch * checked_product(input.shape) * kElementBytes));
-    batches_[slot].inputs.resize(plan.inputs.size());
+  std::vector<std::vector<std::byte>> one;
+  int64_t bytes = 1;
+  for (const PlanInput& input : plan.inputs) {
+    one.emplace_back(static_cast<size_t>(plan.micro_batch * checked_product(input.shape) * kElementBytes));
+    bytes += std::ssize(one.back());
   }
-  if (device.takes_every_core() && std::ranges::none_of(dataset.columns, &Column::on_disk)) return;
+  const bool beside = !device.takes_every_core() || std::ranges::any_of(dataset.columns, &Column::on_disk);
+  const auto slots =
+      static_cast<size_t>(beside ? std::clamp<int64_t>(kBufferBytes / bytes, 2, kMostSlots) : 2);
+  buffers_.assign(slots, one);
+  batches_.assign(slots, {0, std::vector<std::span<const std::byte>>(one.size())});
+  if (!beside) return;
   try {
     thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
   } catch (const std::system_error&) {  // next() does the work then
@@ -30,34 +37,35 @@ Loader::Loader(const Dataset& dataset, const Plan& plan, Device& device)
 void Loader::start(std::vector<int64_t> order, int64_t batch_size) {
   std::unique_lock lock(mutex_);
   total_ = 0;  // the thread begins nothing more of the old order
-  changed_.wait(lock, [this] { return !filling_; });
+  made_some_.wait(lock, [this] { return !filling_; });
   order_ = std::move(order);
   batch_size_ = std::clamp<int64_t>(batch_size, 1, std::max<int64_t>(plan_.micro_batch, 1));
   total_ = (static_cast<int64_t>(order_.size()) + batch_size_ - 1) / batch_size_;
   made_ = delivered_ = 0;
   status_ = {};
   lock.unlock();
-  changed_.notify_all();
+  taken_some_.notify_one();
 }
 
 const Batch* Loader::next() {
   std::unique_lock lock(mutex_);
   if (!thread_.joinable() && delivered_ < total_) make(lock);
-  changed_.wait(lock, [this] { return made_ > delivered_ || delivered_ == total_; });
+  made_some_.wait(lock, [this] { return ready() > 0 || delivered_ == total_; });
   if (delivered_ == total_) return nullptr;  // all were, or the next one cannot be made
-  const Batch* batch = &batches_[static_cast<size_t>(delivered_ % 2)];
-  ++delivered_;  // this frees the other slot
+  const Batch* batch = &batches_[static_cast<size_t>(delivered_ % std::ssize(batches_))];
+  ++delivered_;  // this frees the slot of the batch before
+  const bool few = ready() <= most_ready() / 2;
   lock.unlock();
-  changed_.notify_all();
+  if (few) taken_some_.notify_one();
   return batch;
 }
 
 void Loader::work(const std::stop_token& stop) noexcept {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, stop, [this] { return made_ < total_ && made_ <= delivered_; });
+    taken_some_.wait(lock, stop, [this] { return made_ < total_ && ready() <= most_ready() / 2; });
+    while (!stop.stop_requested() && made_ < total_ && ready() < most_ready()) make(lock);
     if (stop.stop_requested()) return;
-    make(lock);
   }
 }
 
@@ -73,7 +81,7 @@ void Loader::make(std::unique_lock<std::mutex>& lock) {
     status_ = std::move(filled);
     total_ = made_;
   }
-  changed_.notify_all();
+  made_some_.notify_one();
 }
 
 Status Loader::status() const {
@@ -82,7 +90,7 @@ Status Loader::status() const {
 }
 
 Status Loader::fill(int64_t index) noexcept try {
-  auto slot = static_cast<size_t>(index % 2);
+  const auto slot = static_cast<size_t>(index % std::ssize(batches_));
   const int64_t first = index * batch_size_;
   const int64_t samples = std::min(batch_size_, static_cast<int64_t>(order_.size()) - first);
   const std::span<const int64_t> order(order_.data() + first, static_cast<size_t>(samples));

@@ -1,14 +1,13 @@
-// Makes the micro-batches of an epoch on a thread of its own, one ahead of the consumer, so that gathering
-// and converting samples runs beside the computing. Where a device takes every core, such a thread would keep
-// one of its threads waiting: then next() makes a micro-batch of samples in memory on the device's threads.
-// Each input has two buffers, allocated once for the largest micro-batch.
+// Makes the micro-batches of an epoch on a thread of its own, some ahead of the consumer, so that gathering and
+// converting samples runs beside the computing, and neither wakes the other for each of them. Where a device takes
+// every core, such a thread would keep one of its threads waiting: then next() makes a micro-batch of samples in memory
+// on the device's threads. Each input has two buffers or more, allocated once for the largest micro-batch.
 //
 //   Loader loader(dataset, plan, session.device());
 //   loader.start(epoch_order(dataset.samples, seed, epoch, shuffle), plan.micro_batch);
 //   while (const Batch* batch = loader.next()) session.step(batch->inputs, batch->samples);
 //   then loader.status()
 #pragma once
-#include <array>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -47,17 +46,22 @@ class Loader {
   void work(const std::stop_token& stop) noexcept;
   void make(std::unique_lock<std::mutex>& lock);  // the next batch
   Status fill(int64_t index) noexcept;            // batch `index` of the order, into its slot
+  // Returns the number of batches that are filled and not delivered ...
+  int64_t ready() const { return made_ - delivered_; }
+  // ... and the most that may be: the consumer holds another one.
+  int64_t most_ready() const { return std::ssize(batches_) - 1; }
   Status gather(size_t input, std::span<const int64_t> order, std::span<std::byte> destination);
 
   const Dataset& dataset_;
   const Plan& plan_;
   Device& device_;
-  // Batch i of an epoch lives in slot i % 2. [slot][input]
-  std::array<std::vector<std::vector<std::byte>>, 2> buffers_;
-  std::array<Batch, 2> batches_;
+  // Batch i of an epoch lives in slot i modulo their number. [slot][input]
+  std::vector<std::vector<std::vector<std::byte>>> buffers_;
+  std::vector<Batch> batches_;
 
   mutable std::mutex mutex_;
-  std::condition_variable_any changed_;
+  std::condition_variable made_some_;       // for the consumer
+  std::condition_variable_any taken_some_;  // for the thread
   std::vector<int64_t> order_;
   int64_t batch_size_ = 1;
   int64_t total_ = 0;      // batches of this epoch
