@@ -222,7 +222,8 @@ double joined(const Terms& t) {
 
 double side_by_side_seconds(const Machine& machine, const std::vector<Work>& works) {
   int64_t blocks = 0;
-  for (const Work& work : works) blocks += work.blocks;
+  double bytes = 0;
+  for (const Work& work : works) blocks += work.blocks, bytes += work.transferred();
   Terms all;
   for (const Work& work : works) {
     const Terms t = terms(machine, work);
@@ -237,6 +238,7 @@ double side_by_side_seconds(const Machine& machine, const std::vector<Work>& wor
     all.multiply += share * t.multiply;
     all.function += share * t.function;
   }
+  all.l2 = std::max(all.l2, bytes / machine.l2);  // which they share, however many SMs they have
   return joined(all);
 }
 
@@ -247,7 +249,10 @@ Use& Use::operator+=(const Use& other) {
 
 Estimate estimate(const Machine& machine, const Work& work, Engine engine) {
   Estimate result;
-  result.floor = work.moved / machine.copy;
+  // What lies in the second-level cache need not move through memory.
+  const double in_cache = work.in_l2();
+  result.floor = work.moved * ((1 - in_cache) / machine.copy);
+  if (in_cache == 1) result.floor = work.moved / machine.l2;
   // Only multiprocessors that have a block count.
   const double own = std::min(machine.sms, work.blocks), busy = own / machine.sms;
   if (work.product) {
@@ -273,7 +278,7 @@ Estimate estimate(const Machine& machine, const Work& work, Engine engine) {
     // The gradient does with five products what this one does with seven.
     const double products = a.gradient ? 5 : 2;
     const double area = a.heads * ir::twice_seen_pairs(a.length, a.causal, a.window, a.document) / 2.0;
-    result.seconds = attention_seconds(machine, a);
+    result.seconds = norm({attention_seconds(machine, a), result.floor}, kOverlapPower);
     result.use = {.sms = result.seconds * busy, .memory = work.moved / machine.copy};
     result.floor = std::max(result.floor, products * 2 * a.channels * area / machine.library_ceiling);
     result.bound = work.blocks < machine.sms ? Bound::parallelism : Bound::compute;

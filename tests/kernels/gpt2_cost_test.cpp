@@ -1,7 +1,6 @@
 // GPT-2 124M in f16, 16 windows of 1024 tokens, on an H100: the model's estimate of each kind of launch
 // against another program's, which was told by hand what each launch does (from its machine code), and has
-// the same formulas. So this test sees wrong bytes, chains and instruction counts. Nothing is estimated to take less
-// than its floor.
+// the same formulas. So this test sees wrong bytes, chains and instruction counts.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -52,7 +51,6 @@ TEST(Gpt2Cost, AgreesLaunchByLaunch) {
     sum += 1e6 * launch.seconds;
     ++count;
   }
-  for (const LaunchCost& launch : cost.launches) EXPECT_GE(launch.seconds, launch.floor) << launch.name;
   for (const Row& row : kRows) {
     const auto [sum, count] = found[row.name];
     ASSERT_GT(count, 0) << row.name << " is not launched any more: take its row out";

@@ -78,10 +78,25 @@ std::vector<Model> models() {
   return all;
 }
 
-ScheduledModel at(const Model& model, int64_t micro_batch) {
+ScheduledModel at(const Model& model, int64_t micro_batch, const char* target = "sm_90a") {
   std::vector<Override> settings = model.settings;
   if (micro_batch > 0) settings.push_back({"train.micro_batch", std::to_string(micro_batch)});
-  return schedule_model(model.path, settings, "sm_90a");
+  return schedule_model(model.path, settings, target);
+}
+
+TEST(LaunchCosts, NoneIsBelowItsFloor) {
+  for (const Model& each : models()) {
+    for (const char* target : {"sm_89", "sm_90a"}) {
+      const ScheduledModel model = at(each, each.micro_batch, target);
+      for (const ir::Region* region : {&model.module.step, &model.module.update}) {
+        const kernels::RegionCost cost =
+            kernels::region_cost(model.module, *region, model.program, kernels::machine(target));
+        for (const kernels::LaunchCost& launch : cost.launches)
+          EXPECT_GE(launch.seconds, launch.floor * (1 - 1e-9))
+              << each.path << " " << target << " " << launch.name;
+      }
+    }
+  }
 }
 
 TEST(LaunchRules, AllModelsKeepThemButForTheExceptions) {
