@@ -249,7 +249,7 @@ Use& Use::operator+=(const Use& other) {
 
 Estimate estimate(const Machine& machine, const Work& work, Engine engine) {
   Estimate result;
-  // What lies in the second-level cache need not move through memory.
+  // Bytes in the second-level cache need not come from memory.
   const double in_cache = work.in_l2();
   result.floor = work.moved * ((1 - in_cache) / machine.copy);
   if (in_cache == 1) result.floor = work.moved / machine.l2;
