@@ -57,9 +57,7 @@ class FormulaWork {
     threads_ = static_cast<double>(call_.items.at(batch_) * call_.block) / call_.per_block;
     const double iterations = std::max(1.0, divided_up(elements_, threads_ * body_.vector));
     held_ = std::min<double>(body_.held, iterations);
-    for (const Slot& slot : body_.slots)
-      if (slot.read && slot.access == Access::element)
-        work_.registers += body_.held * body_.vector * ir::dtype_bytes(slot.dtype) / 4;
+    work_.registers += body_.held_registers;
     std::set<int32_t> before;
     const int stages = body_.form == KernelForm::rowwise ? body_.stages : 1;
     for (int number = 0; number < stages; ++number) add(stage(number), iterations, before);
@@ -76,6 +74,7 @@ class FormulaWork {
  private:
   Stage stage(int number) const {
     Stage stage;
+    stage.slots = body_.slots_of_stage(number);
     for (size_t m = 0; m < body_.members.size(); ++m) {
       const Member& member = body_.members[m];
       if (member.per_row || body_.stage_of(member) != number) continue;
@@ -94,7 +93,6 @@ class FormulaWork {
     return stage;
   }
   void need(const Source& source, Stage& stage) const {
-    if (source.from == Source::From::slot && source.index >= 0) stage.slots.insert(source.index);
     if (source.from == Source::From::member) need_member(source.index, stage);
   }
   void need_member(int32_t index, Stage& stage) const {
@@ -107,8 +105,6 @@ class FormulaWork {
       stage.functions += cost.functions[how];
     }
     for (const Source& input : member.inputs) need(input, stage);
-    for (const int32_t slot : member.old)
-      if (slot >= 0) stage.slots.insert(slot);
   }
 
   bool along(const Slot& slot) const {

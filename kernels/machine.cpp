@@ -63,7 +63,7 @@ constexpr Figures<double> kFigures[] = {
     {&Machine::forward, 1, {0.9, 0.9, 0.9, 0.9, 0.62, 0.33, 0.9}},
     {&Machine::backward, 1, {0.65, 0.65, 0.65, 0.65, 0.36, 0.20, 0.65}},
     {&Machine::library_ceiling, kTera, {32, 271, 66, 165, 794, 1720, 226}},
-    {&Machine::own_ceiling, kTera, {25, 180, 55, 120, 420, 500, 150}}};
+    {&Machine::own_ceiling, kTera, {40, 185, 55, 120, 420, 500, 150}}};
 
 constexpr double kAligned[std::size(kCards)][4] = {
     {1, 0.9, 0.8, 0.7},   {1, 0.95, 0.9, 0.83}, {1, 0.95, 0.9, 0.85}, {1, 0.95, 0.9, 0.85},

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <map>
 
 #include "ir/region_facts.h"
@@ -233,6 +234,28 @@ void Specialiser::approximate(const ir::Kernel& kernel, Body& body) const {
     const ir::OpView op{module_, region_, region_.ops[kernel.members[m].op]};
     member.approximate = approximate_nodes(op, member.program, member.types, half_);
   }
+}
+
+std::set<int32_t> Body::slots_of_stage(int number) const {
+  std::set<int32_t> slots, computed;
+  const std::function<void(const Source&)> need = [&](const Source& source) {
+    if (source.from == Source::From::slot && source.index >= 0) slots.insert(source.index);
+    if (source.from != Source::From::member || !computed.insert(source.index).second) return;
+    const Member& member = members[source.index];
+    if (member.kind != ir::Lowering::pointwise || member.per_row) return;
+    std::ranges::for_each(member.inputs, need);
+    for (const int32_t slot : member.old)
+      if (slot >= 0) slots.insert(slot);
+  };
+  for (size_t m = 0; m < members.size(); ++m) {
+    const Member& member = members[m];
+    if (member.per_row || stage_of(member) != number) continue;
+    const bool reduces = member.kind != ir::Lowering::pointwise;
+    if (reduces) need(member.inputs[0]);
+    if (!reduces && std::ranges::any_of(member.stores, [](int32_t slot) { return slot >= 0; }))
+      need({Source::From::member, static_cast<int32_t>(m)});
+  }
+  return slots;
 }
 
 int Body::stage_of(const Member& member) const {

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -84,8 +85,9 @@ struct Body {
   // Device, rowwise: vectors of its row, the first ones, that a thread keeps in registers from stage to stage. Each has
   // code of its own; a loop has the others.
   int64_t held = 0;
-  bool held_as_stored = false;  // in registers of their own types: there is no room for all of them as f32
-  bool holds_all = false;       // there are no others
+  int64_t held_registers = 0;   // of a thread, for what more than one stage reads of these vectors
+  bool held_as_stored = false;  // halves stay halves: there is no room for all of them as f32
+  bool holds_all = false;       // there are no other vectors
   // Device, column_reduce: threads of a block that stand side by side, `vector` columns each; the others have
   // other rows of the same columns.
   int64_t side = 0;
@@ -117,6 +119,8 @@ struct Body {
   // Returns the stage in which a member stores. Later stages compute values again from memory, so a store that
   // overwrites an operand waits for the last stage.
   int stage_of(const Member& member) const;
+  // Returns the slots that a stage reads at its points.
+  std::set<int32_t> slots_of_stage(int number) const;
 };
 
 // One kernel of a region: function(operands, extents, [begin, end)).

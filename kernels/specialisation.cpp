@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <tuple>
 
 #include "kernels/gemm.h"
 
@@ -17,8 +18,9 @@ namespace {
 constexpr int64_t kWarpRow = 128, kBlockRow = 1024, kLongRow = 8192;
 // Threads of a block that has a long row, and of one that rows share.
 constexpr int64_t kLongRowThreads = 1024, kShortRowsThreads = 128;
-// Registers of a multiprocessor, those of a thread that its part of a row may take, and those that it needs besides.
-constexpr int64_t kAllRegisters = 65536, kMostHeld = 64, kOtherRegisters = 50;
+// Registers of a multiprocessor, and the most of a thread; those that its part of a row may take, and those that it
+// needs besides.
+constexpr int64_t kAllRegisters = 65536, kMostRegisters = 255, kMostHeld = 64, kOtherRegisters = 50;
 // Elements of 2 and of 4 bytes in an access of 16 bytes, the widest.
 constexpr int kEight = 8, kFour = 4;
 // Operations (Body::cost) of an element from which on a thread has 4 elements at once, and then 1: all of them are in
@@ -350,17 +352,21 @@ class BodyBuilder {
   // Keeps a row in registers, or as many of its vectors as there is room for: a stage does not load again what the one
   // before has loaded.
   void hold_row(int64_t columns) {
-    int64_t bytes = 0, elements = 0;  // of a vector
-    for (const Slot& slot : body_.slots) {
-      if (!slot.read || slot.access != Access::element) continue;
-      if (ir::is_blocks(slot.dtype)) return;
-      elements += body_.vector, bytes += body_.vector * ir::dtype_bytes(slot.dtype);
+    std::map<int32_t, int> readers;  // stages, by slot
+    for (int number = 0; number < body_.stages; ++number)
+      for (const int32_t slot : body_.slots_of_stage(number)) ++readers[slot];
+    int64_t real = 0, stored = 0;  // registers of a vector
+    for (const auto& [slot, stages] : readers) {
+      const auto& [dtype, access] = std::tie(body_.slots[slot].dtype, body_.slots[slot].access);
+      if (stages < 2 || (access != Access::element && access != Access::suffix)) continue;
+      const bool pairs = ir::dtype_bytes(dtype) == 2 && body_.vector % 2 == 0;
+      real += body_.vector, stored += pairs ? body_.vector / 2 : body_.vector;
     }
-    if (elements == 0) return;
+    const int64_t room = std::min(kAllRegisters / call_.block, kMostRegisters) - kOtherRegisters;
     const int64_t whole = columns / (body_.team * body_.vector);
-    const int64_t room = std::min(kAllRegisters / call_.block - kOtherRegisters, kMostHeld);
-    body_.held = std::min(whole, 4 * room / bytes);
-    body_.held_as_stored = body_.held * elements > room && body_.vector % 2 == 0;
+    body_.held = std::min(whole, std::min(room, kMostHeld) / std::max<int64_t>(stored, 1));
+    body_.held_as_stored = body_.held * real > room && body_.vector % 2 == 0;
+    body_.held_registers = body_.held * (body_.held_as_stored ? stored : real);
     body_.holds_all = body_.held * body_.team * body_.vector == columns;
   }
 

@@ -55,7 +55,7 @@ class Instructions {
   virtual Value* fast_reciprocal(llvm::IRBuilder<>& b, Value* x) const {
     return b.CreateFDiv(llvm::ConstantFP::get(x->getType(), 1.0), x);
   }
-  // Returns the word (i32), whose source no pass of the compiler can see.
+  // Returns the word (i32), whose source LLVM does not see.
   virtual Value* opaque(llvm::IRBuilder<>&, Value* word) const { return word; }
   // Rounds two f32 at once, where there are `pairs`; returns 32 bits.
   virtual Value* narrow_pair(llvm::IRBuilder<>&, Value* /*low*/, Value* /*high*/, ir::DType) const {

@@ -38,7 +38,9 @@ class NvptxInstructions final : public Instructions, public Threads {
   Value* fast_reciprocal(llvm::IRBuilder<>& b, Value* x) const override {
     return unit(b, llvm::Intrinsic::nvvm_rcp_approx_ftz_f, {x});
   }
-  Value* opaque(llvm::IRBuilder<>& b, Value* word) const override { return gpu::opaque(b, word); }
+  Value* opaque(llvm::IRBuilder<>& b, Value* word) const override {
+    return gpu::assembly(b, b.getInt32Ty(), "mov.b32 $0, $1;", "=r,r", {word}, /*effects=*/false);
+  }
   // cvt.rn.f16x2.f32 d, high, low.
   Value* narrow_pair(llvm::IRBuilder<>& b, Value* low, Value* high, ir::DType dtype) const override {
     const bool is_f16 = dtype == ir::DType::f16;

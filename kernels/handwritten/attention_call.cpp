@@ -99,9 +99,11 @@ std::optional<Specialisation> describe_attention_mma(const ir::OpView& op, const
     if (shape.parts > 1) shape.tile = 32;
   }
   while (shape.tile > 16 && shape.tile / 2 >= shape.length) shape.tile /= 2;
-  // Their keys and values, in 2 bytes, leave room in the second-level cache for what else passes it.
-  const double cached = machine(gpu).l2_bytes / 3;
-  shape.together = std::max<int64_t>(1, static_cast<int64_t>(cached / (4.0 * shape.channels * shape.length)));
+  // Tensors of halves that pass their blocks by: keys and values, and in the gradient also the queries and d_out of all
+  // heads that share these. They leave room in the second-level cache for the rest.
+  const int64_t tensors = 2 * (shape.parts > 1 ? 1 + shape.group() : 1);
+  const auto bytes = static_cast<double>(2 * tensors * shape.channels * shape.length);
+  shape.together = std::max<int64_t>(1, static_cast<int64_t>(machine(gpu).l2_bytes / 3 / bytes));
   Specialisation made = specialisation_of(op, Purpose::device, shape);
   made.call.items = made.call.extents[0];
   made.call.per_block = 1;

@@ -16,17 +16,18 @@ constexpr int64_t kBufferBytes = 8 << 20, kMostSlots = 8;
 
 Loader::Loader(const Dataset& dataset, const Plan& plan, Device& device)
     : dataset_(dataset), plan_(plan), device_(device) {
-  std::vector<std::vector<std::byte>> one;
+  const auto bytes_of = [&](const PlanInput& input) {
+    return plan.micro_batch * checked_product(input.shape) * kElementBytes;
+  };
   int64_t bytes = 1;
-  for (const PlanInput& input : plan.inputs) {
-    one.emplace_back(static_cast<size_t>(plan.micro_batch * checked_product(input.shape) * kElementBytes));
-    bytes += std::ssize(one.back());
-  }
+  for (const PlanInput& input : plan.inputs) bytes += bytes_of(input);
   const bool beside = !device.takes_every_core() || std::ranges::any_of(dataset.columns, &Column::on_disk);
   const auto slots =
       static_cast<size_t>(beside ? std::clamp<int64_t>(kBufferBytes / bytes, 2, kMostSlots) : 2);
-  buffers_.assign(slots, one);
-  batches_.assign(slots, {0, std::vector<std::span<const std::byte>>(one.size())});
+  buffers_.resize(slots);
+  for (std::vector<std::vector<std::byte>>& slot : buffers_)
+    for (const PlanInput& input : plan.inputs) slot.emplace_back(static_cast<size_t>(bytes_of(input)));
+  batches_.assign(slots, {0, std::vector<std::span<const std::byte>>(plan.inputs.size())});
   if (!beside) return;
   try {
     thread_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
