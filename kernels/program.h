@@ -85,7 +85,8 @@ struct Body {
   // Device, rowwise: vectors of its row, the first ones, that a thread keeps in registers from stage to stage. Each has
   // code of its own; a loop has the others.
   int64_t held = 0;
-  int64_t held_registers = 0;   // of a thread, for what more than one stage reads of these vectors
+  // The registers of a thread for what more than one stage reads of these vectors: halves lie in pairs.
+  int64_t held_registers = 0;
   bool held_as_stored = false;  // halves stay halves: there is no room for all of them as f32
   bool holds_all = false;       // there are no other vectors
   // Device, column_reduce: threads of a block that stand side by side, `vector` columns each; the others have

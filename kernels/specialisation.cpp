@@ -366,7 +366,7 @@ class BodyBuilder {
     const int64_t whole = columns / (body_.team * body_.vector);
     body_.held = std::min(whole, std::min(room, kMostHeld) / std::max<int64_t>(stored, 1));
     body_.held_as_stored = body_.held * real > room && body_.vector % 2 == 0;
-    body_.held_registers = body_.held * (body_.held_as_stored ? stored : real);
+    body_.held_registers = body_.held * stored;
     body_.holds_all = body_.held * body_.team * body_.vector == columns;
   }
 
