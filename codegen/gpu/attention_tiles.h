@@ -30,14 +30,18 @@ class AttentionTiles : protected BlockCode {
   void begin(Value* row, bool gradient) {
     part_ = b.CreateURem(row, t_.index(s_.rows()));
     Value* rest = b.CreateUDiv(row, t_.index(s_.rows()));
-    Value* heads =
-        b.CreateUDiv(t_.row_count(), t_.index(s_.rows() * s_.blocks()));  // of keys, of all samples
-    Value* first = b.CreateUDiv(rest, t_.index(s_.together * s_.blocks()));
-    rest = b.CreateURem(rest, t_.index(s_.together * s_.blocks()));
-    first = b.CreateMul(first, t_.index(s_.together));
-    Value* count = t_.smaller(t_.index(s_.together), b.CreateSub(heads, first));
-    block_ = word_of(b.CreateUDiv(rest, count));
-    Value* head = b.CreateAdd(first, b.CreateURem(rest, count));
+    Value *block = b.CreateURem(rest, t_.index(s_.blocks())),
+          *head = b.CreateUDiv(rest, t_.index(s_.blocks()));
+    if (s_.together > 1) {
+      // A micro-batch that is not full may end with fewer heads than go together: one after the other.
+      Value* all = b.CreateUDiv(t_.row_count(), t_.index(s_.rows() * s_.blocks()));  // heads of all samples
+      Value *together = t_.index(s_.together), *rows = t_.index(s_.together * s_.blocks());
+      Value* first = b.CreateMul(b.CreateUDiv(rest, rows), together);
+      Value *whole = b.CreateICmpULE(b.CreateAdd(first, together), all), *in_group = b.CreateURem(rest, rows);
+      block = b.CreateSelect(whole, b.CreateUDiv(in_group, together), block);
+      head = b.CreateSelect(whole, b.CreateAdd(first, b.CreateURem(in_group, together)), head);
+    }
+    block_ = word_of(block);
     head_ = kv_head_ = b.CreateZExtOrTrunc(b.CreateURem(head, t_.index(s_.kv_heads)), b.getInt64Ty());
     sample_ = b.CreateZExtOrTrunc(b.CreateUDiv(head, t_.index(s_.kv_heads)), b.getInt64Ty());
     if (s_.group() > 1) {
@@ -270,8 +274,8 @@ class AttentionTiles : protected BlockCode {
   void send_tile(const Rows& rows, Value* position, Value* to, int64_t count) {
     const int64_t chunks = s_.channels / 8, all = count * chunks, threads = s_.threads();
     Value *row = b.CreateUDiv(thread_, word(chunks)), *chunk = b.CreateURem(thread_, word(chunks));
-    if (s_.length % count == 0 && all % threads == 0 && threads % chunks == 0) {
-      // All positions are there: one address, and offsets.
+    if (s_.together > 1 && s_.length % count == 0 && all % threads == 0 && threads % chunks == 0) {
+      // All positions are there: one address, and offsets. This takes registers as well.
       Value* bytes = b.CreateShl(chunk, 4);
       Value* from = offset(row_of(rows, b.CreateAdd(position, row)), wide(bytes));
       to = b.CreateAdd(b.CreateAdd(to, b.CreateMul(row, word(row_bytes_))), bytes);

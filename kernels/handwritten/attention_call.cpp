@@ -99,11 +99,19 @@ std::optional<Specialisation> describe_attention_mma(const ir::OpView& op, const
     if (shape.parts > 1) shape.tile = 32;
   }
   while (shape.tile > 16 && shape.tile / 2 >= shape.length) shape.tile /= 2;
-  // Tensors of halves that pass their blocks by: keys and values, and in the gradient also the queries and d_out of all
-  // heads that share these. They leave room in the second-level cache for the rest.
-  const int64_t tensors = 2 * (shape.parts > 1 ? 1 + shape.group() : 1);
-  const auto bytes = static_cast<double>(2 * tensors * shape.channels * shape.length);
-  shape.together = std::max<int64_t>(1, static_cast<int64_t>(machine(gpu).l2_bytes / 3 / bytes));
+  // Another order takes registers. Those of sm_75 copy through registers, and have none left; and of the gradients only
+  // plain ones have.
+  const bool plain = shape.group() == 1 && shape.channels <= 64 && shape.window == 0 &&
+                     shape.documents == 0 && shape.words == 0 && shape.softcap == 0;
+  if (gpu.async_copies && (shape.parts == 1 || plain)) {
+    // Tensors of halves that pass their blocks by: keys and values, and in the gradient also the queries and d_out of
+    // all heads that share these. They leave room in the second-level cache for the rest.
+    const int64_t tensors = 2 * (shape.parts > 1 ? 1 + shape.group() : 1);
+    const auto bytes = static_cast<double>(2 * tensors * shape.channels * shape.length);
+    const int64_t all = shape.kv_heads * op.module.micro_batch();
+    const auto fit = std::clamp<int64_t>(static_cast<int64_t>(machine(gpu).l2_bytes / 3 / bytes), 1, all);
+    shape.together = ceil_divide(all, ceil_divide(all, fit));  // as many groups, about equal
+  }
   Specialisation made = specialisation_of(op, Purpose::device, shape);
   made.call.items = made.call.extents[0];
   made.call.per_block = 1;

@@ -47,7 +47,7 @@ struct AttentionShape {
   int64_t warp_rows = 16;
   int64_t threads() const { return block / warp_rows * kWarp; }
   // By tensor cores: heads of keys, of one or more samples, whose blocks take turns, so that the GPU has all of them.
-  int64_t together = 0;
+  int64_t together = 1;
   // Positions that a team meets at a time: with more, ptxas fetches more rows ahead than it has registers
   // for.
   int64_t step() const { return parts > 1 ? 2 : 4; }
