@@ -231,7 +231,8 @@ Work work_of(const Machine& machine, const ir::Module& module, const ir::Region&
     return work;
   }
   // A body that asks for so many blocks leaves a thread at most so many registers.
-  if (body->resident > 0) work.registers = Machine::kRegisters / (body->resident * work.threads);
+  if (body->resident > 0 && body->held == 0)
+    work.registers = Machine::kRegisters / (body->resident * work.threads);
   if (body->form == KernelForm::handwritten) {
     handwritten_work({module, region, region.ops[from.kernel.members.front().op]}, *body, work);
   } else {

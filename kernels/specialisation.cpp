@@ -20,7 +20,7 @@ constexpr int64_t kWarpRow = 128, kBlockRow = 1024, kLongRow = 8192;
 constexpr int64_t kLongRowThreads = 1024, kShortRowsThreads = 128;
 // Registers of a multiprocessor, and the most of a thread; those that its part of a row may take, and those that it
 // needs besides.
-constexpr int64_t kAllRegisters = 65536, kMostRegisters = 255, kMostHeld = 64, kOtherRegisters = 52;
+constexpr int64_t kAllRegisters = 65536, kMostRegisters = 255, kMostHeld = 48, kOtherRegisters = 52;
 // Elements of 2 and of 4 bytes in an access of 16 bytes, the widest.
 constexpr int kEight = 8, kFour = 4;
 // Operations (Body::cost) of an element from which on a thread has 4 elements at once, and then 1: all of them are in
@@ -368,6 +368,8 @@ class BodyBuilder {
     body_.held_as_stored = body_.held * real > room && body_.vector % 2 == 0;
     body_.held_registers = body_.held * stored;
     body_.holds_all = body_.held * body_.team * body_.vector == columns;
+    // 512 threads, or ptxas spills a few registers for one more block, or takes more than 128.
+    if (body_.held > 0 && call_.block <= kBlockThreads) body_.resident = 2 * kBlockThreads / call_.block;
   }
 
   // Returns true if a row's last vector may reach into the gap behind it: every operand that has an element for each
