@@ -19,7 +19,7 @@ ALWAYS = {"sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"}  # the rest as 
 LIMITS = (
     ("attention_grad", 255),   # as many as there are: keys, values and both sums of 16 or 32 rows
     ("attention", 255),        # likewise, for the second pass over values that are not finite
-    ("_persistent", 200),      # one block of 256 threads: the largest of its kernels, and the tables
+    ("_persistent", 216),      # one block of 256 threads: the largest of its kernels, and the tables
     ("gacc_gemm_f32", 168),    # 64 sums, and two buffers on their way
     ("gacc_gemm", 136),
     ("", 128),
