@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "kernels/gemm.h"
+#include "kernels/machine.h"
 
 namespace gacc::kernels {
 
@@ -18,9 +19,8 @@ namespace {
 constexpr int64_t kWarpRow = 128, kBlockRow = 1024, kLongRow = 8192;
 // Threads of a block that has a long row, and of one that rows share.
 constexpr int64_t kLongRowThreads = 1024, kShortRowsThreads = 128;
-// Registers of a multiprocessor, and the most of a thread; those that its part of a row may take, and those that it
-// needs besides.
-constexpr int64_t kAllRegisters = 65536, kMostRegisters = 255, kMostHeld = 48, kOtherRegisters = 52;
+// The most registers of a thread; those that its part of a row may take, and those that it needs besides.
+constexpr int64_t kMostRegisters = 255, kMostHeld = 48, kOtherRegisters = 52;
 // Elements of 2 and of 4 bytes in an access of 16 bytes, the widest.
 constexpr int kEight = 8, kFour = 4;
 // Operations (Body::cost) of an element from which on a thread has 4 elements at once, and then 1: all of them are in
@@ -362,7 +362,7 @@ class BodyBuilder {
       const bool pairs = ir::dtype_bytes(dtype) == 2 && body_.vector % 2 == 0;
       real += body_.vector, stored += pairs ? body_.vector / 2 : body_.vector;
     }
-    const int64_t room = std::min(kAllRegisters / call_.block, kMostRegisters) - kOtherRegisters;
+    const int64_t room = std::min(Machine::kRegisters / call_.block, kMostRegisters) - kOtherRegisters;
     const int64_t whole = columns / (body_.team * body_.vector);
     body_.held = std::min(whole, std::min(room, kMostHeld) / std::max<int64_t>(stored, 1));
     body_.held_as_stored = body_.held * real > room && body_.vector % 2 == 0;
