@@ -7,7 +7,8 @@ namespace {
 
 Layer lower_sequential(LayerContext& l) {
   const bool repeats = l.keys.has("repeat");
-  const int64_t copies = repeats ? l.keys.integer("repeat") : 1;
+  // A body without layers is an error that is reported already: its copies would not count towards any limit.
+  const int64_t copies = repeats && !l.spec.bodies.front().empty() ? l.keys.integer("repeat") : 1;
   const int32_t outer = l.b.segment;
   Flow x = l.input;
   for (int64_t i = 0; i < copies; ++i) {
