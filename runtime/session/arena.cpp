@@ -57,10 +57,11 @@ Status Arena::write_inputs(InputBytes inputs, int64_t samples, Program program) 
     const std::optional<int64_t> offset = input.offset(program);
     if (!offset) continue;
     auto bytes = static_cast<size_t>(elements_of(input.shape) * samples * 4);  // f32 and i32 are 4 bytes
-    if (inputs[i].size() != bytes)
+    const bool is_half = input.stored && inputs[i].size() == bytes / 2;
+    if (inputs[i].size() != bytes && !is_half)
       return Status::error("input {} takes {} bytes, {} were given", input.name, bytes, inputs[i].size());
     inputs_.push_back({*offset, inputs[i]});
-    if (!input.stored) continue;
+    if (!input.stored || is_half) continue;
     round_to_half(inputs[i], half_type(*input.stored), halves_[i]);
     inputs_.back().bytes = std::as_bytes(std::span(halves_[i]));
   }

@@ -12,8 +12,8 @@
 
 namespace gacc {
 
-// The bytes of a micro-batch, one block an input, in the plan's order, f32 or i32; what lies in the arena as
-// half (PlanInput::stored) is rounded here.
+// The bytes of a micro-batch, one block an input, in the plan's order, f32 or i32. What lies in the arena as half
+// (PlanInput::stored) may be so already, which its size tells; else it is rounded here.
 using InputBytes = std::span<const std::span<const std::byte>>;
 
 class Arena {

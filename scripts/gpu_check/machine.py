@@ -62,11 +62,13 @@ class Machine:
         if not self.kept:
             shutil.rmtree(self.work, ignore_errors=True)
 
-    def environment(self, counts=None):
+    def environment(self, counts=None, idle=False):
         """Returns the environment of our own programs. NVIDIA's libraries must find the real driver, so the counting
-        one stands before it only where calls are counted; and nothing of this is given to torch or JAX."""
+        one stands before it only where calls are counted, and the idle one only where the host is timed alone; and
+        nothing of this is given to torch or JAX."""
         env = dict(os.environ)
-        folders = [str(self.folder / "count")] if counts else [str(self.driver_folder)] if self.driver_folder else []
+        driver = self.folder / "count" if counts else self.folder / "idle" if idle else self.driver_folder
+        folders = [str(driver)] if driver else []
         folders += [self.cublas] if self.cublas else []
         env["LD_LIBRARY_PATH"] = ":".join(folders + [env["LD_LIBRARY_PATH"]] if env.get("LD_LIBRARY_PATH") else folders)
         if counts:

@@ -16,6 +16,7 @@ from . import cases, files
 
 LIMIT = 60 << 20  # bytes of a pack
 PROGRAMS = ("bin/gacc-exec", "tests/cuda_gpu_test")
+DRIVERS = ("count", "idle")  # that count calls, and that do nothing
 COSTS = ("name", "bytes", "flops", "seconds", "builtin_seconds")  # of a launch
 LIBRARIES = ("libfmt", "libstdc++", "libgcc_s", "libz.so", "libzstd", "libnettle")
 # Bounds on relative distances, norm by norm. f32: as tests/cuda/commands.py has them.
@@ -48,7 +49,7 @@ class Packer:
             raise SystemExit(f"gpu-check: {self.folder} is larger than {LIMIT >> 20} MiB")
 
     def make(self):
-        for name in ("bin", "lib", "count"):
+        for name in ("bin", "lib", *DRIVERS):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         self.programs()
         # One thread a core: compiler and CPU runs are processes.
@@ -68,8 +69,8 @@ class Packer:
     def programs(self):
         build = self.root / "build"
         programs = [build / name for name in PROGRAMS]
-        counting = build / "tests/count/libcuda.so.1"
-        for program in [*programs, self.bin / "gaccc", counting]:
+        drivers = [build / f"tests/{name}/libcuda.so.1" for name in DRIVERS]
+        for program in [*programs, self.bin / "gaccc", *drivers]:
             if not program.exists():
                 raise SystemExit(f"gpu-check: {program} is missing: build it first")
             for line in subprocess.run(["ldd", program], capture_output=True, text=True).stdout.splitlines():
@@ -81,7 +82,8 @@ class Packer:
         # The compiler, so that other variants can be made there.
         (self.work / "bin").mkdir()
         subprocess.run(["strip", "-o", self.work / "bin/gaccc", self.bin / "gaccc"], check=True)
-        shutil.copy2(counting, self.folder / "count")
+        for driver in drivers:
+            shutil.copy2(driver, self.folder / driver.parent.name)
         shutil.copy2(self.root / "scripts/gpu-check", self.folder)
         shutil.copytree(self.root / "scripts/gpu_check", self.folder / "gpu_check", dirs_exist_ok=True,
                         ignore=shutil.ignore_patterns("__pycache__", "packing.py"))

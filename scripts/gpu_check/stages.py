@@ -352,6 +352,7 @@ class Check:
             kinds = ("zipf", "uniform") if name.startswith("gpt2") else ("zipf",)
             yield from (Step(stage, f"{name} {mode} {products} {kind}", self.speed, (name, mode, products, kind))
                         for mode, products in ways for kind in kinds if mode in modes)
+            yield from (Step(stage, f"{name} {mode} host alone", self.host_alone, (name, mode)) for mode in modes)
 
     def speed(self, name, mode, products, kind):
         """The time of whole windows, K micro-batches of fresh data and the update, beside the estimate."""
@@ -381,6 +382,17 @@ class Check:
             f"{1e6 * median / one['window']:.2f} us a sample; estimate {1e6 * estimate:.1f}, "
             f"off by {median / estimate:.2f}x; {ran}; {events[-1]['peak_bytes'] / (1 << 30):.2f} GiB")
 
+    def host_alone(self, name, mode):
+        """The time of the same windows with a driver that does nothing."""
+        one = self.manifest["benchmarks"][name]["artifacts"][self.target][mode]
+        log, warm, windows = self.machine.out / f"{name}.{mode}.host.jsonl", 4, 8 if self.machine.emulated else 200
+        code, text = self.exec(log.stem, self.artifact(self.manifest["benchmarks"][name], mode), "--data",
+                               self.fresh_data(self.manifest["benchmarks"][name], mode), "--epochs", 100000,
+                               "--updates", warm + windows, "--gemm", "builtin", "--log", log, idle=True)
+        if code:
+            return "FAILED", machine.last_line(text)
+        times = [event["seconds"] for event in files.read_log(log) if event["event"] == "update"][warm:]
+        return "done", f"{1e6 * statistics.median(times):.1f} us a window of {one['window']} samples"
 
     # ---- peers
 

@@ -105,5 +105,76 @@ TEST_P(LoaderTest, EndsOrRestartsAtAnyMoment) {
   }
 }
 
+// An epoch over samples that are all kept is not read from the dataset again.
+TEST(Loader, KeepsSamplesForADeviceWithAMemoryOfItsOwn) {
+  Plan plan;
+  plan.micro_batch = 4;
+  plan.inputs = {input("x", DType::f32, {2}), input("y", DType::i32, {})};
+  plan.inputs[0].mean = {1};
+  plan.inputs[0].std = {2};
+  for (const bool has_own_memory : {true, false}) {
+    Dataset data;
+    data.samples = 10;
+    data.columns = {{"x", "u8", {2}, std::vector<std::byte>(20, std::byte{255})},
+                    {"y", "u8", {}, std::vector<std::byte>(10, std::byte{7})}};
+    class Own : public FakeDevice {
+     public:
+      Own(const Plan& plan, bool own) : FakeDevice(plan), own_(own) {}
+      std::span<std::byte> host_memory(int64_t, int64_t) override {
+        return own_ ? std::span<std::byte>() : std::span(word_);
+      }
+
+     private:
+      bool own_;
+      std::array<std::byte, 1> word_{};
+    } device(plan, has_own_memory);
+    Loader loader(data, plan, device);
+    const auto check_epoch = [&](const std::vector<int64_t>& order, float x, int32_t y) {
+      loader.start(order, 4);
+      size_t samples = 0;
+      for (; const Batch* batch = loader.next(); samples += static_cast<size_t>(batch->samples)) {
+        const auto count = static_cast<size_t>(batch->samples);
+        EXPECT_EQ(values<float>({batch->inputs[0].begin(), batch->inputs[0].end()}),
+                  std::vector<float>(2 * count, x));
+        EXPECT_EQ(values<int32_t>({batch->inputs[1].begin(), batch->inputs[1].end()}),
+                  std::vector<int32_t>(count, y));
+      }
+      EXPECT_EQ(samples, order.size());
+    };
+    check_epoch({0, 1, 2, 3, 4}, 0, 7);  // a part of an epoch
+    check_epoch(epoch_order(10, 5, 0, /*shuffle=*/true), 0, 7);
+    std::ranges::fill(data.columns[0].bytes, std::byte{0});
+    std::ranges::fill(data.columns[1].bytes, std::byte{1});
+    check_epoch(epoch_order(10, 5, 1, /*shuffle=*/true), has_own_memory ? 0 : -0.5f, has_own_memory ? 7 : 1);
+    check_epoch({9, 9, 0}, has_own_memory ? 0 : -0.5f, has_own_memory ? 7 : 1);
+  }
+}
+
+// What the arena has as half is rounded by whoever makes a batch; a target the host reads as well.
+TEST(Loader, GivesHalvesWhereTheArenaHasThem) {
+  Plan plan;
+  plan.micro_batch = 4;
+  plan.inputs = {input("x", DType::f32, {}), input("y", DType::f32, {})};
+  plan.inputs[0].stored = plan.inputs[1].stored = DType::f16;
+  plan.inputs[1].target = true;
+  const std::vector<float> x = {1 + 0x1p-11f, 1 + 0x3p-11f, -0.5f};
+  Dataset data;
+  data.samples = 3;
+  const auto bytes = std::as_bytes(std::span(x));
+  data.columns = {{"x", "f32", {}, {bytes.begin(), bytes.end()}},
+                  {"y", "f32", {}, {bytes.begin(), bytes.end()}}};
+  for (const bool every_core : {false, true}) {
+    FakeDevice device(plan, every_core);
+    Loader loader(data, plan, device);
+    loader.start({2, 0, 1}, 4);
+    const Batch* batch = loader.next();
+    ASSERT_NE(batch, nullptr);
+    EXPECT_EQ(values<uint16_t>({batch->inputs[0].begin(), batch->inputs[0].end()}),
+              (std::vector<uint16_t>{0xb800, 0x3c00, 0x3c02}));
+    EXPECT_EQ(values<float>({batch->inputs[1].begin(), batch->inputs[1].end()}),
+              (std::vector<float>{x[2], x[0], x[1]}));
+  }
+}
+
 }  // namespace
 }  // namespace gacc::test

@@ -109,6 +109,14 @@ std::string contents(const std::string& path) {
   return text.str();
 }
 
+PlanInput input(const char* name, DType dtype, std::vector<int64_t> shape) {
+  PlanInput made;
+  made.name = name;
+  made.dtype = dtype;
+  made.shape = std::move(shape);
+  return made;
+}
+
 Plan image_label_plan() {
   Plan plan;
   plan.micro_batch = 4;

@@ -67,6 +67,7 @@ class Folder {
 };
 std::string contents(const std::string& path);
 
+PlanInput input(const char* name, DType dtype, std::vector<int64_t> shape);
 // image: f32 [2, 2]; label: i32 [] of range 3.
 Plan image_label_plan();
 

@@ -12,14 +12,6 @@
 namespace gacc::test {
 namespace {
 
-PlanInput input(const char* name, DType dtype, std::vector<int64_t> shape) {
-  PlanInput input;
-  input.name = name;
-  input.dtype = dtype;
-  input.shape = std::move(shape);
-  return input;
-}
-
 Plan token_plan() {
   Plan plan;
   plan.micro_batch = 4;
@@ -132,6 +124,31 @@ TEST(Mapped, AFileThatChangesIsAnError) {
     std::vector<int32_t> got;
     EXPECT_EQ(gathered(data, plan, 0, {1, 900000}, got), file.path() + ":" + each.words);
   }
+}
+
+// Samples that are kept from the first epoch are not taken from the file again, which must stay all the same.
+TEST(Mapped, AFileOfWhichAllIsKeptMustStay) {
+  Folder folder;
+  Plan plan;
+  plan.micro_batch = 4;
+  plan.inputs = {input("x", DType::f32, {int64_t{1} << 20})};
+  const std::string start = npy("|u1", "(16, 1048576)", "");
+  Sparse file(folder.path("x.npy"), start, std::ssize(start) + kLeastMapped);
+  Dataset data;
+  ASSERT_EQ(load_dataset("npy:x=" + file.path(), plan, data).text(), "");
+  ASSERT_TRUE(data.columns[0].on_disk());
+  FakeDevice device(plan);
+  Loader loader(data, plan, device);
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    loader.start(epoch_order(16, 1, epoch, /*shuffle=*/true), 4);
+    while (loader.next() != nullptr) continue;
+    ASSERT_EQ(loader.status().text(), "");
+  }
+  file.resize(100);
+  loader.start(epoch_order(16, 1, 2, /*shuffle=*/true), 4);
+  EXPECT_EQ(loader.next(), nullptr);
+  EXPECT_TRUE(loader.status().text().starts_with(file.path() + ": has 100 bytes now"))
+      << loader.status().text();
 }
 
 // What lies in the file as it is needed is mapped, the rest converted.

@@ -175,6 +175,22 @@ TEST_F(SessionTest, an_input_that_is_stored_as_half_is_rounded_once) {
   }
 }
 
+TEST_F(SessionTest, an_input_that_is_half_already_is_taken_as_it_is) {
+  plan.inputs[0].stored = DType::f16;
+  open();
+  const std::vector<uint16_t> x = {0x3c01, 0x7bff};
+  const std::vector<int32_t> marks = {0, 0};
+  const auto step_of = [&](std::span<const std::byte> first) {
+    const std::vector<std::span<const std::byte>> inputs = {first, std::as_bytes(std::span(marks))};
+    return session.step(inputs, 2);
+  };
+  ASSERT_EQ(step_of(std::as_bytes(std::span(x))).text(), "");
+  std::vector<uint16_t> there(2);
+  ASSERT_TRUE(device.read(plan.inputs[0].step_offset, std::as_writable_bytes(std::span(there))));
+  EXPECT_EQ(there, x);
+  EXPECT_EQ(step_of(std::as_bytes(std::span(x)).first(2)).text(), "input x takes 8 bytes, 2 were given");
+}
+
 TEST_F(SessionTest, an_artifact_without_its_state_is_refused) {
   Artifact artifact;
   std::erase_if(plan.buffers, [](const PlanBuffer& buffer) { return buffer.name == "window.ok"; });
