@@ -16,6 +16,7 @@ class Case:
     modes: tuple = MODES
     emulated: bool = True  # the emulator bears it
     small: tuple = ()      # precisions in a small pack
+    products: tuple = ("builtin", "cublas")
 
 
 def sets(settings):
@@ -82,6 +83,54 @@ module @delta phase(model) {
   }
 }
 """
+# Heads of 64 on tensor cores, and of 24 by teams of threads; positions that count within a document, and a window.
+DOCUMENTS = """
+model.name = "documents"
+inputs.tokens = { shape = [24], dtype = "i32", range = 11 }
+inputs.next = { shape = [24], dtype = "i32", range = 11 }
+inputs.packed = { shape = [24], dtype = "i32", range = 3 }
+loss = { type = "cross_entropy", target = "next" }
+optimizer.type = "adamw"
+[[layers]]
+type = "embedding"
+vocab = 11
+features = 128
+[[layers]]
+type = "residual"
+name = "wide"
+layers = [{ type = "layer_norm" }, { type = "attention", heads = 2, causal = true, documents = "packed", rope = {} }]
+[[layers]]
+type = "linear"
+features = 48
+[[layers]]
+type = "residual"
+name = "narrow"
+layers = [{ type = "rms_norm" }, { type = "attention", heads = 2, causal = true, documents = "packed", window = 9 }]
+[[layers]]
+type = "linear"
+features = 11
+"""
+SIN = """
+module @sin phase(model) {
+  set loss.type = "mse"
+  set loss.target = "y"
+  set optimizer.type = "adamw"
+  param @inside : f32[7,24]
+  param @outside : f32[24,3]
+  state @seed.low : i32[] given
+  state @seed.high : i32[] given
+  init {
+    random.normal @inside, @seed.low, @seed.high {std = 2.0, stream = 1}
+    random.normal @outside, @seed.low, @seed.high {std = 0.2, stream = 2}
+  }
+  step(%x : f32[B,7], %y : f32[B,3]) {
+    %angle = matmul %x, @inside : f32[B,24]
+    %wave = sin %angle : f32[B,24]
+    %out = matmul %wave, @outside : f32[B,3]
+    yield output %out
+  }
+}
+"""
 SMALL_MLP = {"layers.fc1.features": 64, "layers.fc2.features": 48, "layers.fc3.features": 16}
 SMALL_GPT = {"layers.h.repeat": 1, "layers.tok.features": 64, "layers.h.layers.mix.layers.attn.heads": 2,
              "layers.h.layers.mlp.layers.up.features": 128, "layers.h.layers.mlp.layers.down.features": 64}
@@ -125,6 +174,18 @@ CASES = (
          small=("f16",)),
     Case("k4", "shakespeare_gpt", {**train(8, 4), **TINY_GPT, **CALM}, 64, precisions=("f32", "f16"), modes=("graph",),
          small=("f16",)),
+    Case("documents", DOCUMENTS, {**train(4, 2), **CALM}, 11, modes=("graph",)),
+    Case("sin", SIN, {**train(4, 2), **CALM}, 11),
+    Case("lora_q4_0", "llama_lora", {**train(4, 2), **SMALL_LLAMA, **CALM, "precision.frozen": "q4_0"}, 11,
+         precisions=("bf16",), small=("bf16",)),
+    Case("lora_q8_0", "llama_lora", {**train(4, 2), **SMALL_LLAMA, **CALM, "precision.frozen": "q8_0"}, 11,
+         precisions=("bf16",)),
+    Case("host", "shakespeare_gpt", {**train(4, 2), **SMALL_GPT, **CALM, "memory.host": "8MiB",
+                                     "memory.budget": "1200KiB"}, 11, precisions=("f32", "f16"), modes=("graph",)),
+    Case("bits1", "shakespeare_gpt", {**train(8, 1), **TINY_GPT, "train.require": "bits"}, 19,
+         precisions=("f32", "f16"), modes=("graph",), small=("f16",), products=("builtin",)),
+    Case("bits4", "shakespeare_gpt", {**train(2, 4), **TINY_GPT, "train.require": "bits"}, 19,
+         precisions=("f32", "f16"), modes=("graph",), small=("f16",), products=("builtin",)),
     Case("mlp_full", "mnist_mlp", {}, 400, emulated=False),
     Case("cnn_full", "mnist_cnn", {}, 150, emulated=False),
     Case("resnet_full", "mnist_resnet", CALM, 150, precisions=HALVES, emulated=False),
@@ -137,8 +198,13 @@ CASES = (
 FIRST = (("mlp.f32", "graph", "builtin"), ("gpt.f32", "graph", "builtin"), ("mlp.f16", "persistent", "builtin"),
          ("gpt.f16", "graph", "builtin"), ("gpt_wide.f16", "graph", "cublas"), ("gpt_chunked.bf16", "graph", "cublas"))
 SAME_BATCH = ("k1", "k4")
+SAME_BITS = ("bits1", "bits4")  # train.require = "bits": the same batches of 8, as one micro-batch and as four
+# Cases whose artifact goes on with a text as on the CPU: step by step, and by a cache of keys and values.
+WRITTEN, WRITTEN_SMALL = ("gpt.f32", "llama.f32"), ("gpt_tiny.f16",)
+TEXT = ["--generate", "24", "--temperature", "0", "--prompt", "A B", "--seed", "1"]
 COUNTED = ("regression", "gpt_tiny", "gpt")    # cases whose launches are counted at the driver
 SANITIZED = (("gpt", "f16", "graph"), ("mlp", "f16", "persistent"))  # case, precision, mode
+# Of these, and of all other artifacts in half precision that the emulator bears, racecheck alone.
 SANITIZED_SMALL = (("gpt_tiny", "f16", "graph"), ("mlp", "bf16", "persistent"))
 
 # ---- what is timed
@@ -188,6 +254,18 @@ class Benchmark:
     modes: tuple
     small: dict
     emulated: bool = False
+    products: tuple = ("builtin", "cublas")
+
+
+def llama(width, heads, head_dim, inner, layers, frozen="compute"):
+    """LoRA on a Llama 3's shape in windows of 2,048 tokens, in what a card of 24 GB has. Its weights are drawn."""
+    layer, branch = "layers.layers", "layers.layers.layers.mlp.layers"
+    return {**train(1, 4), "inputs.tokens.shape": "[2048]", "inputs.next.shape": "[2048]", "gguf.interleave": "{}",
+            "memory.budget": "22GiB", "precision.compute": "bf16", "precision.frozen": frozen,
+            "layers.embed.vocab": 128256, "layers.head.features": 128256, "layers.embed.features": width,
+            f"{layer}.repeat": layers, f"{layer}.layers.mix.layers.attn.heads": heads,
+            f"{layer}.layers.mix.layers.attn.kv_heads": 8, f"{layer}.layers.mix.layers.attn.head_dim": head_dim,
+            f"{branch}.gate.features": inner, f"{branch}.up.features": inner, f"{branch}.down.features": width}
 
 
 HALF = {"precision.compute": "f16"}
@@ -197,11 +275,15 @@ TINY_GPT2 = {"layers.h.repeat": 1, "layers.wte.features": 32, "layers.wte.vocab"
              "layers.h.layers.mix.layers.attn.heads": 2, "layers.h.layers.mlp.layers.fc.features": 64,
              "layers.h.layers.mlp.layers.proj.features": 32, "inputs.tokens.shape": "[16]", "inputs.next.shape": "[16]",
              **train(2, 2)}
+SMALL_UPDATE = {"inputs.x.shape": "[16]", "inputs.y.shape": "[16]",
+                **{f"layers.fc{i}.features": 16 for i in range(6)}}
 BENCHMARKS = (
     Benchmark("mlp_f32", MLP, {}, MODES, TINY_MLP, emulated=True),
     Benchmark("mlp_f16", MLP, HALF, MODES, {**HALF, **TINY_MLP}, emulated=True),
-    Benchmark("update", BIG_UPDATE, {}, ("graph",), {"inputs.x.shape": "[16]", "inputs.y.shape": "[16]",
-              **{f"layers.fc{i}.features": 16 for i in range(6)}}),
+    Benchmark("update", BIG_UPDATE, {}, ("graph",), SMALL_UPDATE),
+    # Of the moments 604 MB come from the host and go back.
+    Benchmark("update_host", BIG_UPDATE, {"memory.host": "1GiB", "memory.budget": "1GiB"}, ("graph",),
+              {**SMALL_UPDATE, "memory.host": "1MiB", "memory.budget": "30KiB"}),
     Benchmark("products", PRODUCTS, {}, ("graph",), emulated=True,
               small={"layers.fc0.features": 16, "layers.fc1.features": 16, **train(4, 1)}),
     Benchmark("gpt2_b4", "gpt2_124m", {**HALF, **train(4, 16)}, ("graph",), {**HALF, **TINY_GPT2}),
@@ -209,10 +291,14 @@ BENCHMARKS = (
     Benchmark("gpt2_b64", "gpt2_124m", {**HALF, **train(64, 4)}, ("graph",), {**HALF, **TINY_GPT2}),
     Benchmark("lora", "llama_lora", {**train(1, 4), "memory.budget": "20GiB"}, ("graph",),
               {**SMALL_LLAMA, **train(2, 2)}),
+    *(Benchmark(name, "llama_lora", settings, ("graph",), {**SMALL_LLAMA, **train(2, 2)}, products=("cublas",))
+      for name, settings in (("lora_1b", llama(2048, 32, 64, 8192, 16)), ("lora_8b", llama(4096, 32, 128, 14336, 32)),
+                             ("lora_8b_q4_0", llama(4096, 32, 128, 14336, 32, "q4_0")))),
     Benchmark("char", "shakespeare_gpt", {**HALF, **train(64, 4), **CHAR_GPT}, ("graph",),
               {**HALF, **TINY_GPT, **train(2, 2)}),
 )
 PROFILED = ("gpt2_b16", "char", "mlp_f16")
 # Stages that time whole windows: the benchmarks of each.
-SPEED = {"mlp": ("mlp_f16", "mlp_f32", "update"), "char": ("char",), "lora": ("lora",), "gpt2:b4": ("gpt2_b4",),
+SPEED = {"mlp": ("mlp_f16", "mlp_f32", "update", "update_host"), "char": ("char",),
+         "lora": ("lora", "lora_1b", "lora_8b", "lora_8b_q4_0"), "gpt2:b4": ("gpt2_b4",),
          "gpt2:b16": ("gpt2_b16",), "gpt2:b64": ("gpt2_b64",)}

@@ -17,8 +17,10 @@ def fastest(profile, costs):
 def table(profile, costs, copy, products, engine):
     """Lines of a table, the most time lost first; time of all launches and above the ceilings, in microseconds; and
     what is wrong. `copy` and `products` are what the machine can do, in bytes and FLOPs a second; `engine` computed the
-    products."""
+    products. Without `costs`, of an artifact that came without estimates, times alone."""
     launches = [one for one in profile["kernels"] if one["program"] == "step"]
+    if costs is None:
+        return times_alone(launches)
     if not costs or any(one["launch"] >= len(costs) for one in launches):
         return [], 0, 0, "the pack's list of launches is of another step"
     of_engine = "seconds" if engine == "cublas" else "builtin_seconds"
@@ -47,6 +49,17 @@ def table(profile, costs, copy, products, engine):
     lines.append(f"{'sum':<40} {len(launches):>3} {total:>9.1f} {estimated:>9.1f} {factor(total, estimated)} "
                  f"{sum(lost.values()):>9.1f}")
     return lines, total, sum(lost.values()), ""
+
+
+def times_alone(launches):
+    rows = {}
+    for one in launches:
+        rows.setdefault(one["name"], collections.Counter()).update(count=1, time=one["microseconds"])
+    total = sum(row["time"] for row in rows.values())
+    lines = [f"{'launch':<40} {'n':>3} {'us':>9} {'share':>6}"]
+    for name, row in sorted(rows.items(), key=lambda item: -item[1]["time"]):
+        lines.append(f"{name[:40]:<40} {row['count']:>3} {row['time']:>9.1f} {100 * row['time'] / total:>5.1f}%")
+    return lines, total, 0, ""
 
 
 def factor(measured, estimated):

@@ -86,7 +86,7 @@ def run(command, seconds, env=None):
     group = {"process_group": 0} if sys.version_info >= (3, 11) else {"preexec_fn": os.setpgrp}
     try:
         process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                   stdin=subprocess.DEVNULL, text=True, errors="replace", env=env, **group)
+                                   stdin=subprocess.DEVNULL, text=True, errors="backslashreplace", env=env, **group)
     except OSError as error:
         return 127, str(error)
     running.add(process.pid)

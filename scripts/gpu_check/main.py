@@ -14,8 +14,8 @@ from .stages import SIDE_BY_SIDE, Check
 
 HERE = pathlib.Path(__file__).resolve().parents[1]  # the pack, or scripts/
 # In the order of a first call: is it right, how fast is it, where does the time go, then all the rest.
-STAGES = ("machine", "first", "gpt2:b16", "profile", "char", "mlp", "lora", "parity", "probes", "peers", "sanitize",
-          "gpt2:b4", "gpt2:b64")
+STAGES = ("machine", "first", "extra", "gpt2:b16", "profile", "char", "mlp", "lora", "parity", "probes", "peers",
+          "sanitize", "gpt2:b4", "gpt2:b64")
 
 
 def steps_of(check, stages):
@@ -59,6 +59,8 @@ def main(doc):
     parser.add_argument("--seconds", type=float, default=520,
                         help="start nothing after so many, and end what runs (520)")
     parser.add_argument("--scratch", metavar="DIR", help="keep what is unpacked and written there, bin/gaccc with it")
+    parser.add_argument("--extra", type=pathlib.Path, metavar="DIR",
+                        help="artifacts (*.ptx) that are timed and profiled as well")
     parser.add_argument("--sanitizer", metavar="PROGRAM", help="instead of the compute-sanitizer that is found")
     parser.add_argument("--dry", action="store_true")
     arguments = parser.parse_args()

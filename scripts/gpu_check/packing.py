@@ -34,7 +34,8 @@ class Packer:
         self.targets = cases.TARGETS[-1:] if small else cases.TARGETS
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="gpu-check-"))
         self.manifest = {"small": small, "targets": self.targets, "cases": {}, "benchmarks": {},
-                         "same_batch": cases.SAME_BATCH, "counted": cases.COUNTED, "profiled": cases.PROFILED,
+                         "same_batch": cases.SAME_BATCH, "same_bits": cases.SAME_BITS, "texts": {},
+                         "counted": cases.COUNTED, "profiled": cases.PROFILED,
                          "sanitized": cases.SANITIZED_SMALL if small else cases.SANITIZED}
 
     def pack(self):
@@ -84,7 +85,8 @@ class Packer:
         subprocess.run(["strip", "-o", self.work / "bin/gaccc", self.bin / "gaccc"], check=True)
         for driver in drivers:
             shutil.copy2(driver, self.folder / driver.parent.name)
-        shutil.copy2(self.root / "scripts/gpu-check", self.folder)
+        for script in ("gpu-check", "artifact_ir.py"):
+            shutil.copy2(self.root / "scripts" / script, self.folder)
         shutil.copytree(self.root / "scripts/gpu_check", self.folder / "gpu_check", dirs_exist_ok=True,
                         ignore=shutil.ignore_patterns("__pycache__", "packing.py"))
         shutil.copytree(self.root / "examples", self.folder / "examples", dirs_exist_ok=True)
@@ -148,7 +150,9 @@ class Packer:
         bits = self.train(f"{name}.bits", artifact, data, samples, "emulate")[1] if exact else None
         self.manifest["cases"][name] = {
             "case": case.name, "precision": precision, "artifacts": found, "data": data, "samples": samples,
-            "emulated": case.emulated, "bounds": bounds, "bits": bits}
+            "emulated": case.emulated, "bounds": bounds, "bits": bits, "products": case.products}
+        if name in (cases.WRITTEN_SMALL if self.small else cases.WRITTEN):
+            self.manifest["texts"][name] = self.text(artifact, self.work / f"{name}.weights")
 
     def train(self, name, artifact, data, samples, device="cpu"):
         """Returns the outcome of a run without a GPU; see files.outcome."""
@@ -159,11 +163,18 @@ class Packer:
         subprocess.run([str(word) for word in (self.bin / "gacc-exec", artifact, *options)], check=True)
         return files.outcome(out)
 
+    def text(self, artifact, weights):
+        """The text that it goes on with on the CPU, from its first weights, which are packed."""
+        command = [self.bin / "gacc-exec", artifact, "--device", "cpu", "--threads", "1", "--quiet"]
+        subprocess.run([*command, "--init-only", "--save", weights], check=True, stdout=subprocess.DEVNULL)
+        return subprocess.run([*command, "--load", weights, *cases.TEXT], capture_output=True, text=True, check=True,
+                              errors="backslashreplace").stdout
+
     def benchmark(self, one):
         source = self.source(one.name, one.model)
         found, costs = self.artifacts(one.name, source, one.small if self.small else one.settings, one.modes)
         self.manifest["benchmarks"][one.name] = {"artifacts": found, "costs": costs,
-                                                 "emulated": one.emulated or self.small}
+                                                 "emulated": one.emulated or self.small, "products": one.products}
 
 
 def launch_costs(launches, plan):

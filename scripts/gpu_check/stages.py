@@ -1,6 +1,7 @@
 """The stages: each gives steps, which leave rows."""
 import dataclasses
 import glob
+import hashlib
 import json
 import math
 import os
@@ -11,6 +12,8 @@ import statistics
 import sys
 import threading
 import time
+
+from artifact_ir import ArtifactIr
 
 from . import cases, files, launch_costs, machine, peers
 
@@ -32,7 +35,7 @@ class Check:
 
     def __init__(self, here, manifest, results, arguments, end):
         self.machine, self.manifest, self.results, self.end = here, manifest, results, end
-        self.sanitizer = arguments.sanitizer
+        self.sanitizer, self.extra = arguments.sanitizer, arguments.extra
         self.small = manifest["small"]
         self.target = None     # of the artifacts that this GPU runs
         self.ceilings = {}     # (probe, what) -> value
@@ -100,7 +103,7 @@ class Check:
 
     def cublas(self):
         """A library that is there must work."""
-        entry = next(iter(self.manifest["cases"].values()))
+        entry = next(entry for entry in self.manifest["cases"].values() if "cublas" in entry["products"])
         code, text = self.exec("cublas", self.artifact(entry, "graph"), "--init-only", "--gemm", "cublas")
         return ("FAILED", f"it is in {self.machine.cublas}: {machine.last_line(text)}") if code else (
             "passed", machine.engine(text)[1])
@@ -169,12 +172,15 @@ class Check:
         for name, entry in self.manifest["cases"].items():
             modes = entry["artifacts"][self.target]
             for mode, products in [("graph", "builtin"), ("graph", "cublas"), ("persistent", "builtin")]:
-                if mode in modes and (name, mode, products) not in cases.FIRST:
+                if mode in modes and products in entry["products"] and (name, mode, products) not in cases.FIRST:
                     yield Step("parity", f"{name} {mode} {products}", self.parity, (name, entry, mode, products))
-        for name in self.manifest["cases"]:
-            other = name.replace(*self.manifest["same_batch"], 1)
-            if name.startswith(self.manifest["same_batch"][0] + ".") and other in self.manifest["cases"]:
-                yield Step("parity", f"{name} as {other}", self.same_batch, (name, other))
+        for pair, compared in (("same_batch", self.same_batch), ("same_bits", self.same_bits)):
+            for name in self.manifest["cases"]:
+                other = name.replace(*self.manifest[pair], 1)
+                if name.startswith(self.manifest[pair][0] + ".") and other in self.manifest["cases"]:
+                    yield Step("parity", f"{name} as {other}", compared, (name, other))
+        for name, text in self.manifest["texts"].items():
+            yield Step("parity", f"{name}: a text", self.writes, (name, text))
         for name, entry in self.manifest["cases"].items():
             if entry["case"] in self.manifest["counted"] and entry["precision"] != "bf16":
                 for mode in entry["artifacts"][self.target]:
@@ -244,6 +250,26 @@ class Check:
         worst, text = compare(*found, self.manifest["cases"][name]["bounds"])
         return "passed" if worst <= 1 else "FAILED", text
 
+    def same_bits(self, name, other):
+        """The same batches of 8, as one micro-batch and as four, by an artifact that promises the same bits."""
+        digests = []
+        for one in (name, other):
+            _, bits, wrong = self.train(f"{one}.bits", self.manifest["cases"][one], "graph", "builtin")
+            if bits is None or wrong:
+                return "FAILED", wrong
+            digests.append(bits[0])
+        return ("passed", "the same bits") if digests[0] == digests[1] else ("FAILED", "OTHER BITS")
+
+    def writes(self, name, expected):
+        """The text that the model goes on with, where the most likely byte is always taken."""
+        artifact = self.artifact(self.manifest["cases"][name], "graph")
+        options = ["--load", self.machine.work / f"{name}.weights", *cases.TEXT, "--gemm", "builtin", "--quiet"]
+        code, text = self.exec(f"{name}.text", artifact, *options)
+        if code:
+            return "FAILED", machine.last_line(text)
+        return ("passed", "the CPU's text") if expected in text else (
+            "FAILED", f"{expected!r} on the CPU, {text[-200:]!r} here")
+
     def launches(self, name, entry, mode):
         """Counts what more updates cost at the driver: launches alone."""
         one, calls = entry["artifacts"][self.target][mode], []
@@ -274,6 +300,10 @@ class Check:
             name = f"{case}.{precision}"
             for tool in SANITIZERS:
                 yield Step("sanitize", f"{tool} {name} {mode}", self.sanitize, (name, mode, tool))
+        thorough = [f"{case}.{precision}" for case, precision, _ in self.manifest["sanitized"]]
+        for name, entry in self.manifest["cases"].items():
+            if entry["precision"] != "f32" and entry["emulated"] and not self.small and name not in thorough:
+                yield Step("sanitize", f"racecheck {name} graph", self.sanitize, (name, "graph", "racecheck"))
 
     def sanitize(self, name, mode, tool):
         found = self.sanitizer or shutil.which("compute-sanitizer") or min(
@@ -347,11 +377,13 @@ class Check:
 
     def speed_steps(self, stage):
         for name in cases.SPEED[stage]:
-            modes = self.manifest["benchmarks"][name]["artifacts"][self.target]
+            entry = self.manifest["benchmarks"][name]
+            modes = entry["artifacts"][self.target]
             ways = [("graph", "cublas"), ("graph", "cublas, tuned"), ("graph", "builtin"), ("persistent", "builtin")]
             kinds = ("zipf", "uniform") if name.startswith("gpt2") else ("zipf",)
             yield from (Step(stage, f"{name} {mode} {products} {kind}", self.speed, (name, mode, products, kind))
-                        for mode, products in ways for kind in kinds if mode in modes)
+                        for mode, products in ways if mode in modes and products.split(",")[0] in entry["products"]
+                        for kind in kinds)
             yield from (Step(stage, f"{name} {mode} host alone", self.host_alone, (name, mode)) for mode in modes)
 
     def speed(self, name, mode, products, kind):
@@ -377,11 +409,11 @@ class Check:
         median, estimate = statistics.median(times), one["estimate"]
         quarters = statistics.quantiles(times, n=4)
         spread = 1e6 * (quarters[2] - quarters[0])
+        beside = f"estimate {1e6 * estimate:.1f}, off by {median / estimate:.2f}x; " if estimate else ""
         return "done", (
             f"{1e6 * median:.1f} us a window of {one['window']} samples (iqr {spread:.1f}, {len(times)} windows), "
-            f"{1e6 * median / one['window']:.2f} us a sample; estimate {1e6 * estimate:.1f}, "
-            f"off by {median / estimate:.2f}x; {ran}; {events[-1]['peak_bytes'] / (1 << 30):.2f} GiB")
-
+            f"{1e6 * median / one['window']:.2f} us a sample; {beside}{ran}; "
+            f"{events[-1]['peak_bytes'] / (1 << 30):.2f} GiB")
     def host_alone(self, name, mode):
         """The time of the same windows with a driver that does nothing."""
         one = self.manifest["benchmarks"][name]["artifacts"][self.target][mode]
@@ -393,6 +425,38 @@ class Check:
             return "FAILED", machine.last_line(text)
         times = [event["seconds"] for event in files.read_log(log) if event["event"] == "update"][warm:]
         return "done", f"{1e6 * statistics.median(times):.1f} us a window of {one['window']} samples"
+
+    # ---- extra
+
+    def extra_steps(self):
+        """Artifacts that are not of this pack, so that variants of kernels need no code of their own."""
+        for path in sorted(self.extra.glob("*.ptx")) if self.extra else ():
+            for what in (self.extra_speed, self.extra_profile):
+                yield Step("extra", f"{path.stem} {what.__name__.removeprefix('extra_')}", what, (path,))
+
+    def add_extra(self, path):
+        """Makes the artifact a benchmark without an estimate."""
+        ir = ArtifactIr(path)
+        one = {"file": str(path.resolve()), "accumulate": ir.accumulate, "window": ir.micro_batch * ir.accumulate,
+               "inputs": ir.inputs(), "estimate": None}
+        self.manifest["benchmarks"][path.stem] = {"artifacts": {self.target: {"graph": one}}, "costs": None,
+                                                  "emulated": True}
+        return path.stem
+
+    def extra_speed(self, path):
+        """The time of windows, and a digest of the weights after two: variants that keep every bit have the same."""
+        name, saved = self.add_extra(path), self.machine.out / f"{path.stem}.weights"
+        verdict, detail = self.speed(name, "graph", "cublas" if self.machine.cublas else "builtin", "zipf")
+        if verdict != "done":
+            return verdict, detail
+        code, text = self.exec(f"{name}.digest", path, "--data", self.fresh_data(
+            self.manifest["benchmarks"][name], "graph"), "--updates", 2, "--gemm", "builtin", "--save", saved)
+        if code:
+            return "FAILED", machine.last_line(text)
+        return verdict, f"{detail}; weights {hashlib.sha256(saved.read_bytes()).hexdigest()[:12]}"
+
+    def extra_profile(self, path):
+        return self.profile(self.add_extra(path), "cublas" if self.machine.cublas else "builtin")
 
     # ---- peers
 

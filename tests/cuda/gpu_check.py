@@ -49,19 +49,25 @@ def whole(folder, pack):
     """Everything that a GPU would be asked, in one call."""
     out, sanitizer = folder / "out", program(folder / "sanitizer", SANITIZER.format(0))
     dry = subprocess.run([pack / "gpu-check", "--dry", "--out", out], check=True, capture_output=True, text=True).stdout
-    rows, text = call(pack, out, "--only", "machine,probes,parity,sanitize,profile,mlp,gpt2:b4", "--sanitizer",
-                      sanitizer)
+    extra = folder / "extra"
+    extra.mkdir()
+    with tarfile.open(pack / "work.tar") as archive:
+        (extra / "variant.ptx").write_bytes(archive.extractfile("mlp_f16.graph.sm_90a.ptx").read())
+    rows, text = call(pack, out, "--only", "machine,extra,probes,parity,sanitize,profile,mlp,gpt2:b4", "--sanitizer",
+                      sanitizer, "--extra", extra)
     verdicts = {what: row["verdict"] for what, row in rows.items()}
     assert "FAILED" not in verdicts.values(), verdicts
     for what in ("machine: cuda_gpu_test", "machine: the packed gaccc", "parity: regression.f32 graph builtin",
                  "parity: mlp.bf16 persistent builtin", "parity: mlp.bf16: graph and one kernel",
                  "parity: cnn.f16 graph cublas",
                  "parity: k1.f16 as k4.f16", "parity: gpt_tiny.f16 graph: launches",
-                 "parity: gpt_tiny.f16 persistent: launches",
+                 "parity: gpt_tiny.f16 persistent: launches", "parity: lora_q4_0.bf16 graph builtin",
+                 "parity: bits1.f16 as bits4.f16", "parity: gpt_tiny.f16: a text",
                  *(f"sanitize: {tool} mlp.bf16 persistent"
                    for tool in ("memcheck", "racecheck", "synccheck", "initcheck"))):
         assert verdicts.get(what) == "passed", f"{what}: {verdicts.get(what)}"
-    for what in ("probes: all", "profile: products", "profile: gpt2_b16 cublas", "mlp: mlp_f16 persistent builtin zipf",
+    for what in ("probes: all", "profile: products", "profile: gpt2_b16 cublas", "extra: variant speed",
+                 "extra: variant profile", "mlp: mlp_f16 persistent builtin zipf",
                  "mlp: mlp_f16 graph host alone", "mlp: mlp_f16 graph cublas, tuned zipf",
                  "gpt2:b4: gpt2_b4 graph cublas zipf", "gpt2:b4: gpt2_b4 graph builtin uniform"):
         assert verdicts.get(what) == "done", f"{what}: {verdicts.get(what)}"
@@ -83,6 +89,7 @@ def whole(folder, pack):
     measured = tables["launches of char, cuBLASLt 0"]
     assert "estimate" in measured[1] and measured[-1].startswith("sum "), measured
     assert all(float(line[44:].split()[1]) > 0 for line in measured[2:]), measured
+    assert tables["launches of variant, cuBLASLt 0"][1].split() == ["launch", "n", "us", "share"], tables.keys()
     assert any("barrier" in line for line in tables["probes"]) and any("DRAM" in line for line in tables["probes"])
     assert "gpt_tiny.f16.graph.builtin.log" in found["files"] and "mlp_f16.algorithms" in found["files"], found["files"]
 
