@@ -338,13 +338,8 @@ def check(peer, family, sizes, folder, adapter):
     return found
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--family", choices=FAMILIES)
-    parser.add_argument("--all", action="store_true")
-    parser.add_argument("--most", type=int, help="so many cases of each family")
-    parser.add_argument("--keep", metavar="DIR", help="leave the files of cases that fail here")
-    given = parser.parse_args()
+def peers():
+    """Returns numpy, PyTorch and transformers. Runs this script again under a Python that has them."""
     try:
         import numpy
         import torch
@@ -355,10 +350,22 @@ def main():
             os.execv(python, [python, *sys.argv])
         print("SKIPPED: no Python with transformers here (GACC_PEERS_PYTHON)", file=sys.stderr)
         sys.exit(77)
-    has_peft = importlib.util.find_spec("peft") is not None
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)  # models this small are slower on more
+    return numpy, torch, transformers
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--family", choices=FAMILIES)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--most", type=int, help="so many cases of each family")
+    parser.add_argument("--keep", metavar="DIR", help="leave the files of cases that fail here")
+    given = parser.parse_args()
+    numpy, torch, transformers = peers()
+    has_peft = importlib.util.find_spec("peft") is not None
     failed = count = 0
     for family, (name, cases) in FAMILIES.items():
         if given.family not in (None, family):
