@@ -90,7 +90,8 @@ class Decoder {
     build_.like(op);
     bool moves = false;
     for (const Operand& operand : op.operands) moves = moves || known(operand).moves;
-    if (op.info == &op_attention) return attend(op);
+    if (op.info == &op_attention || op.info == &op_attention_sinks) return attend(op);
+    if (find_attr(op, "causal") != nullptr) return false;
     const bool of_positions = std::ranges::any_of(
         op.results, [&](ValueId result) { return has_rows(from_[result].type.shape, length_); });
     std::vector<Operand> operands;
@@ -148,11 +149,25 @@ class Decoder {
     for (const char* of_scores : {"scale", "softcap"}) scoring[of_scores] = view.real(of_scores);
     const ValueId scores =
         build_.make("cache.scores", name + ".scores", {qkv, keys, position_}, std::move(scoring));
-    const ValueId weights = build_.make("softmax", name + ".weights", {scores});
+    const ValueId weights = op.info == &op_attention_sinks
+                                ? weights_beside(known(op.operands[1]).what, scores, name)
+                                : build_.make("softmax", name + ".weights", {scores});
     known_[index(op.results.front())] = {build_.make("cache.read", name, {weights, values, position_},
                                                      {{"kv_heads", h.kv_heads}, {"window", window}}),
                                          true};
     return true;
+  }
+
+  // The softmax of scores [B, H, T] and of one more for each head, whose weight is for nothing.
+  ValueId weights_beside(const Operand& sinks, const Operand& scores, const std::string& name) {
+    const int64_t heads = build_.type(scores).shape[1];
+    const Operand column =
+        build_.make("broadcast", name + ".sinks", {build_.reshaped(name + ".sink", sinks, {heads, 1})},
+                    {{"shape", Shape{kBatch, heads, 1}}});
+    const Operand all = build_.make("concat", name + ".all", {scores, column}, {{"axis", int64_t{1}}});
+    const Operand shares = build_.make("softmax", name + ".shares", {all});
+    return build_.make("slice", name + ".weights", {shares},
+                       {{"axis", int64_t{1}}, {"from", int64_t{0}}, {"size", length_}});
   }
 
   Module& module_;

@@ -15,6 +15,12 @@
 //
 // `scale` 0 is 1 / sqrt(D), `softcap` 0 none.
 //
+// A head may have a sink: a score s that every query of it sees beside those of its keys, and that has no value. So
+// there is one term more in the sum of exponentials, exp(s - m_i), and
+//   l_i = log(sum_j exp(s_ij - m_i) + exp(s - m_i))        d_s = - sum_i exp((s - m_i) - l_i) delta_i
+// while all other formulas stay: `attention.sinks` is `attention`, whose l_i and out_i are mended, and its gradient is
+// `attention.grad`.
+//
 // Documents are two operands behind all others: the numbers and the spans that `documents` and `documents.spans`
 // make (documents.cpp). Spans only say where kernels need not look.
 #include <algorithm>
@@ -77,19 +83,89 @@ Types gradient_results(const OpView& op) {
   return {op.operand(0)};
 }
 
-void gradient(GradBuilder& g) {
-  if (!only_first(g, "its statistics") || !g.wanted(0)) return;
+// delta [B, T, H].
+Operand delta_of(GradBuilder& g, const std::string& name) {
   const Sizes s = sizes(g.view());
-  const std::string name = g.d_name(0);
   const Shape heads{kBatch, s.length, s.heads, s.channels};
   const Operand out = g.b.make("reshape", name + ".out", {g.result(0)}, {{"shape", heads}});
   const Operand d_out = g.b.make("reshape", name + ".heads", {*g.d_result(0)}, {{"shape", heads}});
   const Operand dot = g.b.make("row_dot", name + ".dot", {d_out, out});
-  const Operand delta =
-      g.b.make("reshape", name + ".delta", {dot}, {{"shape", Shape{kBatch, s.length, s.heads}}});
-  std::vector<Operand> operands{g.operand(0), g.result(1), delta, *g.d_result(0)};
+  return g.b.make("reshape", name + ".delta", {dot}, {{"shape", Shape{kBatch, s.length, s.heads}}});
+}
+
+void gradient(GradBuilder& g) {
+  if (!only_first(g, "its statistics") || !g.wanted(0)) return;
+  const std::string name = g.d_name(0);
+  std::vector<Operand> operands{g.operand(0), g.result(1), delta_of(g, name), *g.d_result(0)};
   operands.insert(operands.end(), g.op().operands.begin() + 1, g.op().operands.end());
   g.add(0, g.b.make(std::string(g.op().info->name) + ".grad", name, std::move(operands), g.op().attrs));
+}
+
+// m or l of the statistics [B, H, 2, T], as [B, H, 1, T].
+Operand statistic(Builder& b, const std::string& name, const Operand& statistics, int64_t which) {
+  return b.make("slice", name, {statistics}, {{"axis", int64_t{1}}, {"from", which}, {"size", int64_t{1}}});
+}
+
+// s - m, [B, H, 1, T].
+Operand sinks_above(Builder& b, const std::string& name, const Operand& sinks, const Operand& largest) {
+  const Shape heads{b.type(sinks).shape.front(), 1, 1};
+  return b.make("sub", name + ".above", {b.reshaped(name + ".sinks", sinks, heads), largest});
+}
+
+void sinks_gradient(GradBuilder& g) {
+  if (!only_first(g, "its statistics")) return;
+  const Sizes s = sizes(g.view());
+  const std::string name = g.d_name(g.wanted(0) ? 0 : 1);
+  const Operand delta = delta_of(g, name);
+  if (g.wanted(0)) {
+    std::vector<Operand> operands{g.operand(0), g.result(1), delta, *g.d_result(0)};
+    operands.insert(operands.end(), g.op().operands.begin() + 2, g.op().operands.end());
+    g.add(0, g.b.make("attention.grad", name, std::move(operands), g.op().attrs));
+  }
+  if (!g.wanted(1)) return;
+  const std::string own = g.d_name(1);
+  const Operand above = sinks_above(g.b, own, g.operand(1), statistic(g.b, own + ".largest", g.result(1), 0));
+  const Operand log = statistic(g.b, own + ".log", g.result(1), 1);
+  const Operand share = g.b.make("exp", own + ".share", {g.b.make("sub", own + ".shifted", {above, log})});
+  const Operand rows = g.b.reshaped(own + ".shares", share, {kBatch, s.heads, s.length});
+  const Operand turned = g.b.make("permute", own + ".turned", {rows}, {{"axes", std::vector<int64_t>{1, 0}}});
+  const Operand product = g.b.make("mul", own + ".product", {turned, delta});
+  g.add(1, g.b.make("neg", own, {g.b.make("column_sum", own + ".sum", {product})}));
+}
+
+// share = exp(l of the keys alone - l of all), by which the sink makes the output smaller.
+std::vector<Operand> expand_sinks(Builder& b, const Op& op) {
+  const std::string name = take_name(b, op, 0), statistics = take_name(b, op, 1);
+  std::vector<Operand> operands = op.operands;
+  const Operand sinks = operands[1];
+  operands.erase(operands.begin() + 1);
+  const std::vector<ValueId> seen =
+      b.make_n("attention", {name + ".seen", statistics + ".seen"}, std::move(operands), op.attrs);
+  const Shape of_scores = b.type(seen[1]).shape;  // [B, H, 2, T]
+  const Type out = b.type(seen[0]);               // [B, T, H D]
+  const int64_t heads = of_scores[1], length = of_scores[3];
+  // log(exp(l) + exp(above)), from the larger one of the two.
+  const Operand largest = statistic(b, statistics + ".largest", seen[1], 0),
+                log = statistic(b, statistics + ".log", seen[1], 1);
+  const Operand above = sinks_above(b, statistics, sinks, largest);
+  const Operand top = b.make("maximum", statistics + ".top", {log, above});
+  const auto below = [&](const std::string& of, const Operand& x) {
+    return b.make("exp", statistics + of, {b.make("sub", statistics + of + ".below", {x, top})});
+  };
+  const Operand sum = b.make("add", statistics + ".sum", {below(".keys", log), below(".sink", above)});
+  const Operand all = b.make("add", statistics + ".all", {top, b.make("log", statistics + ".more", {sum})});
+  const Operand share = b.make("exp", name + ".share", {b.make("sub", name + ".less", {log, all})});
+  const Operand rows = b.reshaped(name + ".shares", share, {kBatch, heads, length});
+  const Operand turned = b.make("permute", name + ".turned", {rows}, {{"axes", std::vector<int64_t>{1, 0}}});
+  const Operand factor = b.reshaped(name + ".factor", turned, {kBatch, length, heads, 1});
+  Operand wide = b.reshaped(name + ".by_head", seen[0], {kBatch, length, heads, out.shape[2] / heads});
+  if (out.dtype != DType::f32)  // rounded once
+    wide = b.make("cast", name + ".wide", {wide}, {{"to", std::string("f32")}});
+  Operand mended = b.make("mul", name + ".mended", {wide, factor});
+  if (out.dtype != DType::f32)
+    mended = b.make("cast", name + ".rounded", {mended}, {{"to", std::string(dtype_text(out.dtype))}});
+  return {b.reshaped(name, mended, out.shape),
+          b.make("concat", statistics, {largest, all}, {{"axis", int64_t{1}}})};
 }
 
 // One head of one sample, for the references: pointers to element (0, 0) of its parts.
@@ -102,6 +178,7 @@ struct Head {
   double scale, softcap;
   const EvalView* view;
   size_t words;             // the first operand of four words for dropout; 0: none
+  const double* sinks;      // one of each head; null: none
   const double* documents;  // the sample's numbers; null: none
 
   // Returns the index of a position's channels of a head of queries, keys or values, in qkv and in its gradient.
@@ -149,7 +226,7 @@ struct Head {
 size_t plain_operands(const OpInfo& info) { return static_cast<size_t>(-info.operands); }
 
 template <class F>
-void each_head(EvalView& view, size_t words, F f) {
+void each_head(EvalView& view, size_t words, const double* sinks, F f) {
   const Sizes s = sizes(view.op);
   const size_t plain = plain_operands(*view.op.op.info);
   const double* documents = view.op.op.operands.size() > plain ? view.operand(plain).data.data() : nullptr;
@@ -166,12 +243,13 @@ void each_head(EvalView& view, size_t words, F f) {
              .softcap = view.op.real("softcap"),
              .view = &view,
              .words = words,
+             .sinks = sinks,
              .documents = documents == nullptr ? nullptr : documents + b * s.length});
   }
 }
 
-void forward_reference(EvalView& view, size_t words) {
-  each_head(view, words, [&](const Head& head) {
+void forward_reference(EvalView& view, size_t words, const double* sinks = nullptr) {
+  each_head(view, words, sinks, [&](const Head& head) {
     const Sizes& s = head.s;
     std::vector<double> scores(static_cast<size_t>(s.length));
     for (int64_t i = 0; i < s.length; ++i) {
@@ -182,6 +260,7 @@ void forward_reference(EvalView& view, size_t words) {
         top = std::isnan(score) || std::isnan(top) ? std::nan("") : std::fmax(top, score);
       });
       head.each_key(i, [&](int64_t j) { sum += std::exp(scores[j] - top); });
+      if (sinks != nullptr) sum += std::exp(sinks[head.head] - top);
       double* out =
           view.result(0).data.data() + (head.sample * s.length + i) * s.width() + head.head * s.channels;
       head.each_key(i, [&](int64_t j) {
@@ -195,7 +274,7 @@ void forward_reference(EvalView& view, size_t words) {
 }
 
 void gradient_reference(EvalView& view, size_t words) {
-  each_head(view, words, [&](const Head& head) {
+  each_head(view, words, nullptr, [&](const Head& head) {
     const Sizes& s = head.s;
     double* d_qkv = view.result(0).data.data();
     for (int64_t i = 0; i < s.length; ++i) {
@@ -353,6 +432,32 @@ extern const OpInfo op_attention_dropout = forward<1>(
     "`attention` with dropout of its probabilities; operands: qkv, seed low and high, first sample's "
     "ordinal low and high; with documents, numbers and spans",
     kDropoutAttrs);
+
+extern const OpInfo op_attention_sinks{
+    .name = "attention.sinks",
+    .summary =
+        "`attention` whose heads each see one score more, of no value; operands: qkv, the scores [heads], "
+        "and "
+        "with documents, numbers and spans",
+    .operands = -2,
+    .results = 2,
+    .keeps = operand_bits({1}),
+    .attrs = kHeadAttrs,
+    .infer = [](const OpView& op) -> Types {
+      expect_operands(op, 0);
+      const Type wanted{DType::f32, {sizes(op).heads}};
+      if (op.operand(1) != wanted)
+        refuse(op, Kind::shape_mismatch, {0, 1}, "it must be {}", type_text(wanted));
+      return results(op);
+    },
+    .gradient = sinks_gradient,
+    .expand = expand_sinks,
+    .reference = [](EvalView& view) { forward_reference(view, 0, view.operand(1).data.data()); },
+    .cost = [](const OpView& op) { return cost(op, 2); },
+    .saves = Saves::operands,
+    .precision = Precision::half,
+    .recompute = Recompute::costly,
+};
 
 extern const OpInfo op_attention_grad = backward<0>(
     op_attention, "attention.grad",

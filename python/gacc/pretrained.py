@@ -89,21 +89,30 @@ def module_of(config: Any) -> nn.Module:
         raise Error(f"transformers {transformers.__version__} makes no causal language model of the model_type "
                     f"\"{config.model_type}\": {str(error).splitlines()[0]}") from None
     may = hasattr(transformers, "AttentionMaskInterface") and getattr(module, "_supports_attention_backend", False)
-    if may and hasattr(config, "attn_logit_softcapping") and not module._supports_sdpa:
-        transformers.AttentionInterface.register("gacc", capped_attention)
+    if may and not module._supports_sdpa and has_own_scores(module):
+        transformers.AttentionInterface.register("gacc", scored_attention)
         transformers.AttentionMaskInterface.register("gacc", transformers.masking_utils.sdpa_mask)
         module.set_attn_implementation("gacc")
     return module
 
 
-def capped_attention(module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+def has_own_scores(module: nn.Module) -> bool:
+    """Returns whether scores are capped or heads have sinks. PyTorch's attention has neither, and so transformers makes
+    the matrix of probabilities."""
+    return hasattr(module.config, "attn_logit_softcapping") or any(
+        name.rpartition(".")[2] == "sinks" for name, _ in module.named_parameters())
+
+
+def scored_attention(module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                      attention_mask: torch.Tensor | None, dropout: float = 0.0, scaling: float | None = None,
-                     softcap: float | None = None, **_: Any) -> tuple[torch.Tensor, None]:
-    """An attention of transformers, [batch, heads, T, channels], whose scores may be capped by a tanh: PyTorch's has no
-    cap, and so transformers makes the matrix of probabilities."""
+                     softcap: float | None = None, s_aux: torch.Tensor | None = None, **_: Any
+                     ) -> tuple[torch.Tensor, None]:
+    """An attention of transformers, [batch, heads, T, channels], whose scores may be capped by a tanh, and whose heads
+    may each have a sink, a score of no key."""
     causal = attention_mask is None and query.shape[2] > 1 and getattr(module, "is_causal", True)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    y = torch.ops.gacc.capped_attention(query, key, value, attention_mask, dropout, causal, scale, softcap or 0.0)
+    y = torch.ops.gacc.scored_attention(query, key, value, attention_mask, dropout, causal, scale, softcap or 0.0,
+                                        s_aux)
     return y.transpose(1, 2).contiguous(), None
 
 

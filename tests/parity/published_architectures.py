@@ -43,7 +43,11 @@ KINDS = {  # what the configuration of a class has besides, of a number of layer
     "Glm4": lambda chance, layers: dict(partial_rotary_factor=0.5),
     "StableLm": lambda chance, layers: dict(partial_rotary_factor=0.5, use_qkv_bias=True),
     "Phi": lambda chance, layers: dict(partial_rotary_factor=0.5),
-    "Starcoder2": lambda chance, layers: dict(sliding_window=None)}
+    "Starcoder2": lambda chance, layers: dict(sliding_window=None),
+    # Heads with sinks, in mixtures of experts and without.
+    "GptOss": lambda chance, layers: dict(sliding_window=4, num_local_experts=4, num_experts_per_tok=2, layer_types=[
+        chance.choice(("sliding_attention", "full_attention")) for _ in range(layers)]),
+    "GraniteSWA": lambda chance, layers: dict(sliding_window=4)}
 
 
 def configuration(kind, chance):

@@ -91,12 +91,26 @@ void expect_decode_is_predict(const Module& module, const std::string& what, int
   }
 }
 
+// A score of no key for each head of the model's attention.
+std::string with_sinks(std::string text) {
+  for (const std::string layer : {"a", "b"}) {
+    const std::string plain = "attention %" + layer + ".rope";
+    for (size_t at = 0; (at = text.find(plain, at)) != std::string::npos; ++at)
+      text.replace(at, plain.size(), fmt::format("attention.sinks %{0}.rope, @{0}.sinks", layer));
+  }
+  const std::string rate = "  state @lr";
+  return text.insert(text.find(rate), "  param @a.sinks : f32[2]\n  param @b.sinks : f32[2]\n");
+}
+
 TEST(Decode, GivesWhatPredictGives) {
   const struct {
     std::string what, text;
   } cases[] = {{"rope", text_model("4", "", "")},
                {"a window", text_model("2", ", window = 3", "")},
-               {"documents", text_model("6", "", kDocuments)}};
+               {"documents", text_model("6", "", kDocuments)},
+               {"sinks", with_sinks(text_model("4", "", ""))},
+               {"sinks and a window", with_sinks(text_model("2", ", window = 3", ""))},
+               {"sinks and documents", with_sinks(text_model("6", "", kDocuments))}};
   for (const auto& [what, text] : cases) {
     expect_decode_is_predict(compiled(text, "decode"), what);
     expect_decode_is_predict(compiled(text, "plan-memory"), what + ", planned");

@@ -176,6 +176,40 @@ def test_rotary_positions_are_one_op_before_attention(folder):
         expect(wrong < 1e-5, f"{kind}: the logits are {wrong:.1e} off")
 
 
+def test_heads_with_sinks_are_one_op(folder):
+    """Scores of no key, which are trained, too: in windows and without, in packed documents, and with dropout, which is
+    written out."""
+    experts = dict(num_local_experts=4, num_experts_per_tok=2)
+    for kind, more in (("GptOss", experts | dict(head_dim=8, sliding_window=4)),
+                       ("GraniteSWA", dict(sliding_window=5))):
+        model = made(kind, folder / kind, **more)
+        with torch.no_grad():
+            for name, p in model.named_parameters():
+                if name.endswith("sinks"):
+                    p.copy_(2 * torch.randn_like(p))
+        model.save_pretrained(folder / kind)
+        text, _, settings, _ = pretrained.text_of(folder / kind, context=T)
+        expect(text.count(" = attention.sinks ") == 6, f"{kind}: not all attentions are one op")
+        expect("softmax" not in text or kind == "GptOss", f"{kind}: a matrix of scores")  # its router has one
+        run = gacc.Session(gacc.from_pretrained(folder / kind, context=T, **PLAIN), device="cpu", threads=1)
+        run.load(folder / kind)
+        x, y = tokens()
+        after = after_an_update(kind, model, run, x, y, 1e-5)
+        for name, p in model.named_parameters():
+            wrong = off(after[name] - p.detach(), -p.grad)
+            expect(wrong < 1e-3, f"{kind}: {name} moved otherwise ({wrong:.1e})")
+        packed = gacc.Session(gacc.from_pretrained(folder / kind, context=T, pack=True, **PLAIN), device="cpu", threads=1)
+        packed.load(folder / kind)
+        documents = torch.tensor([[0] * 7 + [1] * (T - 7)] * 2, dtype=torch.int32)
+        with torch.no_grad():
+            alone = torch.cat([model(part).logits for part in (x[:, :7], x[:, 7:])], 1)
+        wrong = off(packed.predict(tokens=x, documents=documents), alone)
+        expect(wrong < 1e-5, f"{kind}: packed documents see each other ({wrong:.1e})")
+    made("GraniteSWA", folder / "dropout", sliding_window=5, attention_dropout=0.5)
+    text = pretrained.text_of(folder / "dropout", context=T)[0]
+    expect(text.count(" = attention.sinks ") == 3 and text.count(" = dropout ") >= 3, "dropout is lost")
+
+
 def test_a_delta_rule_is_one_op(folder):
     """Whose heads share keys, over more than one of transformers' chunks of 64. Rotary positions of images are those of
     texts. transformers' own sums are as far from double as these bounds."""

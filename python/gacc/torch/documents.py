@@ -32,7 +32,7 @@ MAKES_FEATURES = {aten.linear.default, aten.embedding.default}
 # The argument that has an operation's axes, and the one that has its last axis.
 TAKES_AXES = {aten.linear.default: (0, 0), aten.embedding.default: (1, 1), torch.ops.gacc.positions.default: (0, 0),
               aten.mm.default: (0, 1), aten.bmm.default: (0, 1),
-              aten.scaled_dot_product_attention.default: (0, 2), torch.ops.gacc.capped_attention.default: (0, 2)}
+              aten.scaled_dot_product_attention.default: (0, 2), torch.ops.gacc.scored_attention.default: (0, 2)}
 KEEPS_AXES = {*PASSED, aten.native_dropout.default, aten.expand.default, aten.slice.Tensor, aten.cat.default,
               aten.split_with_sizes.default, aten.native_layer_norm.default, aten.rms_norm.default,
               torch.ops.gacc.offset_rms_norm.default}

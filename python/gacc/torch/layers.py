@@ -418,23 +418,23 @@ OPERATIONS.update({
 
 # --- attention
 
-LIBRARY.define("capped_attention(Tensor q, Tensor k, Tensor v, Tensor? mask, float dropout_p, bool is_causal, "
-               "float scale, float softcap) -> Tensor")
-LIBRARY.impl("capped_attention", lambda q, k, v, *_: q.new_empty([*q.shape[:-1], v.shape[-1]]), "Meta")
+LIBRARY.define("scored_attention(Tensor q, Tensor k, Tensor v, Tensor? mask, float dropout_p, bool is_causal, "
+               "float scale, float softcap, Tensor? sinks) -> Tensor")
+LIBRARY.impl("scored_attention", lambda q, k, v, *_: q.new_empty([*q.shape[:-1], v.shape[-1]]), "Meta")
 
 
-@row(torch.ops.gacc.capped_attention.default)
-def capped_attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float,
-                     is_causal: bool, scale: float, softcap: float) -> Tensor:
-    return attention(r, q, k, v, mask, dropout_p, is_causal, scale, True, softcap)
+@row(torch.ops.gacc.scored_attention.default)
+def scored_attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float,
+                     is_causal: bool, scale: float, softcap: float, sinks: Tensor | None) -> Tensor:
+    return attention(r, q, k, v, mask, dropout_p, is_causal, scale, True, softcap, sinks)
 
 
 @row(aten.scaled_dot_product_attention.default)
 def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout_p: float = 0.0,
               is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-              softcap: float = 0.0) -> Tensor:
+              softcap: float = 0.0, sinks: Tensor | None = None) -> Tensor:
     """gacc's op where it can say it: positions of one sequence, all of them or those before. It never makes the
-    matrix of probabilities. Else by two products and a softmax."""
+    matrix of probabilities. Else by two products and a softmax. `sinks` [heads] are scores of no key."""
     width, queries, keys = q.extent(-1), q.extent(-2), k.extent(-2)
     scale = 1 / math.sqrt(width) if scale is None else scale
     mask, is_causal, window = said_shorter(mask, is_causal, queries, keys)
@@ -445,7 +445,7 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
     shared = heads[0] // heads[1] if heads[1] and heads[0] % heads[1] == 0 else 0
     together = (mask is None and queries == keys and q.rank in (3, 4) and shared and heads[1] == heads[2]
                 and all(x.axes[0] in ([(B, True)], [(B, False)]) for x in (q, k, v)))
-    if together and (shared == 1 or enable_gqa):
+    if together and (shared == 1 or enable_gqa) and not (dropout_p and sinks is not None):
         q, k, turn = before_turn(r, q, k)
         channels, width = v.extent(-1), max(width, v.extent(-1))
         q, k, v = (pad(r, x, [0, width - x.extent(-1)], 0.0) for x in (q, k, v))  # zeros add nothing to a score
@@ -480,9 +480,12 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
             operands += r.buffers.random()
         if r.documents is not None:
             operands += r.documents[:2]
+        if sinks is not None:
+            operands.insert(1, r.shaped(sinks, [heads[0]]))
         if dropout_p:
             attributes.update(p=float(dropout_p), stream=r.stream())
-        y = r.emit("attention.dropout" if dropout_p else "attention", operands, *types, **attributes)[0]
+        kind = "attention.sinks" if sinks is not None else "attention.dropout" if dropout_p else "attention"
+        y = r.emit(kind, operands, *types, **attributes)[0]
         out = Tensor([[(B, True)], *axes_of(shape[1:])], "f32", y, shape)
         if q.rank == 4:
             out = r.view(out, [(1, True), (queries, False), (heads[0], False), (width, False)])
@@ -502,14 +505,24 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
         scores = r.select(truth(r, mask), scores, -math.inf, "f32")
     elif mask is not None:
         scores = r.each("add", scores, mask)
-    # The softmax of a row of -inf is NaN, also where it is chosen away: in the gradient.
-    weights = OPERATIONS[aten._softmax.default](
-        r, scores if blind is None else r.select(blind, 0.0, scores, "f32"), -1)
+    if blind is not None:  # the softmax of a row of -inf is NaN, also where it is chosen away: in the gradient
+        scores = r.select(blind, 0.0, scores, "f32")
+    weights = OPERATIONS[aten._softmax.default](r, scores, -1)
+    if sinks is not None:
+        weights = r.each("mul", weights, share_beside(r, scores, sinks))
     if blind is not None:
         weights = r.select(blind, 0.0, weights, "f32")
     if dropout_p:
         weights = dropout(r, weights, dropout_p)[0]
     return r.product(weights, v)
+
+
+def share_beside(r: Region, scores: Tensor, sinks: Tensor) -> Tensor:
+    """What a sink leaves of the softmax [.., heads, queries, keys], for each query: sum / (sum + exp(sink))."""
+    top = r.rows("row_max", scores, [-1], True)
+    sums = r.rows("row_sum", r.each("exp", r.each("sub", scores, top)), [-1], True)
+    each = r.view(sinks, [(1, False), (sinks.extent(0), False), (1, False), (1, False)])
+    return r.each("sigmoid", r.each("sub", r.each("add", top, r.each("log", sums)), each))
 
 
 def before_turn(r: Region, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Any]:
