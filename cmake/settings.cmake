@@ -57,10 +57,14 @@ endfunction()
 # (common, llvm, test), compiled once for all of them. With g++ alone: a build with clang shows that every file includes
 # what it uses. Not with the sanitizers: g++ 12 crashes where a file of -O3 has headers that were compiled with -O1.
 set(gnu OFF)
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT GACC_SANITIZE)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   set(gnu ON)
 endif()
-option(GACC_PRECOMPILE "compile the headers of libraries once" ${gnu})
+set(precompiles ${gnu})
+if(GACC_SANITIZE)
+  set(precompiles OFF)
+endif()
+option(GACC_PRECOMPILE "compile the headers of libraries once" ${precompiles})
 set(precompiled_common fmt/format.h fmt/ranges.h algorithm array bit charconv cmath cstdint cstring functional limits
   map memory numeric optional ranges set span string string_view tuple utility variant vector)
 set(precompiled_llvm ${precompiled_common} llvm/IR/IRBuilder.h llvm/IR/InlineAsm.h llvm/IR/Module.h)

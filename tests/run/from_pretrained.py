@@ -198,7 +198,8 @@ def test_heads_with_sinks_are_one_op(folder):
         for name, p in model.named_parameters():
             wrong = off(after[name] - p.detach(), -p.grad)
             expect(wrong < 1e-3, f"{kind}: {name} moved otherwise ({wrong:.1e})")
-        packed = gacc.Session(gacc.from_pretrained(folder / kind, context=T, pack=True, **PLAIN), device="cpu", threads=1)
+        step = gacc.from_pretrained(folder / kind, context=T, pack=True, **PLAIN)
+        packed = gacc.Session(step, device="cpu", threads=1)
         packed.load(folder / kind)
         documents = torch.tensor([[0] * 7 + [1] * (T - 7)] * 2, dtype=torch.int32)
         with torch.no_grad():
