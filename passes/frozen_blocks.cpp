@@ -44,6 +44,15 @@ std::vector<Uses> uses_of(const Module& module) {
   return all;
 }
 
+bool is_frozen_matrix(const Buffer& buffer) {
+  return buffer.role == BufferRole::weight && !buffer.trainable && buffer.type.shape.size() == 2;
+}
+
+bool asks_in_vain(const Module& module, const std::vector<Type>& stored) {
+  if (!parse_dtype(*module.settings.precision.frozen)) return false;
+  return std::ranges::none_of(stored, [](const Type& type) { return is_blocks(type.dtype); });
+}
+
 }  // namespace
 
 std::vector<Type> stored_types(const Module& module) {
@@ -55,8 +64,7 @@ std::vector<Type> stored_types(const Module& module) {
   for (const BufferId id : module.buffer_ids()) {
     const Uses& uses = all[index(id)];
     Type& type = types[index(id)];
-    const bool frozen = module[id].role == BufferRole::weight && !module[id].trainable;
-    if (!frozen || uses.other || !(uses.product || uses.rows) || type.shape.size() != 2 ||
+    if (!is_frozen_matrix(module[id]) || uses.other || !(uses.product || uses.rows) ||
         module.find_belonging(id, BufferRole::half))
       continue;
     const DType blocks = uses.rows ? DType::q8_0 : *asked;
@@ -67,6 +75,12 @@ std::vector<Type> stored_types(const Module& module) {
 
 bool frozen_blocks(Module& module, const Options&, Diag& diag) {
   const std::vector<Type> stored = stored_types(module);
+  if (asks_in_vain(module, stored))
+    diag.warn(Kind::conflict, {}, "`precision.frozen = \"{}\"` has no effect: {}",
+              *module.settings.precision.frozen,
+              std::ranges::any_of(module.buffers, is_frozen_matrix)
+                  ? "no frozen matrix of a product has rows of whole blocks, which are 32 numbers"
+                  : "no matrix is frozen; adapters (`[lora]`, --lora) or `trainable = false` freeze");
   std::vector<DType> read;  // the type that ops read
   for (size_t i = 0; i < stored.size(); ++i)
     read.push_back(std::exchange(module.buffers[i].type, stored[i]).dtype);
