@@ -159,8 +159,7 @@ std::vector<Operand> expand_sinks(Builder& b, const Op& op) {
   const Operand turned = b.make("permute", name + ".turned", {rows}, {{"axes", std::vector<int64_t>{1, 0}}});
   const Operand factor = b.reshaped(name + ".factor", turned, {kBatch, length, heads, 1});
   Operand wide = b.reshaped(name + ".by_head", seen[0], {kBatch, length, heads, out.shape[2] / heads});
-  if (out.dtype != DType::f32)  // rounded once
-    wide = b.make("cast", name + ".wide", {wide}, {{"to", std::string("f32")}});
+  if (out.dtype != DType::f32) wide = b.make("cast", name + ".wide", {wide}, {{"to", std::string("f32")}});
   Operand mended = b.make("mul", name + ".mended", {wide, factor});
   if (out.dtype != DType::f32)
     mended = b.make("cast", name + ".rounded", {mended}, {{"to", std::string(dtype_text(out.dtype))}});

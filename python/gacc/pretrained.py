@@ -89,18 +89,18 @@ def module_of(config: Any) -> nn.Module:
         raise Error(f"transformers {transformers.__version__} makes no causal language model of the model_type "
                     f"\"{config.model_type}\": {str(error).splitlines()[0]}") from None
     may = hasattr(transformers, "AttentionMaskInterface") and getattr(module, "_supports_attention_backend", False)
-    if may and not module._supports_sdpa and has_own_scores(module):
+    if may and (hasattr(config, "attn_logit_softcapping") and not module._supports_sdpa
+                or config.model_type in WITH_SINKS):
         transformers.AttentionInterface.register("gacc", scored_attention)
         transformers.AttentionMaskInterface.register("gacc", transformers.masking_utils.sdpa_mask)
         module.set_attn_implementation("gacc")
     return module
 
 
-def has_own_scores(module: nn.Module) -> bool:
-    """Returns whether scores are capped or heads have sinks. PyTorch's attention has neither, and so transformers makes
-    the matrix of probabilities."""
-    return hasattr(module.config, "attn_logit_softcapping") or any(
-        name.rpartition(".")[2] == "sinks" for name, _ in module.named_parameters())
+# Architectures whose heads have sinks, and give them to the attention that is set, with the usual mask. PyTorch's own
+# attention has neither sinks nor caps, and so transformers makes the matrix of probabilities. Other architectures with
+# sinks choose keys, or add some, only where the attention is transformers' own (hy_v4, deepseek_v4).
+WITH_SINKS = {"flint", "gpt_oss", "granite_swa", "granitemoe_swa", "mimo_v2_flash"}
 
 
 def scored_attention(module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,

@@ -507,22 +507,15 @@ def attention(r: Region, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = 
         scores = r.each("add", scores, mask)
     if blind is not None:  # the softmax of a row of -inf is NaN, also where it is chosen away: in the gradient
         scores = r.select(blind, 0.0, scores, "f32")
-    weights = OPERATIONS[aten._softmax.default](r, scores, -1)
-    if sinks is not None:
-        weights = r.each("mul", weights, share_beside(r, scores, sinks))
+    if sinks is not None:  # as one more key, whose share is for nothing
+        column = [[(n, False) for n, _ in axis] for axis in scores.axes]
+        scores = r.concat([scores, r.with_axes(sinks, [*column[:-3], sinks.axes[0], column[-2], []])], -1)
+    weights = r.slice(OPERATIONS[aten._softmax.default](r, scores, -1), -1, 0, keys)
     if blind is not None:
         weights = r.select(blind, 0.0, weights, "f32")
     if dropout_p:
         weights = dropout(r, weights, dropout_p)[0]
     return r.product(weights, v)
-
-
-def share_beside(r: Region, scores: Tensor, sinks: Tensor) -> Tensor:
-    """What a sink leaves of the softmax [.., heads, queries, keys], for each query: sum / (sum + exp(sink))."""
-    top = r.rows("row_max", scores, [-1], True)
-    sums = r.rows("row_sum", r.each("exp", r.each("sub", scores, top)), [-1], True)
-    each = r.view(sinks, [(1, False), (sinks.extent(0), False), (1, False), (1, False)])
-    return r.each("sigmoid", r.each("sub", r.each("add", top, r.each("log", sums)), each))
 
 
 def before_turn(r: Region, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Any]:
