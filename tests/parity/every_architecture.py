@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Every causal language model of transformers, tiny and with random weights, by gacc.from_torch: its logits and an
-update of all weights beside PyTorch.
+"""Every causal language model of transformers, tiny and with random weights, by gacc.from_torch, or from its folder by
+gacc.from_pretrained: its logits and an update of all weights beside PyTorch.
 
-    venv/bin/python tests/parity/every_architecture.py [--results FILE] [--page docs/which-models.md] [NAME ...]
+    venv/bin/python tests/parity/every_architecture.py [--folder] [--results FILE] [--page docs/which-models.md]
+        [NAME ...]
 
 A model is right where its logits are within 1e-5 of the largest, and one update of plain SGD moves each parameter by
 its gradient, within 1e-3 of the parameter's largest or of a thousandth of the model's. Each model is a process of its
@@ -16,6 +17,7 @@ import pathlib
 import re
 import signal
 import sys
+import tempfile
 import textwrap
 import traceback
 import warnings
@@ -110,7 +112,28 @@ def made(kind):
     return model._from_config(own).float().eval()
 
 
-def verdict(kind):
+def by_torch(model, tokens):
+    """A session with the step of the module itself, and the names of its inputs."""
+    step = gacc.from_torch(model, {"input_ids": tokens}, loss="cross_entropy", target="y", output="logits",
+                           optimizer={"type": "sgd", "lr": 1.0}, set={"precision.compute": "f32"})
+    return gacc.Session(step, device="cpu", threads=1), ("input_ids", "y")
+
+
+def by_folder(model, _):
+    """A session with the step of the folder that transformers writes, and the names of its inputs."""
+    with tempfile.TemporaryDirectory() as folder:
+        for key, value in model.config.to_dict().items():
+            if isinstance(value, float) and "drop" in key:
+                setattr(model.config, key, 0.0)  # a module in eval() draws nothing, and a folder is trained
+        model.save_pretrained(folder)
+        step = gacc.from_pretrained(folder, context=TOKENS, train={"micro_batch": 2},
+                                    optimizer={"type": "sgd", "lr": 1.0}, set={"precision.compute": "f32"})
+        run = gacc.Session(step, device="cpu", threads=1)
+        run.load(folder)
+    return run, ("tokens", "next")
+
+
+def verdict(kind, door):
     """Returns ("right", figures), ("wrong", figures), ("refused", reason) or ("not tried", reason)."""
     if kind in APART:
         return "not tried", APART[kind]
@@ -127,11 +150,9 @@ def verdict(kind):
     except Exception as error:  # of the model, at this size
         return "not tried", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:160]
     try:
-        step = gacc.from_torch(model, {"input_ids": tokens}, loss="cross_entropy", target="y", output="logits",
-                               optimizer={"type": "sgd", "lr": 1.0}, set={"precision.compute": "f32"})
-        run = gacc.Session(step, device="cpu", threads=1)
-        forward = ((torch.as_tensor(run.predict(input_ids=tokens)) - logits).abs().max() / logits.abs().max()).item()
-        run.step(input_ids=tokens, y=y)
+        run, (takes, target) = door(model, tokens)
+        forward = ((torch.as_tensor(run.predict(**{takes: tokens})) - logits).abs().max() / logits.abs().max()).item()
+        run.step(**{takes: tokens, target: y})
         run.update()
     except gacc.Error as error:
         lines = str(error).splitlines()
@@ -153,7 +174,7 @@ def warm():
     gacc.torch.text_of(model, {"input_ids": torch.zeros(2, TOKENS, dtype=torch.int64)}, output="logits")
 
 
-def alone(kind, again=True):
+def alone(kind, door, again=True):
     """The verdict of a process of its own; of another one where it died, as PyTorch's threads sometimes do in forks."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -162,7 +183,7 @@ def alone(kind, again=True):
         signal.alarm(SECONDS)
         warnings.simplefilter("ignore")
         try:
-            told = verdict(kind)
+            told = verdict(kind, door)
         except BaseException as error:
             place = traceback.format_exc().strip().splitlines()[-3].strip()
             told = "traceback", f"{type(error).__name__}: {error}"[:160] + "; " + place
@@ -173,7 +194,7 @@ def alone(kind, again=True):
         said = pipe.read()
     died = os.WTERMSIG(os.waitpid(child, 0)[1])
     if not said and died != signal.SIGALRM and again:
-        return alone(kind, again=False)
+        return alone(kind, door, again=False)
     return tuple(json.loads(said)) if said else ("not judged", (
         f"more than {SECONDS} s" if died == signal.SIGALRM else f"its process died of signal {died}"))
 
@@ -198,6 +219,7 @@ def page(verdicts):
 def main():
     parser = argparse.ArgumentParser(description="Tries causal language models of transformers by gacc.from_torch.")
     parser.add_argument("names", nargs="*", help="model types; without any, all that --results has not")
+    parser.add_argument("--folder", action="store_true", help="from its folder, by gacc.from_pretrained")
     parser.add_argument("--results", type=pathlib.Path, help="a file of verdicts, which are added as they come")
     parser.add_argument("--page", type=pathlib.Path, help="where the table of all verdicts is written")
     given = parser.parse_args()
@@ -206,7 +228,7 @@ def main():
     torch.set_num_threads(1)
     warm()
     for kind in given.names or sorted(NAMES.keys() - verdicts.keys()):
-        verdicts[kind] = alone(kind)
+        verdicts[kind] = alone(kind, by_folder if given.folder else by_torch)
         print(f"{kind}: {': '.join(verdicts[kind])}", flush=True)
         if given.results:
             with given.results.open("a") as results:

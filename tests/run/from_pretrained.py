@@ -245,6 +245,15 @@ def test_attentions_that_choose_or_add_keys_stay_as_written(folder):
         expect(wrong < 1e-5, f"{kind}: the logits are {wrong:.1e} off")
 
 
+def test_integers_that_the_weights_have_are_refused(folder):
+    """DeepSeek V4's first layers look their experts up by the token, in a table of the checkpoint."""
+    sizes = dict(num_hidden_layers=1, head_dim=16, moe_intermediate_size=16, n_routed_experts=4, num_experts_per_tok=2,
+                 q_lora_rank=16, o_groups=2, o_lora_rank=16, hc_mult=2, layer_types=["sliding_attention"])
+    made("DeepseekV4", folder / "base", num_key_value_heads=1, mlp_layer_types=["hash_moe"], **sizes)
+    raises(gacc.Error, "`model.layers.0.mlp.gate.tid2eid`", "integers")(
+        lambda: gacc.from_pretrained(folder / "base", context=T, **PLAIN))
+
+
 def test_a_delta_rule_is_one_op(folder):
     """Whose heads share keys, over more than one of transformers' chunks of 64. Rotary positions of images are those of
     texts. transformers' own sums are as far from double as these bounds."""

@@ -60,12 +60,13 @@ class Lowering:
 
     def __init__(self, program: torch.export.ExportedProgram, buffers: Buffers, frozen: set[str], owners: dict,
                  names: list[str], numbers: list[int] | None = None, empty: Collection[str] = (),
-                 read: Collection[str] = ()):
+                 read: Collection[str] = (), integers: Collection[str] = ()):
         """`names`: what the step calls the inputs, in their order. `numbers`: the shape of a sample's numbers of
-        classes, where it is known. `empty`: buffers without values. `read`: buffers whose values a file brings."""
+        classes, where it is known. `empty`: buffers without values. `read`: buffers whose values a file brings;
+        `integers`: those of integers."""
         self.names = iter(names)
         self.program, self.buffers, self.frozen, self.owners, self.numbers = program, buffers, frozen, owners, numbers
-        self.empty, self.read = empty, read
+        self.empty, self.read, self.integers = empty, read, integers
         self.region = Region(buffers)
         self.inputs: dict[str, Tensor] = {}
         self.baked: set[str] = set()  # buffers of the module that are constants of the program
@@ -127,6 +128,10 @@ class Lowering:
             x = Tensor(axes_of(shape), "f32", self.buffers.parameter(owner, value, frozen=True), shape)
             x.buffer = owner
             return x
+        if kind == "BUFFER" and name in self.integers:
+            raise refusal(next(iter(node.users)), f"it reads the buffer `{name}`, whose integers the folder's weights "
+                                                  "have, and gacc's step has floats: gacc.from_torch takes the module "
+                                                  "with its values")
         if kind in ("BUFFER", "CONSTANT_TENSOR"):
             if name in self.empty:
                 raise refusal(next(iter(node.users)), f"it computes with the buffer `{name}`, which is on the device "
@@ -568,13 +573,14 @@ def _text_of(module: torch.nn.Module, inputs: Mapping[str, Any], target: str | N
     buffers = Buffers(known_as, settings is not None)
     numbers = list(examples[target].shape[1:]) if classes and target in examples else None
     # Those that a state_dict() has, and that only a file has values of.
-    read = {n for n, x in known_as.items() if settings is not None and not isinstance(x, torch.nn.Parameter)
-            and x.dtype.is_floating_point and not has_values(x)}
+    of_file = {n: x for n, x in known_as.items() if settings is not None and not isinstance(x, torch.nn.Parameter)}
+    read = {n for n, x in of_file.items() if x.dtype.is_floating_point and not has_values(x)}
+    integers = {n for n, x in of_file.items() if not x.dtype.is_floating_point}
 
     def lowered(trains: bool) -> Lowering:
         with in_f32(module) as empty:
             program = exported(module, given, named, output, trains, settings is not None)
-            return Lowering(program, buffers, frozen, owners, names, numbers, empty, read)
+            return Lowering(program, buffers, frozen, owners, names, numbers, empty, read, integers)
     try:
         try:
             step = lowered(True)
