@@ -112,6 +112,10 @@ def made(kind):
     return model._from_config(own).float().eval()
 
 
+class Untried(Exception):
+    """Why a model cannot be judged."""
+
+
 def by_torch(model, tokens):
     """A session with the step of the module itself, and the names of its inputs."""
     step = gacc.from_torch(model, {"input_ids": tokens}, loss="cross_entropy", target="y", output="logits",
@@ -125,7 +129,10 @@ def by_folder(model, _):
         for key, value in model.config.to_dict().items():
             if isinstance(value, float) and "drop" in key:
                 setattr(model.config, key, 0.0)  # a module in eval() draws nothing, and a folder is trained
-        model.save_pretrained(folder)
+        try:
+            model.save_pretrained(folder)
+        except Exception as error:  # of transformers, at this size
+            raise Untried(f"transformers does not save it: {type(error).__name__}: {error}") from error
         step = gacc.from_pretrained(folder, context=TOKENS, train={"micro_batch": 2},
                                     optimizer={"type": "sgd", "lr": 1.0}, set={"precision.compute": "f32"})
         run = gacc.Session(step, device="cpu", threads=1)
@@ -154,6 +161,8 @@ def verdict(kind, door):
         forward = ((torch.as_tensor(run.predict(**{takes: tokens})) - logits).abs().max() / logits.abs().max()).item()
         run.step(**{takes: tokens, target: y})
         run.update()
+    except Untried as why:
+        return "not tried", str(why).splitlines()[0][:160]
     except gacc.Error as error:
         lines = str(error).splitlines()
         return "refused", (lines[0] if not lines[0].startswith("torch.export") else " ".join(lines[:3]))[:200]
