@@ -93,12 +93,16 @@ Operand delta_of(GradBuilder& g, const std::string& name) {
   return g.b.make("reshape", name + ".delta", {dot}, {{"shape", Shape{kBatch, s.length, s.heads}}});
 }
 
+// Adds d_qkv by the op `kind`, which takes the forward op's operands from `behind` on, too.
+void add_d_qkv(GradBuilder& g, const std::string& kind, const Operand& delta, int64_t behind) {
+  std::vector<Operand> operands{g.operand(0), g.result(1), delta, *g.d_result(0)};
+  operands.insert(operands.end(), g.op().operands.begin() + behind, g.op().operands.end());
+  g.add(0, g.b.make(kind, g.d_name(0), std::move(operands), g.op().attrs));
+}
+
 void gradient(GradBuilder& g) {
   if (!only_first(g, "its statistics") || !g.wanted(0)) return;
-  const std::string name = g.d_name(0);
-  std::vector<Operand> operands{g.operand(0), g.result(1), delta_of(g, name), *g.d_result(0)};
-  operands.insert(operands.end(), g.op().operands.begin() + 1, g.op().operands.end());
-  g.add(0, g.b.make(std::string(g.op().info->name) + ".grad", name, std::move(operands), g.op().attrs));
+  add_d_qkv(g, std::string(g.op().info->name) + ".grad", delta_of(g, g.d_name(0)), 1);
 }
 
 // m or l of the statistics [B, H, 2, T], as [B, H, 1, T].
@@ -112,24 +116,23 @@ Operand sinks_above(Builder& b, const std::string& name, const Operand& sinks, c
   return b.make("sub", name + ".above", {b.reshaped(name + ".sinks", sinks, heads), largest});
 }
 
+// Returns shares [B, H, 1, T] as [B, T, H].
+Operand by_position(Builder& b, const std::string& name, const Operand& shares) {
+  const Shape of = b.type(shares).shape;
+  const Operand rows = b.reshaped(name + ".shares", shares, {kBatch, of[1], of[3]});
+  return b.make("permute", name + ".turned", {rows}, {{"axes", std::vector<int64_t>{1, 0}}});
+}
+
 void sinks_gradient(GradBuilder& g) {
   if (!only_first(g, "its statistics")) return;
-  const Sizes s = sizes(g.view());
-  const std::string name = g.d_name(g.wanted(0) ? 0 : 1);
-  const Operand delta = delta_of(g, name);
-  if (g.wanted(0)) {
-    std::vector<Operand> operands{g.operand(0), g.result(1), delta, *g.d_result(0)};
-    operands.insert(operands.end(), g.op().operands.begin() + 2, g.op().operands.end());
-    g.add(0, g.b.make("attention.grad", name, std::move(operands), g.op().attrs));
-  }
+  const Operand delta = delta_of(g, g.d_name(g.wanted(0) ? 0 : 1));
+  if (g.wanted(0)) add_d_qkv(g, "attention.grad", delta, 2);
   if (!g.wanted(1)) return;
   const std::string own = g.d_name(1);
   const Operand above = sinks_above(g.b, own, g.operand(1), statistic(g.b, own + ".largest", g.result(1), 0));
   const Operand log = statistic(g.b, own + ".log", g.result(1), 1);
   const Operand share = g.b.make("exp", own + ".share", {g.b.make("sub", own + ".shifted", {above, log})});
-  const Operand rows = g.b.reshaped(own + ".shares", share, {kBatch, s.heads, s.length});
-  const Operand turned = g.b.make("permute", own + ".turned", {rows}, {{"axes", std::vector<int64_t>{1, 0}}});
-  const Operand product = g.b.make("mul", own + ".product", {turned, delta});
+  const Operand product = g.b.make("mul", own + ".product", {by_position(g.b, own, share), delta});
   g.add(1, g.b.make("neg", own, {g.b.make("column_sum", own + ".sum", {product})}));
 }
 
@@ -155,9 +158,8 @@ std::vector<Operand> expand_sinks(Builder& b, const Op& op) {
   const Operand sum = b.make("add", statistics + ".sum", {below(".keys", log), below(".sink", above)});
   const Operand all = b.make("add", statistics + ".all", {top, b.make("log", statistics + ".more", {sum})});
   const Operand share = b.make("exp", name + ".share", {b.make("sub", name + ".less", {log, all})});
-  const Operand rows = b.reshaped(name + ".shares", share, {kBatch, heads, length});
-  const Operand turned = b.make("permute", name + ".turned", {rows}, {{"axes", std::vector<int64_t>{1, 0}}});
-  const Operand factor = b.reshaped(name + ".factor", turned, {kBatch, length, heads, 1});
+  const Operand factor =
+      b.reshaped(name + ".factor", by_position(b, name, share), {kBatch, length, heads, 1});
   Operand wide = b.reshaped(name + ".by_head", seen[0], {kBatch, length, heads, out.shape[2] / heads});
   if (out.dtype != DType::f32) wide = b.make("cast", name + ".wide", {wide}, {{"to", std::string("f32")}});
   Operand mended = b.make("mul", name + ".mended", {wide, factor});
@@ -177,7 +179,6 @@ struct Head {
   double scale, softcap;
   const EvalView* view;
   size_t words;             // the first operand of four words for dropout; 0: none
-  const double* sinks;      // one of each head; null: none
   const double* documents;  // the sample's numbers; null: none
 
   // Returns the index of a position's channels of a head of queries, keys or values, in qkv and in its gradient.
@@ -225,7 +226,7 @@ struct Head {
 size_t plain_operands(const OpInfo& info) { return static_cast<size_t>(-info.operands); }
 
 template <class F>
-void each_head(EvalView& view, size_t words, const double* sinks, F f) {
+void each_head(EvalView& view, size_t words, F f) {
   const Sizes s = sizes(view.op);
   const size_t plain = plain_operands(*view.op.op.info);
   const double* documents = view.op.op.operands.size() > plain ? view.operand(plain).data.data() : nullptr;
@@ -242,13 +243,13 @@ void each_head(EvalView& view, size_t words, const double* sinks, F f) {
              .softcap = view.op.real("softcap"),
              .view = &view,
              .words = words,
-             .sinks = sinks,
              .documents = documents == nullptr ? nullptr : documents + b * s.length});
   }
 }
 
+// `sinks`: one of each head; null: none.
 void forward_reference(EvalView& view, size_t words, const double* sinks = nullptr) {
-  each_head(view, words, sinks, [&](const Head& head) {
+  each_head(view, words, [&](const Head& head) {
     const Sizes& s = head.s;
     std::vector<double> scores(static_cast<size_t>(s.length));
     for (int64_t i = 0; i < s.length; ++i) {
@@ -273,7 +274,7 @@ void forward_reference(EvalView& view, size_t words, const double* sinks = nullp
 }
 
 void gradient_reference(EvalView& view, size_t words) {
-  each_head(view, words, nullptr, [&](const Head& head) {
+  each_head(view, words, [&](const Head& head) {
     const Sizes& s = head.s;
     double* d_qkv = view.result(0).data.data();
     for (int64_t i = 0; i < s.length; ++i) {
